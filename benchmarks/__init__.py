@@ -1,1 +1,1 @@
-"""Comparisons with peers, side by side in one run. They print; they never fail on a number."""
+"""Benchmarks that compare dualwrite with its peers in one run. They print results and never fail because of them."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks` is the producer's benchmark."""
+"""`python -m benchmarks`: run the producer's benchmark."""
 
 from benchmarks.producer import main
 

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.broker`: the emulator beside the brokers one would use instead, in one run, with ratios.
+"""`python -m benchmarks.broker`: compare the emulator with alternative brokers, in one run, with ratios.
 
-Each round starts every broker twice: once for its memory (at idle, and holding a million records of 100 bytes), once
-for its speed. Clients are confluent-kafka in a process of their own. A peer that this machine cannot run is left out
-with the reason. See `benchmarks.broker_scale` for what does not depend on how much a broker holds.
+Each round starts every broker twice: once to measure its memory (idle, and holding a million records of 100 bytes),
+once to measure its speed. Clients are confluent-kafka in a process of their own. A peer that this machine cannot run is
+left out, and the reason is printed. `benchmarks.broker_scale` shows how costs depend on how much the emulator holds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEGABYTE = 1e6
 _RECORD_BYTES = 1000
 
 Results = dict[str, list[float]]
-"""What was measured of one broker, by measure."""
+"""The values of one broker, by the name of the measure."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Measure:
     digits: int = 0
 
 
-START = Measure("start to first answer", "s", smaller_is_better=True, digits=2)
+START = Measure("start to first response", "s", smaller_is_better=True, digits=2)
 IDLE = Measure("resident memory, idle", "MB", smaller_is_better=True)
 LOADED = Measure("resident memory, 1M records of 100 B", "MB", smaller_is_better=True)
 ONE_PRODUCER = Measure("one-record transactions, 1 producer", "/s")
@@ -78,7 +78,7 @@ LEFT_OUT: Mapping[tuple[str, Measure], str] = {
 
 @dataclass(frozen=True)
 class Target:
-    """What the emulator has to reach: a bound, or a share of a peer's figure."""
+    """A target for the emulator: a bound, or a ratio to a peer's value."""
 
     measure: Measure
     bound: float
@@ -103,7 +103,7 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """The amount of work of a run."""
 
     rounds: int
     duration_s: float
@@ -112,7 +112,7 @@ class Effort:
 
 
 def run_client(broker: RunningBroker, workload: str, **options: float | str) -> dict[str, float]:
-    """Have a client do `workload`; what it printed. Raises RuntimeError when it fails."""
+    """Run a client with `workload`, and return its results. Raises RuntimeError if it fails."""
     flags = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     program = [sys.executable, "-m", "benchmarks.broker_clients", workload]
     done = subprocess.run(
@@ -172,7 +172,7 @@ def shown(results: Results, measure: Measure, peer: str) -> str:
 
 
 def ratio(measured: Mapping[str, Results], measure: Measure, peer: str) -> float | None:
-    """How much better the emulator is than `peer`, round by round; None where one of them has no figure."""
+    """Return how many times better the emulator is than `peer`, by medians; None if one of them has no value."""
     ours, theirs = measured[EMULATOR].get(measure.name), measured.get(peer, {}).get(measure.name)
     if not ours or not theirs or (peer, measure) in LEFT_OUT:
         return None
@@ -181,7 +181,7 @@ def ratio(measured: Mapping[str, Results], measure: Measure, peer: str) -> float
 
 
 def table(measured: Mapping[str, Results]) -> Table:
-    """Every measure of every broker, the emulator's with how much better it is (above 1) than each peer."""
+    """Return a table of all measures and brokers, with the ratio by which the emulator is better (above 1)."""
     peers = [peer for peer in measured if peer != EMULATOR]
     made = Table(title="brokers side by side (medians); x: the emulator is better by")
     made.add_column("measure")
@@ -200,7 +200,7 @@ def table(measured: Mapping[str, Results]) -> Table:
 
 
 def verdict(target: Target, measured: Mapping[str, Results]) -> str:
-    """Whether the emulator reaches `target`."""
+    """Return a line that says whether the emulator reaches `target`."""
     if target.peer is not None:
         times = ratio(measured, target.measure, target.peer)
         if times is None:

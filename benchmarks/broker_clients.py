@@ -1,6 +1,6 @@
-"""What the brokers are asked to do, by confluent-kafka: `python -m benchmarks.broker_clients WORKLOAD ...`.
+"""The client side of the broker benchmark, with confluent-kafka: `python -m benchmarks.broker_clients WORKLOAD ...`.
 
-Runs in a process of its own, so that its memory and time are not the broker's, and prints one JSON object.
+Runs in a process of its own, so that its memory and CPU time do not count as the broker's, and prints one JSON object.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMEOUT_S = 60.0
 
 
 def transactions(bootstrap_servers: str, producers: int, duration_s: float) -> dict[str, float]:
-    """One-record transactions of `producers` at the same time, each in a thread of its own."""
+    """Run one-record transactions with `producers` concurrent producers, each in a thread of its own."""
     clients = [_transactional_producer(bootstrap_servers) for _ in range(producers)]
     counts = [0] * producers
     start = threading.Barrier(producers + 1)
@@ -117,7 +117,7 @@ def bulk_out(bootstrap_servers: str, topic: str, records: int) -> dict[str, floa
 
 
 def bulk_both(bootstrap_servers: str, topic: str, records: int, record_bytes: int) -> dict[str, float]:
-    """Produce while a consumer reads along; the time until the consumer has everything."""
+    """Produce and consume concurrently, and return the time until the consumer has read everything."""
     read: dict[str, float] = {}
     consumer = threading.Thread(target=lambda: read.update(bulk_out(bootstrap_servers, topic, records)))
     consumer.start()

@@ -1,4 +1,4 @@
-"""The brokers that `benchmarks.broker` compares, each started in a process of its own on loopback."""
+"""Start the brokers that `benchmarks.broker` compares, each in a process of its own on loopback."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ TOPICS = ("transactions", "small", "bulk")
 
 _START_TIMEOUT_S = 60.0
 _KFAKE_SOURCE = Path(__file__).parent / "kfake"
-# What Kafka's own start script gives its broker; the tests' settings are for a quick start, not for throughput.
+# The options of Kafka's own start script; those of the tests are for a quick start, not for throughput.
 _KAFKA_JVM_OPTIONS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class PeerMissingError(Exception):
-    """This machine cannot run the peer; the message says why."""
+    """This machine cannot run the peer, for the reason in the message."""
 
 
 @dataclass(frozen=True)
 class RunningBroker:
-    """One broker that answers."""
+    """A broker that responds to requests."""
 
     bootstrap_servers: str
     pid: int
     start_s: float
-    """From starting its process to its first answer."""
+    """From starting its process to its first response."""
 
     def resident_mb(self) -> float:
-        """Resident memory now, in MB of a million bytes."""
+        """Return the resident memory, in MB of a million bytes."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6
 
     def cpu_s(self) -> float:
-        """CPU seconds used so far, of all its threads."""
+        """Return the CPU seconds used so far, by all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 @contextmanager
 def emulator(*options: str) -> Iterator[RunningBroker]:
-    # what pip does with what it installs, and what may not be done by itself here (PYTHONDONTWRITEBYTECODE)
+    # as pip compiles what it installs; Python itself may not write bytecode here (PYTHONDONTWRITEBYTECODE)
     compile_dir(Path(broker_emulator.__file__).parent, quiet=2)
     topics = [option for topic in TOPICS for option in ("--topic", f"{topic}:{PARTITIONS}")]
     with _process([sys.executable, "-m", "dualwrite.broker_emulator", *topics, *options]) as broker:
@@ -119,7 +119,7 @@ PEERS: dict[str, Callable[[], AbstractContextManager[RunningBroker]]] = {
 
 @contextmanager
 def _process(command: list[str]) -> Iterator[RunningBroker]:
-    """Run a broker that prints its address; it ends by SIGTERM or with its standard input."""
+    """Run a broker that prints its address; it ends on SIGTERM or with its standard input."""
     started_s = time.perf_counter()
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -128,7 +128,7 @@ def _process(command: list[str]) -> Iterator[RunningBroker]:
         address = process.stdout.readline().strip()
         if not address:
             raise RuntimeError(f"{command} ended with exit status {process.wait(10)}")
-        wait_for_answer(address)
+        wait_for_response(address)
         yield RunningBroker(address, process.pid, time.perf_counter() - started_s)
     finally:
         process.terminate()
@@ -137,8 +137,8 @@ def _process(command: list[str]) -> Iterator[RunningBroker]:
         process.wait(10)
 
 
-def wait_for_answer(address: str) -> None:
-    """Return once an ApiVersions v0 request is answered."""
+def wait_for_response(address: str) -> None:
+    """Wait until the broker responds to an ApiVersions v0 request."""
     host, _, port = address.rpartition(":")
     request = struct.pack(">hhih", 18, 0, 1, 5) + b"probe"
     deadline_s = time.monotonic() + _START_TIMEOUT_S

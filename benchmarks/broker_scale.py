@@ -1,8 +1,8 @@
-"""`python -m benchmarks.broker_scale`: what a request costs the emulator, by how much it holds already.
+"""`python -m benchmarks.broker_scale`: the cost of a request in the emulator, by how much the emulator holds.
 
-The broker's own CPU time per request, so that what the client and other processes do does not matter. A one-record
-transaction is a Produce that opens it and an EndTxn (transaction version 2); ids, partitions and offsets are taken at
-random. One thing is varied at a time. Costs that grow would show as a ratio to the first line well above 1.
+Measures the broker's own CPU time per request, which does not depend on the client and other processes. A one-record
+transaction is a Produce that opens it and an EndTxn (transaction version 2); ids, partitions and offsets are random.
+One parameter is varied at a time. Growing costs would show as a ratio to the first line well above 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RECORDS_PER_BATCH = 10_000
 
 
 class Wire:
-    """One connection on which requests are sent as kio writes them."""
+    """A connection that sends requests encoded by kio."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -65,13 +65,13 @@ class Wire:
 
 
 def message(key: int, version: int, name: str) -> Any:
-    """A type of a request's module by its name; the request itself by ''."""
+    """Return a type of a request's module by its name, or the request itself for ''."""
     request_type = load_request_schema(key, version)
     return getattr(__import__(request_type.__module__, fromlist=["*"]), name) if name else request_type
 
 
 class Workload:
-    """A topic and some ids on one broker, and the requests that are measured."""
+    """A topic and transactional ids on one broker, and the requests to measure."""
 
     def __init__(self, wire: Wire, ids: int, partitions: int) -> None:
         self._wire = wire
@@ -100,9 +100,9 @@ class Workload:
                 )
                 self._wire.send(_INIT_PRODUCER_ID, 4, request)
             for name in chosen:
-                answer = self._wire.receive(_INIT_PRODUCER_ID, 4)
-                _check(answer.error_code)
-                yield name, (answer.producer_id, answer.producer_epoch)
+                response = self._wire.receive(_INIT_PRODUCER_ID, 4)
+                _check(response.error_code)
+                yield name, (response.producer_id, response.producer_epoch)
 
     def store(self, records: int) -> None:
         """Fill the first partition with `records` in batches of 100."""
@@ -133,12 +133,12 @@ class Workload:
         request = message(_END_TXN, 5, "")(
             transactional_id=name, producer_id=producer_id, producer_epoch=producer_epoch, committed=True
         )
-        answer = self._wire.call(_END_TXN, 5, request)
-        _check(answer.error_code)
-        self._pairs[name] = answer.producer_id, answer.producer_epoch
+        response = self._wire.call(_END_TXN, 5, request)
+        _check(response.error_code)
+        self._pairs[name] = response.producer_id, response.producer_epoch
 
     def fetch(self) -> None:
-        """Read one batch from anywhere, committed records only."""
+        """Fetch one batch from a random offset, committed records only."""
         offset = self._random.randrange(max(self._stored, 1))
         partition = message(_FETCH, 11, "FetchPartition")(
             partition=0, current_leader_epoch=-1, fetch_offset=offset, log_start_offset=-1, partition_max_bytes=1
@@ -161,7 +161,7 @@ class Workload:
 
 def _check(error: Any) -> None:
     if error != 0:
-        raise RuntimeError(f"the broker answered {error!r}")
+        raise RuntimeError(f"the broker responded with {error!r}")
 
 
 def _batch(records: int, producer_id: int = -1, producer_epoch: int = -1) -> bytes:
@@ -187,7 +187,7 @@ def workload(ids: int, partitions: int, records: int, on_disk: bool) -> Iterator
 
 
 def cost_us(broker: RunningBroker, request: Callable[[], None], count: int) -> float:
-    """The broker's CPU microseconds for one `request`."""
+    """Return the broker's CPU time for one `request`, in microseconds."""
     for _ in range(200):
         request()
     before_s = broker.cpu_s()
@@ -197,7 +197,7 @@ def cost_us(broker: RunningBroker, request: Callable[[], None], count: int) -> f
 
 
 def measure(table: Table, what: str, sizes: Sequence[int], count: int, on_disk: bool = False) -> None:
-    """One line per size of what is varied."""
+    """Add a line for each size of the varied parameter."""
     first: tuple[float, float] | None = None
     for size in sizes:
         given = {"ids": 100, "partitions": 1, "records": 0} | {what: size}

@@ -1,7 +1,7 @@
-"""The same transactions by each client library: `python -m benchmarks.clients CLIENT ...` prints one JSON object.
+"""The same transactions with each client library: `python -m benchmarks.clients CLIENT ...` prints one JSON object.
 
-Runs in a process of its own, so that the interpreter's lock and the CPU time are those of one library. Every library
-has its own defaults; the event loop is uvloop for all that have one.
+Runs in a process of its own, so that the interpreter lock and the CPU time belong to one library only. Every library
+runs with its defaults; the asyncio ones run on uvloop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Job:
-    """Transactions of `records` records with values of `record_bytes` bytes, by `producers` at the same time."""
+    """Transactions of `records` records with values of `record_bytes` bytes, by `producers` concurrent producers."""
 
     bootstrap_servers: str
     topic: str
@@ -44,14 +44,14 @@ class Job:
 
     @property
     def values(self) -> list[bytes]:
-        """Of one transaction. No two are alike: one that lies in the cache would cost nothing to copy."""
+        """The values of one transaction, all different: copying one that is in the CPU cache would cost nothing."""
         chance = random.Random(0)
         return [chance.randbytes(self.record_bytes) for _ in range(self.records)]
 
 
 @dataclass(frozen=True)
 class Done:
-    """What one process did with a job."""
+    """The measurements of one process."""
 
     transactions_per_s: float
     records_per_s: float
@@ -89,7 +89,7 @@ def dualwrite_send(job: Job, transactional_id: str) -> Iterator[Transact]:
 
 @contextmanager
 def dualwrite_prepared(job: Job, transactional_id: str) -> Iterator[Transact]:
-    """Each transaction is prepared, then completed by the state that gave, as a dual write does it."""
+    """Prepare each transaction, then complete it by its prepared state, as a dual write does."""
     from dualwrite import Producer
 
     values, topic = job.values, job.topic
@@ -277,7 +277,7 @@ ASYNC_CLIENTS: dict[str, AsyncClient] = {
 
 
 class Stopwatch:
-    """How long each transaction took, and when to begin and end."""
+    """The time of each transaction, and the start and end of the measurement."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -294,7 +294,7 @@ class Stopwatch:
         transactions = len(self.latencies_ms)
         records = transactions * self._job.records
         if transactions == 1:
-            self.latencies_ms *= 2  # centiles are between at least two
+            self.latencies_ms *= 2  # statistics.quantiles needs at least two
         centiles = statistics.quantiles(self.latencies_ms, n=100, method="inclusive")
         return Done(transactions / elapsed_s, records / elapsed_s, centiles[49], centiles[98], cpu_s / records * 1e6)
 
@@ -305,7 +305,7 @@ def _names(job: Job) -> Iterator[str]:
 
 
 def measure_threads(client: SyncClient, job: Job) -> Done:
-    """A thread for each producer."""
+    """Measure a client for threads, with a thread for each producer."""
     stopwatch = Stopwatch(job)
     ready = threading.Barrier(job.producers, stopwatch.start)
     failures: list[BaseException] = []
@@ -340,7 +340,7 @@ def measure_threads(client: SyncClient, job: Job) -> Done:
 
 
 async def measure_tasks(client: AsyncClient, job: Job) -> Done:
-    """A task for each producer."""
+    """Measure a client for asyncio, with a task for each producer."""
     stopwatch = Stopwatch(job)
     ready = asyncio.Barrier(job.producers)
 
@@ -368,7 +368,7 @@ async def measure_tasks(client: AsyncClient, job: Job) -> Done:
 
 
 def measure(client: str, job: Job) -> Done:
-    """Have `client` do `job` in this process."""
+    """Run `job` with `client` in this process."""
     if client in SYNC_CLIENTS:
         return measure_threads(SYNC_CLIENTS[client], job)
     import uvloop

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.cost`: what a ready dual write of each style costs, counted and not timed.
+"""`python -m benchmarks.cost`: the cost of a ready dual write of each style, counted rather than timed.
 
-Counts Python calls, in the thread of the caller (or of the loop) and in all others of the process, and requests to
-the database and to the broker. The counts do not depend on how busy the machine is, so commits can be compared.
+Counts Python calls, in the caller's thread (or the event loop's) and in all other threads of the process, and requests
+to the database and to the broker. The counts do not depend on the load of the machine, so commits can be compared.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _COUNTED = 200
 
 
 class CallCounter:
-    """Counts calls of Python functions by thread, while it is on."""
+    """Counts calls of Python functions by thread while it is on."""
 
     def __init__(self) -> None:
         self.calls: Counter[int] = Counter()
         self._is_on = False
 
     def install(self) -> None:
-        """In this thread, and in each that is started from now on."""
+        """Count in this thread, and in each that is started from now on."""
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Count."""
+        """Count calls while the block runs."""
         self._is_on = True
         try:
             yield
@@ -62,42 +62,42 @@ class CallCounter:
 
 
 def count_here(way: str, job: Job, database_url: str) -> None:
-    """Go `way` in this process: warm up, tell the parent, count, tell it again with the calls per dual write."""
+    """Run one way in this process: warm up, report to the parent, count, and report the calls per dual write."""
     counter = CallCounter()
     counter.install()
     work = Work(job, database_url)
     if way in BY_TASKS:
-        uvloop.run(_count_awaited(way, work, counter))
+        uvloop.run(_count_in_loop(way, work, counter))
         return
     with BY_THREADS[way](work, "cost") as transact:
         for _ in range(_WARM_UP):
             transact()
-        _tell_parent("ready")
+        _report_to_parent("ready")
         with counter.on():
             for _ in range(_COUNTED):
                 transact()
-        _tell_parent(_result(counter))
+        _report_to_parent(_result(counter))
         if work.pool is not None:
             work.pool.close()
 
 
-async def _count_awaited(way: str, work: Work, counter: CallCounter) -> None:
+async def _count_in_loop(way: str, work: Work, counter: CallCounter) -> None:
     async with BY_TASKS[way](work, "cost") as transact:
         for _ in range(_WARM_UP):
             await transact()
-        _tell_parent("ready")
+        _report_to_parent("ready")
         with counter.on():
             for _ in range(_COUNTED):
                 await transact()
-        _tell_parent(_result(counter))
+        _report_to_parent(_result(counter))
         if work.group_commit is not None:
             await work.group_commit.close()
         if work.pool is not None:
             await work.pool.close()
 
 
-def _tell_parent(line: str) -> None:
-    """And wait until it has counted what it counts."""
+def _report_to_parent(line: str) -> None:
+    """Print a line, and wait until the parent has read its own counters."""
     print(line, flush=True)
     sys.stdin.readline()
 
@@ -108,29 +108,29 @@ def _result(counter: CallCounter) -> str:
 
 
 class Served:
-    """A database and a broker that count what they are asked."""
+    """A database and a broker that count their requests."""
 
     def __init__(self, server: PostgresServer, broker: Emulator) -> None:
         self._proxy = NetworkProxy.for_database(server.url)
         self._broker = broker
         self._numbers = count()
-        self._asked = 0
-        self._proxy.cut_at(self._hear)  # which never cuts
+        self._database_requests = 0
+        self._proxy.cut_at(self._count_request)  # which never cuts
         self.database_url = self._proxy.through(server.url).render_as_string(hide_password=False)
 
-    def _hear(self, request: bytes) -> bool:
-        self._asked += 1
+    def _count_request(self, request: bytes) -> bool:
+        self._database_requests += 1
         return False
 
     def requests(self) -> Counter[str]:
-        """So far."""
-        asked = Counter({"database": self._asked})
+        """Return the number of requests so far, by kind."""
+        counted = Counter({"database": self._database_requests})
         for api in self._broker.metrics().apis:
-            asked[api.api] += api.requests
-        return asked
+            counted[api.api] += api.requests
+        return counted
 
     def cost_of(self, way: str) -> dict[str, Any]:
-        """What one dual write costs, on average."""
+        """Return the average cost of one dual write."""
         topic = f"cost-{next(self._numbers)}"
         self._broker.create_topic(topic)
         arguments = [sys.executable, "-m", "benchmarks.cost", "--child", way, "--topic", topic]
@@ -143,16 +143,17 @@ class Served:
             child.stdin.write("\n")
             child.stdin.flush()
             calls = json.loads(_expect(child.stdout.readline))
-            asked = self.requests() - before
+            requests = self.requests() - before
             child.stdin.write("\n")
             child.stdin.flush()
-        return calls | {"requests": {what: number / _COUNTED for what, number in asked.items() if number >= _COUNTED}}
+        per_write = {what: number / _COUNTED for what, number in requests.items() if number >= _COUNTED}
+        return calls | {"requests": per_write}
 
 
 def _expect(readline: Callable[[], str]) -> str:
     line = readline()
     if not line:
-        raise SystemExit("the process that was to be counted has ended")
+        raise SystemExit("the counted process has ended")
     return line
 
 
@@ -176,7 +177,7 @@ def main() -> None:
 
 
 def count_all(ways: list[str]) -> dict[str, dict[str, Any]]:
-    """On servers of their own."""
+    """Start a database and a broker, and return the cost of each way."""
     server = PostgresServer.start()
     try:
         with Emulator() as broker:
@@ -188,7 +189,7 @@ def count_all(ways: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def create_tables_for(server: PostgresServer) -> None:
-    """Empty ones."""
+    """Create the empty tables of the benchmark."""
     engine = sa.create_engine(server.url)
     create_tables(engine)
     engine.dispose()

@@ -1,11 +1,11 @@
-"""`python -m benchmarks.dual_write`: dual writes beside what they consist of and what they replace, with ratios.
+"""`python -m benchmarks.dual_write`: compare dual writes with their parts and with their alternatives.
 
-One Postgres and one broker emulator serve the whole run. Each round has every way do its work, one after the other and
-in processes of its own (one, or `--processes`), so that a ratio is that of two neighbours. A read_committed consumer
-notes when each record can be read.
+One Postgres and one broker emulator serve the whole run. In each round, all ways run one after the other, in processes
+of their own (one, or `--processes`), so that a ratio compares measurements that are close in time. A read_committed
+consumer notes when each record can be read.
 
-Each dual write is compared with the ways of its own style: the same library, threads or a loop. What a driver without
-an ORM saves, it saves the outbox too; so those of psycopg are also compared with SQLAlchemy's, and both are printed.
+Each dual write is compared with the ways of its own style (the same library, threads or asyncio). A driver without an
+ORM makes an outbox faster too; so the ways of psycopg are also compared with SQLAlchemy's, and both ratios are printed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WIDTH = 150
 
 @dataclass(frozen=True)
 class Measured:
-    """One way in one round. `readable_ms` is from the end of the block to the reading, by record; empty without."""
+    """One way in one round. `readable_ms` is the time from the end of the block until each record was read, if any."""
 
     done: Done
     readable_ms: list[float]
@@ -67,17 +67,17 @@ class Measured:
 
 
 Rounds = Mapping[str, Sequence[Measured]]
-"""By way, round by round."""
+"""The measurements of each way, round by round."""
 
 
-# ---- what has to be reached -------------------------------------------------------------------------------------
+# ---- targets ----------------------------------------------------------------------------------------------------
 
 
 _PLAIN = RECIPES[0]
 
 
 def verdict_sum(rounds: Rounds, recipe: Recipe = _PLAIN) -> str:
-    """A dual write beside what its two commits take where each is done alone, over and over."""
+    """Compare a dual write with the sum of its two commits, each measured alone."""
     ratio = statistics.median(
         dual.done.p50_ms / (database.done.p50_ms + kafka.done.p50_ms)
         for dual, database, kafka in zip(
@@ -89,7 +89,7 @@ def verdict_sum(rounds: Rounds, recipe: Recipe = _PLAIN) -> str:
 
 
 def verdict_sequence(rounds: Rounds) -> str:
-    """A dual write beside the same two commits done in turns, where each finds the caches as the other left them."""
+    """Compare a dual write with the same two commits in sequence, where each finds the caches the other left."""
     ratio = statistics.median(
         dual.done.p50_ms / sequence.done.p50_ms for dual, sequence in zip(rounds[DUAL], rounds[SEQUENCE], strict=True)
     )
@@ -98,7 +98,7 @@ def verdict_sequence(rounds: Rounds) -> str:
 
 
 def verdict_rate(workers: int, rounds: Rounds, recipe: Recipe = _PLAIN) -> str:
-    """The rate of commits beside the outbox's."""
+    """Compare the rate of commits with the outbox's."""
     ratio = statistics.median(
         dual.done.transactions_per_s / outbox.done.transactions_per_s
         for dual, outbox in zip(rounds[recipe.dual], rounds[recipe.outbox], strict=True)
@@ -108,7 +108,7 @@ def verdict_rate(workers: int, rounds: Rounds, recipe: Recipe = _PLAIN) -> str:
 
 
 def verdict_readable(workers: int, rounds: Rounds, recipe: Recipe = _PLAIN) -> str:
-    """How long a record cannot be read yet after its commit was asked for, beside the outbox's."""
+    """Compare the time from the end of the block until the record can be read with the outbox's."""
     dual, outbox = (
         statistics.median(each.readable_p50_ms for each in rounds[way]) for way in (recipe.dual, recipe.outbox)
     )
@@ -121,7 +121,7 @@ def _compared(recipe: Recipe) -> str:
 
 
 def comparisons() -> Iterator[Recipe]:
-    """Each dual write with its own style, then those of psycopg with SQLAlchemy's."""
+    """Yield each dual write with the ways of its own style, then those of psycopg with SQLAlchemy's."""
     yield from RECIPES
     for recipe in RECIPES:
         if recipe.outbox != OUTBOX:
@@ -129,7 +129,7 @@ def comparisons() -> Iterator[Recipe]:
 
 
 def verdicts(results: Mapping[int, Rounds]) -> Iterator[str]:
-    """Of every bar that was measured."""
+    """Yield the verdict of every target that was measured."""
     for workers, rounds in results.items():
         if workers == 1 and all(rounds.get(way) for way in (DUAL, SEQUENCE)):
             yield verdict_sequence(rounds)
@@ -142,7 +142,7 @@ def verdicts(results: Mapping[int, Rounds]) -> Iterator[str]:
 
 
 def table(workers: int, rounds: Rounds) -> Table:
-    """A line per way: medians of the rounds. The CPU time is that of the writing processes, for each row."""
+    """Return a table with a line per way: medians of the rounds. CPU time is that of the writing processes, per row."""
     of_each = "a row and a record of 100 bytes each; readable: from the end of the block"
     made = Table(title=f"{workers} worker{'s' if workers > 1 else ''}, {of_each}")
     made.add_column("way", no_wrap=True)
@@ -170,7 +170,7 @@ def table(workers: int, rounds: Rounds) -> Table:
 
 
 class Reader:
-    """A read_committed consumer in a thread that notes when it saw each key."""
+    """A read_committed consumer in a thread, which notes when it read each key."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.seen_s: dict[str, float] = {}
@@ -194,11 +194,11 @@ class Reader:
                 self.seen_s[message.key().decode()] = time.perf_counter()
 
     def wait_for(self, keys: set[str]) -> None:
-        """Until all of them were seen. `SystemExit` if they do not come."""
+        """Wait until all keys were read. Raises SystemExit if they do not arrive."""
         deadline_s = time.monotonic() + _READ_TIMEOUT_S
         while not keys <= self.seen_s.keys():
             if time.monotonic() > deadline_s:
-                raise SystemExit(f"{len(keys - self.seen_s.keys())} records did not come within {_READ_TIMEOUT_S} s")
+                raise SystemExit(f"{len(keys - self.seen_s.keys())} records did not arrive within {_READ_TIMEOUT_S} s")
             time.sleep(0.01)
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class Reader:
 
 @contextmanager
 def relay(database_url: str, bootstrap_servers: str, topic: str) -> Iterator[None]:
-    """The outbox's relay in a process of its own."""
+    """Run the outbox's relay in a process of its own."""
     options = ["--database-url", database_url, "--bootstrap-servers", bootstrap_servers, "--topic", topic]
     command = [sys.executable, "-m", "benchmarks.outbox_relay", *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -228,7 +228,7 @@ def relay(database_url: str, bootstrap_servers: str, topic: str) -> Iterator[Non
 def measure(
     way: str, workers: int, database_url: sa.URL, bootstrap_servers: str, duration_s: float, processes: int = 1
 ) -> Measured:
-    """Have workers go one way in processes of their own. `SystemExit` with what they wrote when they fail."""
+    """Run workers in one way, in processes of their own. Raises SystemExit with their output if they fail."""
     url = database_url.render_as_string(hide_password=False)
     libpq_url = database_url.set(drivername="postgresql").render_as_string(hide_password=False)
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
@@ -238,7 +238,7 @@ def measure(
         try:
             with relay(libpq_url, bootstrap_servers, topic) if way.endswith(OUTBOX) else nullcontext():
                 written = run_way(way, workers, url, bootstrap_servers, topic, duration_s, processes)
-                reader.wait_for(set(written.asked_s))
+                reader.wait_for(set(written.ended_s))
         finally:
             reader.close()
     return Measured(written.done, readable_ms(written, reader.seen_s))
@@ -274,7 +274,7 @@ def run_way(
 
 
 def together(written: Sequence[Written]) -> Written:
-    """What several processes did at the same time; their centiles are averages of those of each."""
+    """Combine the measurements of concurrent processes; percentiles are averages of theirs."""
     dones = [each.done for each in written]
     return Written(
         Done(
@@ -283,20 +283,21 @@ def together(written: Sequence[Written]) -> Written:
             *(statistics.mean(getattr(done, name) for done in dones) for name in ("p50_ms", "p99_ms")),
             statistics.mean(done.cpu_s_per_million for done in dones),
         ),
-        {key: at_s for each in written for key, at_s in each.asked_s.items()},
+        {key: at_s for each in written for key, at_s in each.ended_s.items()},
     )
 
 
 def readable_ms(written: Written, seen_s: Mapping[str, float]) -> list[float]:
-    """From the end of the block until seen, after the warm-up. Both are Linux's one monotonic clock.
+    """Return the times from the end of the block until the record was read, after the warm-up.
 
-    Not from the answer to COMMIT: where many tasks share a loop, a record may be read before its writer hears of that.
+    Both times are from Linux's system-wide monotonic clock. The response to COMMIT would be no starting point: if many
+    tasks share a loop, a record may be read before its writer processes that response.
     """
-    if not written.asked_s:
+    if not written.ended_s:
         return []
-    first_s, last_s = min(written.asked_s.values()), max(written.asked_s.values())
-    began_s = first_s + min(_WARM_UP_S, (last_s - first_s) / 2)
-    return [(seen_s[key] - at_s) * 1000 for key, at_s in written.asked_s.items() if at_s >= began_s]
+    first_s, last_s = min(written.ended_s.values()), max(written.ended_s.values())
+    started_s = first_s + min(_WARM_UP_S, (last_s - first_s) / 2)
+    return [(seen_s[key] - at_s) * 1000 for key, at_s in written.ended_s.items() if at_s >= started_s]
 
 
 def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace) -> None:
@@ -317,7 +318,7 @@ def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace)
                     results[number][way].append(measured)
                     progressed(f"{number} workers, {way}: {measured.done.transactions_per_s:,.0f}/s")
     if chosen.processes > 1:
-        console.print(f"{chosen.processes} processes share the workers, of every way alike")
+        console.print(f"{chosen.processes} processes share the workers of every way")
     for number, rounds in results.items():
         console.print(table(number, rounds))
     for line in verdicts(results):
@@ -328,21 +329,31 @@ def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace)
 
 
 def options() -> argparse.ArgumentParser:
-    """What may be given on the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.dual_write",
         description="Dual writes per second, beside the database alone, a Kafka transaction alone, commit-then-produce "
         "and an outbox with a polling relay; and how long from the end of a block until its record can be read.",
     )
     parser.add_argument(
-        "--rounds", type=rounds_of, default=3, metavar="N", help="how often each (default: %(default)s)"
+        "--rounds", type=rounds_of, default=3, metavar="N", help="measurements of each way (default: %(default)s)"
     )
     parser.add_argument(
-        "--duration-s", type=duration_of, default=2.0, metavar="SECONDS", help="of a measurement (default: %(default)s)"
+        "--duration-s",
+        type=duration_of,
+        default=2.0,
+        metavar="SECONDS",
+        help="of a measurement (default: %(default)s)",
     )
-    parser.add_argument("--workers", type=int, choices=WORKERS, action="append", help="only these; may be repeated")
     parser.add_argument(
-        "--processes", type=rounds_of, default=1, metavar="N", help="that share the workers (default: %(default)s)"
+        "--workers", type=int, choices=WORKERS, action="append", help="only this number; may be repeated"
+    )
+    parser.add_argument(
+        "--processes",
+        type=rounds_of,
+        default=1,
+        metavar="N",
+        help="that share the workers (default: %(default)s)",
     )
     parser.add_argument("--way", choices=WAYS, action="append", help="only this one; may be repeated")
     return parser

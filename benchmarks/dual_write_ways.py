@@ -1,8 +1,8 @@
-"""One row and one record by each way: `python -m benchmarks.dual_write_ways WAY ...` prints one JSON object.
+"""Write one row and one record in each way: `python -m benchmarks.dual_write_ways WAY ...` prints one JSON object.
 
-Runs in a process of its own: its workers are threads, or tasks of one loop, as they would be in a service. There are
-three styles of application: SQLAlchemy's Session in threads, psycopg in threads, and psycopg in a loop. Within a style
-all ways send the same INSERT.
+Runs in a process of its own, whose workers are threads, or tasks of one event loop, as in a service. There are three
+styles: SQLAlchemy's Session in threads, psycopg in threads, and psycopg with asyncio. All ways of a style send the same
+INSERT.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUPED_DECIDED = "dual write, group commit, confirm=database"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A dual write, and what it is compared with: the other ways of the same style."""
+    """A dual write, and the other ways of the same style with which it is compared."""
 
     dual: str
     database: str
@@ -85,7 +85,7 @@ def kafka_alone(work: Work, worker: str) -> Iterator[Transact]:
 
 @contextmanager
 def in_sequence(work: Work, worker: str) -> Iterator[Transact]:
-    """What a dual write consists of, without what makes it one."""
+    """Commit both one after the other: the steps of a dual write without its guarantee."""
     key_of_next = work.keys(worker)
     with Producer(bootstrap_servers=work.job.bootstrap_servers, transactional_id=worker) as producer:
         producer.init_transactions()
@@ -94,7 +94,7 @@ def in_sequence(work: Work, worker: str) -> Iterator[Transact]:
             key = key_of_next()
             with Session(work.engine) as session, session.begin():
                 session.execute(INSERT, {"key": key, "body": work.body})
-                work.asks_to_commit(key)
+                work.note_block_end(key)
             producer.begin_transaction()
             producer.send(work.job.topic, work.body, key)
             producer.commit_transaction()
@@ -104,7 +104,7 @@ def in_sequence(work: Work, worker: str) -> Iterator[Transact]:
 
 @contextmanager
 def naive(work: Work, worker: str) -> Iterator[Transact]:
-    """Both, one after the other; a crash in between loses the record."""
+    """Commit, then produce without a transaction; a crash in between loses the record."""
     key_of_next = work.keys(worker)
     with Producer(bootstrap_servers=work.job.bootstrap_servers, linger_ms=0) as producer:
 
@@ -112,7 +112,7 @@ def naive(work: Work, worker: str) -> Iterator[Transact]:
             key = key_of_next()
             with Session(work.engine) as session, session.begin():
                 session.execute(INSERT, {"key": key, "body": work.body})
-                work.asks_to_commit(key)
+                work.note_block_end(key)
             producer.send(work.job.topic, work.body, key).result()
 
         yield transact
@@ -120,7 +120,7 @@ def naive(work: Work, worker: str) -> Iterator[Transact]:
 
 @contextmanager
 def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
-    """The record is a row of the same commit; `benchmarks.outbox_relay` carries it on."""
+    """Write the record as a row of the same commit; `benchmarks.outbox_relay` publishes it."""
     key_of_next = work.keys(worker)
 
     def transact() -> None:
@@ -128,14 +128,14 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
         with Session(work.engine) as session, session.begin():
             session.execute(INSERT, {"key": key, "body": work.body})
             session.execute(INSERT_OUTBOX, {"key": key, "body": work.body})
-            work.asks_to_commit(key)
+            work.note_block_end(key)
 
     yield transact
 
 
 @contextmanager
 def dual_write(work: Work, worker: str) -> Iterator[Transact]:
-    """A DualWriter for each worker."""
+    """Use a DualWriter for each worker."""
     key_of_next = work.keys(worker)
     servers = work.job.bootstrap_servers
     with DualWriter(work.engine, bootstrap_servers=servers, transactional_id=worker) as writer:
@@ -145,25 +145,25 @@ def dual_write(work: Work, worker: str) -> Iterator[Transact]:
             with writer.transaction() as tx:
                 tx.session.execute(INSERT, {"key": key, "body": work.body})
                 tx.send(work.job.topic, work.body, key)
-                work.asks_to_commit(key)
+                work.note_block_end(key)
 
         yield transact
 
 
 def pooled(confirm: str) -> Way:
-    """A DualWriterPool for all."""
+    """Use one DualWriterPool for all workers."""
 
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.the_pool(DualWriterPool, work.engine, confirm)
+        pool = work.shared_pool(DualWriterPool, work.engine, confirm)
 
         def transact() -> None:
             key = key_of_next()
             with pool.transaction() as tx:
                 tx.session.execute(INSERT, {"key": key, "body": work.body})
                 tx.send(work.job.topic, work.body, key)
-                work.asks_to_commit(key)
+                work.note_block_end(key)
 
         yield transact
 
@@ -185,32 +185,32 @@ BY_THREADS: dict[str, Way] = {
     f"psycopg: {DECIDED}": psycopg_ways.dual_write("database"),
 }
 BY_TASKS: dict[str, AsyncWay] = {
-    f"asyncio: {DATABASE}": psycopg_ways.awaited_database_alone,
-    f"asyncio: {KAFKA}": psycopg_ways.awaited_kafka_alone,
-    f"asyncio: {OUTBOX}": psycopg_ways.awaited_outbox,
-    f"asyncio: {POOL}": psycopg_ways.awaited_dual_write("kafka"),
-    f"asyncio: {DECIDED}": psycopg_ways.awaited_dual_write("database"),
-    f"asyncio: {GROUPED}": psycopg_ways.awaited_group_commit("kafka"),
-    f"asyncio: {GROUPED_DECIDED}": psycopg_ways.awaited_group_commit("database"),
+    f"asyncio: {DATABASE}": psycopg_ways.async_database_alone,
+    f"asyncio: {KAFKA}": psycopg_ways.async_kafka_alone,
+    f"asyncio: {OUTBOX}": psycopg_ways.async_outbox,
+    f"asyncio: {POOL}": psycopg_ways.async_dual_write("kafka"),
+    f"asyncio: {DECIDED}": psycopg_ways.async_dual_write("database"),
+    f"asyncio: {GROUPED}": psycopg_ways.async_group_commit("kafka"),
+    f"asyncio: {GROUPED_DECIDED}": psycopg_ways.async_group_commit("database"),
 }
 WAYS = [*BY_THREADS, *BY_TASKS]
 
 
 @dataclass(frozen=True)
 class Written:
-    """What the workers did, and at which `time.perf_counter()` the commit of each key was asked for."""
+    """The measurements, and the `time.perf_counter()` at which the block of each key ended."""
 
     done: Done
-    asked_s: dict[str, float]
+    ended_s: dict[str, float]
 
     @classmethod
     def of_json(cls, text: str) -> Written:
         fields = json.loads(text)
-        return cls(Done(**fields["done"]), fields["asked_s"])
+        return cls(Done(**fields["done"]), fields["ended_s"])
 
 
 def write(way: str, job: Job, database_url: str) -> Written:
-    """Have `job.producers` workers go this way, in this process."""
+    """Run `job.producers` workers in one way, in this process."""
     work = Work(job, database_url)
     if way in BY_TASKS:
         done = uvloop.run(_in_a_loop(BY_TASKS[way], work))
@@ -218,7 +218,7 @@ def write(way: str, job: Job, database_url: str) -> Written:
         done = measure_threads(lambda _, worker: BY_THREADS[way](work, worker), job)
         if work.pool is not None:
             work.pool.close()
-    return Written(done, work.asked_s)
+    return Written(done, work.ended_s)
 
 
 async def _in_a_loop(way: AsyncWay, work: Work) -> Done:

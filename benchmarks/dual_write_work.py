@@ -1,4 +1,4 @@
-"""What the ways of `benchmarks.dual_write_ways` share: tables, and what the workers of a process have together."""
+"""Tables and shared objects of the ways in `benchmarks.dual_write_ways`."""
 
 from __future__ import annotations
 
@@ -38,42 +38,45 @@ PSYCOPG_INSERT_OUTBOX = "INSERT INTO bench_outbox (key, body) VALUES (%s, %s)"
 
 
 def create_tables(engine: sa.Engine) -> None:
-    """Empty ones, for a run."""
+    """Drop and create the tables of a run."""
     metadata.drop_all(engine)
     metadata.create_all(engine)
     create_state_table(engine)
 
 
 class Work:
-    """What the workers share, and when the commit of each key was asked for: at the end of its block."""
+    """The objects that the workers of a process share, and the time at which the block of each key ended."""
 
     def __init__(self, job: Job, database_url: str) -> None:
         self.job = job
         self.engine = sa.create_engine(database_url, pool_size=job.producers)
         self.conninfo = sa.make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
         self.body = b"x" * job.record_bytes
-        self.asked_s: dict[str, float] = {}
+        self.ended_s: dict[str, float] = {}
         self.pool: Any = None
         self.group_commit: AsyncPsycopgGroupCommit | None = None
 
     def keys(self, worker: str) -> Callable[[], str]:
-        """Names the next write of `worker`."""
+        """Return a function that names the next write of `worker`."""
         numbers = count()
         return lambda: f"{worker}/{next(numbers)}"
 
-    def asks_to_commit(self, key: str) -> None:
-        """The last line of a block."""
-        self.asked_s[key] = time.perf_counter()
+    def note_block_end(self, key: str) -> None:
+        """Note the time at the end of a block."""
+        self.ended_s[key] = time.perf_counter()
 
-    def the_group_commit(self, confirm: str) -> AsyncPsycopgGroupCommit:
-        """One for all workers."""
+    def shared_group_commit(self, confirm: str) -> AsyncPsycopgGroupCommit:
+        """Return the group commit that all workers share."""
         if self.group_commit is None:
-            pool = self.the_pool(AsyncPsycopgDualWriterPool, self.conninfo, confirm)
+            pool = self.shared_pool(AsyncPsycopgDualWriterPool, self.conninfo, confirm)
             self.group_commit = AsyncPsycopgGroupCommit(pool)
         return self.group_commit
 
-    def the_pool(self, make: Callable[..., PoolT], source: Any, confirm: str) -> PoolT:
-        """One for all workers. An id that Kafka has not confirmed yet is not free, so then there are two for each."""
+    def shared_pool(self, make: Callable[..., PoolT], source: Any, confirm: str) -> PoolT:
+        """Return the pool that all workers share.
+
+        With confirm="database" it has two ids per worker, because an id is not free before Kafka has confirmed it.
+        """
         if self.pool is None:
             self.pool = make(
                 source,

@@ -1,7 +1,7 @@
 """librdkafka's mock cluster in a process of its own: `python -m benchmarks.librdkafka_mock TOPIC ...`.
 
-It comes with confluent-kafka, whose Python side cannot name the address of a mock cluster to anybody else; its C side
-can. Prints the bootstrap address alone on one line once it serves, and ends when its standard input does.
+It comes with confluent-kafka, whose Python API does not expose the address of a mock cluster; its C API does. Prints
+the bootstrap address on one line when it is ready, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PRODUCER = 0
 
 
 def library_path() -> Path:
-    """The librdkafka that confluent-kafka brought along. Raises FileNotFoundError where it uses the system's."""
+    """Return the librdkafka bundled with confluent-kafka. Raises FileNotFoundError if it uses the system's."""
     spec = find_spec("confluent_kafka")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("confluent-kafka is not installed")
@@ -24,11 +24,11 @@ def library_path() -> Path:
     for directory in (package.parent / "confluent_kafka.libs", package / ".dylibs"):
         for path in sorted(directory.glob("librdkafka*")):
             return path
-    raise FileNotFoundError("this confluent-kafka brings no librdkafka of its own")
+    raise FileNotFoundError("this confluent-kafka does not bundle librdkafka")
 
 
 def start(topics: list[str]) -> str:
-    """Start a mock cluster of one broker; its bootstrap address."""
+    """Start a mock cluster of one broker, and return its bootstrap address."""
     library = ctypes.CDLL(str(library_path()))
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     library.rd_kafka_conf_new.restype = pointer
@@ -42,7 +42,7 @@ def start(topics: list[str]) -> str:
     library.rd_kafka_mock_cluster_bootstraps.restype = text
     reason = ctypes.create_string_buffer(512)
     settings = library.rd_kafka_conf_new()
-    # it would warn that the client, which only carries the cluster, has nobody to connect to
+    # otherwise the client, which only hosts the cluster, would warn that it has no broker
     library.rd_kafka_conf_set(settings, b"log_level", b"3", reason, len(reason))
     client = library.rd_kafka_new(_PRODUCER, settings, reason, len(reason))
     if not client:

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.many_producers`: what a thousand transactional producers cost in one process.
+"""`python -m benchmarks.many_producers`: the cost of a thousand transactional producers in one process.
 
-Each line is measured in a process of its own, against a broker emulator in another one.
+Each line is measured in a process of its own, against a broker emulator in another process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOPIC = "bench"
 
 
 class Cost(NamedTuple):
-    """Of so many producers of one process, beside what the first one of the process costs."""
+    """The cost of a number of producers in one process, in addition to that of the first one."""
 
     memory_kib: int
     threads: int
@@ -38,22 +38,22 @@ class Cost(NamedTuple):
 
 
 def memory_kib() -> int:
-    """Resident memory of this process."""
+    """Return the resident memory of this process."""
     status = Path("/proc/self/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
 def sockets() -> int:
-    """Connections of this process, and what its loop holds."""
+    """Return the number of sockets of this process: connections, and those of its event loop."""
     targets = []
     for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # that of this listing
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing itself
             targets.append(str(descriptor.readlink()))
     return sum(target.startswith("socket:") for target in targets)
 
 
 def sync_cost(bootstrap_servers: str, count: int) -> Cost:
-    """One thread of the application, one producer after the other."""
+    """Measure producers for threads, used one after the other by one thread."""
     from dualwrite import Producer
 
     def make(name: str) -> Producer:
@@ -85,7 +85,7 @@ def sync_cost(bootstrap_servers: str, count: int) -> Cost:
 
 
 async def async_cost(bootstrap_servers: str, count: int) -> Cost:
-    """All producers at the same time, a task each."""
+    """Measure producers for asyncio, used concurrently, by a task each."""
     from dualwrite import AsyncProducer
 
     def make(name: str) -> AsyncProducer:
@@ -117,7 +117,7 @@ async def async_cost(bootstrap_servers: str, count: int) -> Cost:
 
 
 def measure(face: str, count: int) -> Cost:
-    """In a process of its own."""
+    """Measure in a process of its own."""
     with emulator("--topic", f"{TOPIC}:1") as broker:
         done = subprocess.run(
             [
@@ -139,7 +139,7 @@ def measure(face: str, count: int) -> Cost:
 
 
 def measure_here(face: str, count: int, bootstrap_servers: str) -> Cost:
-    """In this process."""
+    """Measure in this process."""
     if face == "Producer":
         return sync_cost(bootstrap_servers, count)
     import uvloop
@@ -149,7 +149,7 @@ def measure_here(face: str, count: int, bootstrap_servers: str) -> Cost:
 
 
 def report(costs: dict[tuple[str, int], Cost]) -> Table:
-    """A line per measurement."""
+    """Return a table with a line per measurement."""
     table = Table(title="transactional producers in one process")
     table.add_column("")
     for column in ("producers", "MiB", "KiB each", "threads", "sockets", "initialise, s", "a transaction each, s"):

@@ -1,8 +1,8 @@
 """The relay of a transactional outbox: `python -m benchmarks.outbox_relay ...` moves rows to Kafka until stdin ends.
 
-Written as one would in earnest: a batch is taken by one statement with SKIP LOCKED, so that relays can run beside each
-other, produced with idempotence, and gone from the table once Kafka has acknowledged all of it. It polls every few
-milliseconds, and at once while there is something left.
+Written as for production: one statement with SKIP LOCKED takes a batch, so that relays can run concurrently; the batch
+is produced with idempotence, and deleted from the table once Kafka has acknowledged all of it. The relay polls every
+few milliseconds, and immediately while rows are left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DELETE FROM bench_outbox WHERE id IN (
 
 
 def move_batch(connection: psycopg.Connection, producer: Producer, topic: str) -> int:
-    """Produce what is there, then forget it; how many records that was."""
+    """Produce and delete one batch, and return the number of its records."""
     with connection.transaction():
         rows = connection.execute(_TAKE, (BATCH,), prepare=True).fetchall()
         for _, key, body in sorted(rows):
@@ -37,9 +37,9 @@ def move_batch(connection: psycopg.Connection, producer: Producer, topic: str) -
 
 
 def relay(database_url: str, bootstrap_servers: str, topic: str) -> None:
-    """Until standard input ends; says when it is ready."""
+    """Move batches until standard input ends; print "ready" first."""
     with psycopg.connect(database_url) as connection, Producer(bootstrap_servers=bootstrap_servers) as producer:
-        connection.autocommit = True  # so that nothing but the batches' own transactions is open
+        connection.autocommit = True  # so that only the batches' own transactions are ever open
         print("ready", flush=True)
         while not select.select([sys.stdin], [], [], POLL_S)[0]:
             while move_batch(connection, producer, topic):

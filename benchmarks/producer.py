@@ -1,8 +1,9 @@
-"""`python -m benchmarks.producer`: our producers beside other clients, on the same broker, in turns, with ratios.
+"""`python -m benchmarks.producer`: compare dualwrite's producers with other clients, on the same broker, with ratios.
 
-Each round starts each broker once, in a process of its own, and has every client do every workload, one after the
-other: what the machine does besides hits all alike, and a ratio is that of two neighbours. Clients run in processes of
-their own too, with a new topic of one partition each time, so that no client's choice of partitions matters.
+Each round starts each broker once, in a process of its own, and runs every workload with every client, one after the
+other: other load on the machine hits all clients alike, and a ratio compares measurements that are close in time.
+Clients run in processes of their own too, each time with a new topic of one partition, so that no client's partitioner
+matters.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ BULK_CLIENTS = (
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked of each of its clients."""
+    """The transactions that each client runs."""
 
     name: str
     records: int
@@ -69,7 +70,7 @@ class Workload:
         return "transactions/s" if self.records == 1 else "records/s"
 
     def rate(self, done: Done) -> float:
-        """The figure that matters here."""
+        """Return the rate that matters for this workload."""
         return done.transactions_per_s if self.records == 1 else done.records_per_s
 
 
@@ -91,15 +92,15 @@ WORKLOADS = {
 }
 
 Rounds = Mapping[str, Sequence[Done]]
-"""What the clients did, round by round."""
+"""The measurements of each client, round by round."""
 
 Measured = Mapping[tuple[str, str], Rounds]
-"""By broker and workload."""
+"""The rounds by broker and workload."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a client of ours has to reach in a workload: a share of another client's rate, or a latency."""
+    """A target for one of dualwrite's producers in a workload: a ratio to another client's rate, or a latency."""
 
     workload: Workload
     client: str
@@ -130,12 +131,12 @@ BARS = (
 
 
 def ratio(workload: Workload, ours: Sequence[Done], theirs: Sequence[Done]) -> float:
-    """How much faster, as the median of the rounds' ratios."""
+    """Return how many times faster `ours` is, as the median of the rounds' ratios."""
     return statistics.median(workload.rate(a) / workload.rate(b) for a, b in zip(ours, theirs, strict=True))
 
 
 def verdict(bar: Bar, broker: str, measured: Measured) -> str:
-    """Whether `bar` is reached on `broker`."""
+    """Return a line that says whether `bar` is reached on `broker`."""
     rounds = measured.get((broker, bar.workload.name), {})
     if not all(rounds.get(name) for name in ({bar.client, CONFLUENT} if bar.p99_ms is None else {bar.client})):
         return f"not measured  {broker}: {bar}"
@@ -148,7 +149,7 @@ def verdict(bar: Bar, broker: str, measured: Measured) -> str:
 
 
 def table(broker: str, workload: Workload, rounds: Rounds) -> Table:
-    """A line per client: medians of the rounds, and its rate as a multiple of confluent-kafka's."""
+    """Return a table with a line per client: medians of the rounds, and the ratio of its rate to confluent-kafka's."""
     made = Table(title=f"{broker}: transactions of {workload.name}")
     made.add_column("client")
     for column in (workload.unit, "min", "max", "p50 ms", "p99 ms", "CPU s per million records", f"/ {CONFLUENT}"):
@@ -173,7 +174,7 @@ def table(broker: str, workload: Workload, rounds: Rounds) -> Table:
 
 @contextmanager
 def new_topic(bootstrap_servers: str) -> Iterator[str]:
-    """A topic of one partition, deleted afterwards: records of a fast client would fill memory and disk."""
+    """Create a topic of one partition, and delete it afterwards, because a fast client would fill memory and disk."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": _WARNINGS})
     name = f"bench-{uuid.uuid4().hex[:8]}"
     admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(_TIMEOUT_S)
@@ -184,7 +185,7 @@ def new_topic(bootstrap_servers: str) -> Iterator[str]:
 
 
 def measure(client: str, workload: Workload, bootstrap_servers: str, duration_s: float) -> Done:
-    """Have a client do its work in a process of its own. `SystemExit` with what it wrote when it fails."""
+    """Run a client in a process of its own. Raises SystemExit with its output if it fails."""
     with new_topic(bootstrap_servers) as topic:
         options = {
             "bootstrap-servers": bootstrap_servers,
@@ -207,7 +208,7 @@ Results = dict[tuple[str, str], dict[str, list[Done]]]
 
 
 def in_turn(clients: Sequence[str], number: int) -> list[str]:
-    """Another one begins in each round, because the first one meets a broker that is less warm."""
+    """Rotate the clients: another one is first in each round, because the first one finds a colder broker."""
     first = number % len(clients) if clients else 0
     return [*clients[first:], *clients[:first]]
 
@@ -215,9 +216,9 @@ def in_turn(clients: Sequence[str], number: int) -> list[str]:
 def run_round(
     broker: str, plan: Mapping[Workload, Sequence[str]], number: int, duration_s: float, results: Results
 ) -> Iterator[str]:
-    """Every client does every workload, in turns; yields a line after each."""
+    """Run every workload with every client, in turn; yield a line after each."""
     with PEERS[broker]() as running:
-        # a broker in Java takes seconds of work until it is compiled
+        # a broker on the JVM needs seconds of work until its code is compiled
         measure(CONFLUENT, MANY_PRODUCERS, running.bootstrap_servers, 3 * duration_s)
         for workload, clients in plan.items():
             for client in in_turn(clients, number):
@@ -228,7 +229,7 @@ def run_round(
 
 @contextmanager
 def show_progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, a line per measurement elsewhere; yields what is to be called after each."""
+    """Show a bar on a terminal, a line per measurement elsewhere; yield the function to call after each."""
     if console.is_terminal:
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("", total=total)
@@ -272,7 +273,7 @@ def run(brokers: Sequence[str], plan: Mapping[Workload, Sequence[str]], chosen: 
 
 
 def plan_of(workloads: Sequence[str] | None, clients: Sequence[str] | None) -> dict[Workload, list[str]]:
-    """Which clients do which workloads; everything unless chosen."""
+    """Return which clients run which workloads; all of them unless some were chosen."""
     plan = {}
     for name in workloads or WORKLOADS:
         workload = WORKLOADS[name]
@@ -281,14 +282,14 @@ def plan_of(workloads: Sequence[str] | None, clients: Sequence[str] | None) -> d
 
 
 def options() -> argparse.ArgumentParser:
-    """What may be given on the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.producer",
-        description="dualwrite's producers beside confluent-kafka, aiokafka and kafka-python, on the emulator and on "
-        "Apache Kafka, each in turn and in a process of its own: what each does per second, and the ratios.",
+        description="Compare dualwrite's producers with confluent-kafka, aiokafka and kafka-python, on the emulator "
+        "and on Apache Kafka, each in turn and in a process of its own: rates, latencies, and ratios.",
     )
     parser.add_argument(
-        "--rounds", type=rounds_of, default=3, metavar="N", help="how often each is measured (default: %(default)s)"
+        "--rounds", type=rounds_of, default=3, metavar="N", help="measurements of each client (default: %(default)s)"
     )
     parser.add_argument(
         "--duration-s",
@@ -310,7 +311,7 @@ def options() -> argparse.ArgumentParser:
 
 def rounds_of(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
@@ -320,7 +321,7 @@ def duration_of(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not MIN_DURATION_S <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {MIN_DURATION_S} on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {MIN_DURATION_S} seconds")
     return seconds
 
 

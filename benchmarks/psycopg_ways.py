@@ -1,6 +1,6 @@
-"""The ways of `benchmarks.dual_write` with psycopg and nothing above it: by threads, and by tasks of one loop.
+"""The ways of `benchmarks.dual_write` with psycopg alone, for threads and for asyncio.
 
-Each worker has a connection, or for dual writes its share of a pool's; all are in autocommit mode, as is usual with
+Each worker has a connection, or for dual writes uses those of the pool; all are in autocommit mode, as usual with
 psycopg's `connection.transaction()`.
 """
 
@@ -41,7 +41,7 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
             with connection.transaction():
                 connection.execute(PSYCOPG_INSERT, (key, work.body))
                 connection.execute(PSYCOPG_INSERT_OUTBOX, (key, work.body))
-                work.asks_to_commit(key)
+                work.note_block_end(key)
 
         yield transact
 
@@ -50,14 +50,14 @@ def dual_write(confirm: str) -> Way:
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.the_pool(PsycopgDualWriterPool, work.conninfo, confirm)
+        pool = work.shared_pool(PsycopgDualWriterPool, work.conninfo, confirm)
 
         def transact() -> None:
             key = key_of_next()
             with pool.transaction() as tx:
                 tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
                 tx.send(work.job.topic, work.body, key)
-                work.asks_to_commit(key)
+                work.note_block_end(key)
 
         yield transact
 
@@ -68,7 +68,7 @@ def dual_write(confirm: str) -> Way:
 
 
 @asynccontextmanager
-async def awaited_database_alone(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
+async def async_database_alone(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
     key_of_next = work.keys(worker)
     async with await psycopg.AsyncConnection.connect(work.conninfo, autocommit=True) as connection:
 
@@ -80,7 +80,7 @@ async def awaited_database_alone(work: Work, worker: str) -> AsyncIterator[Trans
 
 
 @asynccontextmanager
-async def awaited_kafka_alone(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
+async def async_kafka_alone(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
     key_of_next = work.keys(worker)
     async with AsyncProducer(bootstrap_servers=work.job.bootstrap_servers, transactional_id=worker) as producer:
         await producer.init_transactions()
@@ -94,7 +94,7 @@ async def awaited_kafka_alone(work: Work, worker: str) -> AsyncIterator[Transact
 
 
 @asynccontextmanager
-async def awaited_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
+async def async_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
     key_of_next = work.keys(worker)
     async with await psycopg.AsyncConnection.connect(work.conninfo, autocommit=True) as connection:
 
@@ -103,41 +103,41 @@ async def awaited_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync
             async with connection.transaction():
                 await connection.execute(PSYCOPG_INSERT, (key, work.body))
                 await connection.execute(PSYCOPG_INSERT_OUTBOX, (key, work.body))
-                work.asks_to_commit(key)
+                work.note_block_end(key)
 
         yield transact
 
 
-def awaited_group_commit(confirm: str) -> AsyncWay:
+def async_group_commit(confirm: str) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        group_commit = work.the_group_commit(confirm)
+        group_commit = work.shared_group_commit(confirm)
 
         async def transact() -> None:
             key = key_of_next()
             async with group_commit.transaction() as tx:
                 await tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
                 tx.send(work.job.topic, work.body, key)
-                work.asks_to_commit(key)
+                work.note_block_end(key)
 
         yield transact
 
     return way
 
 
-def awaited_dual_write(confirm: str) -> AsyncWay:
+def async_dual_write(confirm: str) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        pool = work.the_pool(AsyncPsycopgDualWriterPool, work.conninfo, confirm)
+        pool = work.shared_pool(AsyncPsycopgDualWriterPool, work.conninfo, confirm)
 
         async def transact() -> None:
             key = key_of_next()
             async with pool.transaction() as tx:
                 await tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
                 tx.send(work.job.topic, work.body, key)
-                work.asks_to_commit(key)
+                work.note_block_end(key)
 
         yield transact
 

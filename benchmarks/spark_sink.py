@@ -1,8 +1,8 @@
-"""`python -m benchmarks.spark_sink`: the Spark sink beside Spark's own, and beside what people write by hand.
+"""`python -m benchmarks.spark_sink`: the Spark sink beside Spark's own, and beside a hand-written one.
 
-One Spark session, one broker and one Postgres serve the whole run. Each round has every sink do its work, one after
-the other, so that a ratio is that of two neighbours. Large batches show rows per second, small ones what a batch costs
-whatever is in it.
+One Spark session, one broker and one Postgres serve the whole run. In each round, all sinks run one after the other, so
+that a ratio compares measurements that are close in time. Large batches show rows per second, small ones the fixed cost
+of a batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FILE_WIDTH = 130
 
 @dataclass(frozen=True)
 class Size:
-    """Batches of one size: how many rows, and how many batches of a query are passed over and measured."""
+    """Batches of one size: the rows of each, and how many batches of a query are warm-up and how many are measured."""
 
     rows: int
     warm_up: int
@@ -48,25 +48,25 @@ LARGE = Size(200_000, warm_up=2, batches=4)
 SMALL = Size(10, warm_up=3, batches=12)
 
 Rounds = Mapping[str, Sequence[float]]
-"""By sink, the median milliseconds of a batch, round by round."""
+"""For each sink, the median milliseconds of a batch in each round."""
 
 
 def verdict_large(rounds: Rounds) -> str:
-    """Rows per second beside Spark's own sink, which is at-least-once."""
+    """Compare rows per second with Spark's own sink, which is at-least-once."""
     ratio = statistics.median(own / this for this, own in zip(rounds[THIS], rounds[SPARKS_OWN], strict=True))
     wanted = f"rows per second at least {MIN_RATIO_TO_SPARKS_OWN:g} x those of Spark's own sink"
     return f"{'reached' if ratio >= MIN_RATIO_TO_SPARKS_OWN else 'MISSED'}: {ratio:.2f} x  {wanted}"
 
 
 def verdict_small(rounds: Rounds) -> str:
-    """What a batch costs beside one that goes nowhere."""
+    """Compare the time of a small batch with the noop sink's."""
     above = statistics.median(this - noop for this, noop in zip(rounds[THIS], rounds[NOOP], strict=True))
     wanted = f"a batch of {SMALL.rows} rows at most {MAX_MS_ABOVE_NOOP:g} ms above the noop sink's"
     return f"{'reached' if above <= MAX_MS_ABOVE_NOOP else 'MISSED'}: {above:.0f} ms  {wanted}"
 
 
 def verdicts(results: Mapping[Size, Rounds]) -> Iterator[str]:
-    """Of every bar that was measured."""
+    """Yield the verdict of every target that was measured."""
     for size, verdict, peer in ((LARGE, verdict_large, SPARKS_OWN), (SMALL, verdict_small, NOOP)):
         rounds = results.get(size, {})
         if rounds.get(THIS) and rounds.get(peer):
@@ -74,7 +74,7 @@ def verdicts(results: Mapping[Size, Rounds]) -> Iterator[str]:
 
 
 def table(size: Size, rounds: Rounds, broker: str) -> Table:
-    """A line per sink: the median of the rounds, and how it compares with this one."""
+    """Return a table with a line per sink: the median of the rounds, and the ratio to this sink."""
     made = Table(title=f"batches of {size.rows:,} rows of 100 bytes, 2 tasks, {broker}")
     made.add_column("sink")
     for column in ("ms per batch", "min", "max", "rows per second", "this sink's rows per second"):
@@ -93,7 +93,7 @@ def table(size: Size, rounds: Rounds, broker: str) -> Table:
 
 
 class Surroundings(NamedTuple):
-    """What serves the whole run."""
+    """The servers and inputs of the whole run."""
 
     bootstrap_servers: str
     store_url: str
@@ -103,7 +103,7 @@ class Surroundings(NamedTuple):
 
 @contextmanager
 def surroundings(sizes: Sequence[Size], jars: Sequence[str], *, kafka: bool) -> Iterator[Surroundings]:
-    """Spark, a broker, a database and input. What Spark and its workers say goes to a file, which is removed."""
+    """Start Spark, a broker and a database, and write the input. Spark's error output goes to a temporary file."""
     start_broker = broker_peers.PEERS[_peer(kafka)]
     with (
         tempfile.TemporaryDirectory(prefix="bench-spark-") as directory,
@@ -117,7 +117,7 @@ def surroundings(sizes: Sequence[Size], jars: Sequence[str], *, kafka: bool) -> 
             for size in sizes
         }
         store_url = postgres.url.render_as_string(hide_password=False)
-        # no released Kafka keeps a prepared transaction without a timeout, unless it is told to
+        # by default, no released Kafka keeps a prepared transaction without a timeout
         yield Surroundings(broker.bootstrap_servers, store_url, "resume" if kafka else "kip939", inputs)
         session.stop()
 
@@ -128,7 +128,7 @@ def _peer(kafka: bool) -> str:
 
 @contextmanager
 def _errors_into(path: Path) -> Iterator[None]:
-    """Processes that are started meanwhile write their errors there."""
+    """Redirect the standard error of processes that are started in the block."""
     kept = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)
@@ -140,7 +140,7 @@ def _errors_into(path: Path) -> Iterator[None]:
 
 
 def start_session(jars: Sequence[str]) -> SparkSession:
-    """As an application has it, on this machine; workers find this package where it was started."""
+    """Return a local session whose workers can import this package."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
@@ -186,21 +186,21 @@ def run(ways: Sequence[str], sizes: Sequence[Size], chosen: argparse.Namespace) 
 
 
 def measure(way: str, size: Size, around: Surroundings) -> float:
-    """The median of the measured batches of a new query, in milliseconds."""
+    """Return the median time of the measured batches of a new query, in milliseconds."""
     with new_topic(around.bootstrap_servers) as topic:
         target = Target(around.bootstrap_servers, topic, around.store_url, around.txn_mode)
         return statistics.median(around.inputs[size].batch_times_ms(way, target, warm_up=size.warm_up))
 
 
 def options() -> argparse.ArgumentParser:
-    """What may be given on the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.spark_sink",
         description=f"Rows per second at {LARGE.rows:,} rows a batch, and milliseconds per batch at {SMALL.rows} rows: "
         f"{THIS} beside {SPARKS_OWN}, {FOREACH}, and the {NOOP}.",
     )
     parser.add_argument(
-        "--rounds", type=rounds_of, default=3, metavar="N", help="how often each (default: %(default)s)"
+        "--rounds", type=rounds_of, default=3, metavar="N", help="measurements of each sink (default: %(default)s)"
     )
     parser.add_argument("--kafka", action="store_true", help="write to a real Apache Kafka, not to the emulator")
     parser.add_argument("--rows", type=int, choices=(SMALL.rows, LARGE.rows), help="only batches of this size")

@@ -1,4 +1,4 @@
-"""The sinks that `benchmarks.spark_sink` compares, each as a query that writes the same rows, batch by batch."""
+"""The sinks that `benchmarks.spark_sink` compares, each as a query that writes the same rows in the same batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Target:
-    """Where a query writes to."""
+    """The destination of a query."""
 
     bootstrap_servers: str
     topic: str
@@ -37,7 +37,7 @@ class Target:
 
 
 class NoopSink(DataSource):
-    """Takes rows as this sink does, and does nothing with them: what Spark and Python cost by themselves."""
+    """Receives rows as this sink does, and discards them: the cost of Spark and Python alone."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +48,7 @@ class NoopSink(DataSource):
 
 
 class NoopWriter(DataSourceStreamArrowWriter):
-    """Counts."""
+    """Discards the rows of a task."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
@@ -107,7 +107,7 @@ WAYS: dict[str, Callable[[DataStreamWriter, Target], DataStreamWriter]] = {
 
 
 class Input:
-    """Files of rows, as many in each batch as there are tasks."""
+    """The input files; each batch has as many files as there are tasks."""
 
     def __init__(self, spark: SparkSession, directory: Path, *, rows: int, batches: int) -> None:
         self._spark = spark
@@ -118,7 +118,7 @@ class Input:
         source.selectExpr(f"{key} AS key", f"rpad({key}, {_VALUE_BYTES}, 'x') AS value").write.parquet(str(directory))
 
     def batch_times_ms(self, way: str, target: Target, *, warm_up: int) -> list[float]:
-        """How long each trigger of a new query took (`triggerExecution`), without the first `warm_up` ones."""
+        """Return the time of each trigger of a new query (`triggerExecution`), without the first `warm_up` ones."""
         stream = self._spark.readStream.schema("key STRING, value STRING").option("maxFilesPerTrigger", _TASKS)
         with tempfile.TemporaryDirectory(prefix="bench-spark-") as checkpoint:
             writer = WAYS[way](stream.parquet(str(self._directory)).writeStream, target)
@@ -126,7 +126,7 @@ class Input:
             if not query.awaitTermination(_TIMEOUT_S):
                 query.stop()
                 raise SystemExit(f"{way}: not done within {_TIMEOUT_S} s")
-            taken = {each["batchId"]: each["durationMs"]["triggerExecution"] for each in query.recentProgress}
-        if not taken.keys() >= set(range(self._batches)):
-            raise SystemExit(f"{way}: Spark reports of batches {sorted(taken)} only")
-        return [float(taken[batch_id]) for batch_id in range(warm_up, self._batches)]
+            times_ms = {each["batchId"]: each["durationMs"]["triggerExecution"] for each in query.recentProgress}
+        if not times_ms.keys() >= set(range(self._batches)):
+            raise SystemExit(f"{way}: Spark reports only batches {sorted(times_ms)}")
+        return [float(times_ms[batch_id]) for batch_id in range(warm_up, self._batches)]

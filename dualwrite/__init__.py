@@ -1,6 +1,6 @@
 """Change a database and publish to Kafka atomically, across every crash.
 
-The public names are imported when they are first used: whoever needs only an error should not pay for an event loop.
+The public names are imported when they are first used, so that importing an error does not load an event loop.
 """
 # ruff: noqa: I001 - one import per module, though each name is imported as itself, which is what exports it
 
@@ -184,11 +184,11 @@ _EXTRAS: Final = {
     "rocksdict": "rocksdb",
     "sqlalchemy": "postgres",
 }
-"""Which extra brings a package; for other databases than PostgreSQL there are others of SQLAlchemy."""
+"""The extra that installs a package. For SQLAlchemy it is that of PostgreSQL; other databases have their own."""
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the module that has it (PEP 562)."""
+    """Import a public name from its module (PEP 562)."""
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

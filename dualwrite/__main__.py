@@ -1,4 +1,4 @@
-"""`python -m dualwrite`, which is the command `dualwrite`."""
+"""The command `dualwrite`, also as `python -m dualwrite`."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class AsyncTransactionAdmin:
             transactional_id, self._config.request_timeout_ms, self._deadline_s(timeout_ms)
         )
 
-    async def _overwrite_end(self, seen: TransactionDescription) -> None:
+    async def overwrite_end(self, seen: TransactionDescription) -> None:
         """Let it be forgotten how the last transaction of an id ended, which was `seen` and has been seen to."""
         await self._calls().overwrite_end(seen, self._config.request_timeout_ms, self._deadline_s(None))
 
@@ -406,9 +406,9 @@ class TransactionAdmin:
         """See `AsyncTransactionAdmin.force_terminate_transaction`."""
         return self._run(self._admin.force_terminate_transaction(transactional_id, timeout_ms=timeout_ms))
 
-    def _overwrite_end(self, seen: TransactionDescription) -> None:
+    def overwrite_end(self, seen: TransactionDescription) -> None:
         """See `AsyncTransactionAdmin`."""
-        self._run(self._admin._overwrite_end(seen))
+        self._run(self._admin.overwrite_end(seen))
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """See `AsyncTransactionAdmin.describe_cluster`."""

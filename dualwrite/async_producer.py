@@ -1,10 +1,11 @@
-"""The transactional Kafka producer with two-phase commit (KIP-98, KIP-890, KIP-939), for coroutines.
+"""The Kafka producer for asyncio: transactions and two-phase commit (KIP-98, KIP-890, KIP-939).
 
-It runs in the loop in which it was created, asyncio's or uvloop's, and has no thread.
+It runs in the event loop in which it was created, asyncio's or uvloop's, and has no thread.
 
-Cancellation: a call that is cancelled while it waits goes on. What it was to do may still happen, so its outcome is
-kept until the same call is made again, which joins it; other calls are refused until then, except that an abort may
-take the place of a prepare or of offsets. A record that `send()` still held back when it was cancelled is not sent.
+Cancellation: an operation goes on when the call that waits for it is cancelled. It may still take effect, so its
+outcome is kept until the same call is made again, which joins it; other calls are refused until then, except that an
+abort may replace a prepare or the sending of offsets. A record that `send()` had not queued yet when it was cancelled
+is not sent.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from dualwrite.client.records.record import (
     StoredRecords,
 )
 from dualwrite.client.records.record_fate import RecordFate, RecordsFate
-from dualwrite.client.transactions.block import LEAVING, not_aborted
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
@@ -44,10 +45,10 @@ _log = logging.getLogger(__name__)
 
 
 def run_in_background(coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
-    """Run a coroutine in the thread that does the I/O of all `Producer`s of this process; from any other thread.
+    """Run a coroutine in the I/O thread that all `Producer`s of this process share; call it from any other thread.
 
-    An `AsyncProducer` that is made there shares their connections, so a thread can drive many producers at once without
-    a loop of its own. Nothing in the coroutine may block: all producers would wait for it.
+    An `AsyncProducer` that is created in the coroutine shares their connections, so a thread can use many producers at
+    once without a loop of its own. The coroutine must not block: all producers would wait for it.
     """
     return asyncio.run_coroutine_threadsafe(coroutine, shared_io_thread().loop)
 
@@ -119,12 +120,12 @@ class AsyncSentRecords(RecordsFate):
 async def _wait(fate: AsyncRecordFuture | AsyncSentRecords, timeout_s: float | None) -> None:
     waiter = _Waiter(asyncio.get_running_loop())
     ending = fate._ending()
-    with fate._engine.lock:
+    with fate._core.lock:
         ending.listen(waiter.wake)
     try:
         ended = await waiter.wait(timeout_s)
     finally:
-        fate._engine.give_up_waiting(ending, waiter.wake)
+        fate._core.give_up_waiting(ending, waiter.wake)
     if not ended:
         raise fate._no_answer(timeout_s or 0)
     if not fate.done() and ending.error is not None:
@@ -134,124 +135,126 @@ async def _wait(fate: AsyncRecordFuture | AsyncSentRecords, timeout_s: float | N
 class AsyncProducer(ProducerBase[AsyncRecordFuture]):
     """A Kafka producer for one event loop. Settings by Kafka's names: a mapping with dots, or keywords.
 
-    To be created in a coroutine. Names, settings, rules and errors are those of `dualwrite.producer.Producer`; every
-    call is awaited, and `await send(...)` gives a future that can be awaited for the record's place.
+    Create it in a coroutine. Names, settings, rules and errors are those of `dualwrite.producer.Producer`; every call
+    is awaited, and `await send(...)` returns a future that can be awaited for the record's offset.
 
-    May be used by several tasks of its loop; all transactional calls belong to one transaction at a time. Every wait is
-    bounded by `max.block.ms`; when that is up, or when the task is cancelled, nothing is decided, and only the same
-    call may be repeated (or `close()` called). `asyncio.timeout()` around a call is a cancellation like any other.
+    May be used by several tasks of its loop; there is one transaction at a time, to which all their transactional calls
+    belong. Every wait is bounded by `max.block.ms`; after that time, or when the task is cancelled, nothing is decided,
+    and only the same call may be repeated (or `close()` called). `asyncio.timeout()` around a call is a cancellation
+    like any other.
 
-    Raises `ConfigError` for settings that are unknown, malformed or contradict each other, and `IllegalStateError`
-    where no loop is running.
+    Raises `ConfigError` for settings that are unknown, malformed or contradict each other, and `IllegalStateError` if
+    no loop is running.
     """
 
     _future = AsyncRecordFuture
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        self._closed = True  # for __del__, should the next lines raise
+        self._closed = True  # for __del__, if the next lines raise
         parsed = ProducerConfig.parse(config, settings)
         loop = _running_loop()
         if loop is None:
             raise IllegalStateError("an AsyncProducer is created in a coroutine, because it lives in its event loop")
         self._loop = loop
         super().__init__(parsed, loop, loop.call_soon)
-        self._sends_values_as_they_are = self._engine.sends_values_as_they_are
-        self._lets_loop_send = False
+        self._sends_values_as_they_are = self._core.sends_values_as_they_are
         self._closed = False
 
     # ---- transactions ---------------------------------------------------------------------------------------
 
     async def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        """Take the transactional id over; other producers with it are fenced. Once, before any transaction.
+        """Take over the transactional id, and fence other producers with it. Call once, before any transaction.
 
-        What the id's past left open is aborted, or with `keep_prepared_txn` kept: the state is then
+        A transaction that the id's past left open is aborted, or with `keep_prepared_txn` kept: the state is then
         PREPARED_TRANSACTION, `prepared_txn_state` names it, and `complete_transaction` decides it (KIP-939).
 
         Raises `AuthorizationError` (may be repeated), `UnsupportedByBrokerError`, `FencedError`, `KafkaTimeoutError`.
         """
-        await self._run(lambda: self._engine.init_transactions(keep_prepared_txn))
+        await self._run(lambda: self._core.init_transactions(keep_prepared_txn))
 
     async def begin_transaction(self) -> None:
-        """Open a transaction. Local; Kafka hears of it with its first record."""
+        """Open a transaction. Sends no request; Kafka learns of the transaction with its first record."""
         self._check_here()
-        self._engine.begin_transaction()
+        self._core.begin_transaction()
 
     def transaction(self) -> AsyncTransaction:
-        """`async with producer.transaction():` begins a transaction, and commits it at the end of the block.
+        """Return a context manager: begin a transaction, and commit it at the end of the `async with` block.
 
-        An exception in the block, and a cancellation, abort it; one of the commit that says so (`AbortableError`), too.
-        Not aborted is what may be decided already: a transaction that the block prepared, and a commit without an
-        outcome. The exception says then, in a note, how to find out.
+        An exception or a cancellation in the block aborts the transaction, and so does an `AbortableError` of the
+        commit. A transaction that may be decided already is not aborted: one that the block prepared, or one whose
+        commit has no outcome yet. The exception then has a note that says how to find the outcome.
         """
         return AsyncTransaction(self)
 
     async def prepare_transaction(self) -> PreparedTxnState:
-        """Flush, and promise that this transaction can be committed. Its identity, to be stored with the decision.
+        """Flush, and promise that this transaction can be committed.
 
-        Sends no request of its own (KIP-939). Raises `InvalidTxnStateError` without two-phase commit, and
-        `AbortableError` when a record could not be stored.
+        Returns its producer id and epoch, to be stored with the decision. Sends no request of its own (KIP-939).
+        Raises `InvalidTxnStateError` without two-phase commit, and `AbortableError` if a record could not be stored.
         """
-        await self._run(self._engine.prepare_transaction)
-        return self._engine.prepared_txn_state
+        await self._run(self._core.prepare_transaction)
+        return self._core.prepared_txn_state
 
     async def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True) -> None:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
 
-        After `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing.
-        Raises `InvalidTxnStateError` when nothing is prepared; `TypeError` for anything but a `PreparedTxnState`
-        (a stored text goes through `PreparedTxnState(text)`), because what compares unequal would abort; else as
-        `commit_transaction`. `take_over` as in `Producer.complete_transaction`.
+        See `Producer.complete_transaction` for what follows an `init_transactions(keep_prepared_txn=True)` that found
+        nothing open, and for `take_over`. Raises `PreparedTransactionLost` if the broker has aborted the transaction
+        that `state` names; `InvalidTxnStateError` if nothing is prepared; `TypeError` for anything but a
+        `PreparedTxnState` (convert a stored text with `PreparedTxnState(text)`), because a value that compares unequal
+        would abort; else as `commit_transaction`.
         """
         checked = self._checked_prepared(state)
-        await self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))
+        await self._run(lambda: self._core.complete_transaction(checked, take_over=take_over))
 
-    async def _complete_first(self, state: PreparedTxnState) -> None:
-        """As `Producer._complete_first`."""
+    async def complete_before_fencing(self, state: PreparedTxnState) -> None:
+        """Do what `Producer.complete_before_fencing` does."""
         checked = self._checked_prepared(state)
-        await self._run(lambda: self._engine.complete_transaction(checked, own=False))
+        await self._run(lambda: self._core.complete_transaction(checked, fence_others=False))
 
-    async def _own(self) -> None:
-        """As `Producer._own`."""
-        await self._run(self._engine.own)
+    async def fence_others(self) -> None:
+        """Do what `Producer.fence_others` does."""
+        await self._run(self._core.fence_others)
 
-    async def _is_current(self) -> bool:
-        """As `Producer._is_current`."""
-        await self._run(self._engine.describe)
-        return self._engine.is_current
+    async def is_current(self) -> bool:
+        """Return what `Producer.is_current` returns."""
+        await self._run(self._core.describe)
+        return self._core.is_current
 
     async def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
 
         Raises `AbortableError` (abort it instead), `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it).
-        `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, not answered, and cannot be asked for.
+        `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, got no response, and cannot be repeated.
         """
-        await self._run(self._engine.commit_transaction)
+        await self._run(self._core.commit_transaction)
 
     def start_commit(self) -> None:
-        """Begin what `commit_transaction()` does, and do not wait for it; `commit_transaction()` then joins it.
+        """Start to commit without waiting for it. `commit_transaction()` then joins this commit.
 
-        Until that has returned, no other transaction can be begun. Raises what forbids to commit now.
+        Until that has returned, no other transaction can be begun. Raises if a commit is not allowed now.
         """
         self._check_here()
-        self._engine.start(self._engine.commit_transaction, in_loop=True)
+        self._core.start(self._core.commit_transaction, in_loop=True)
 
     async def abort_transaction(self) -> None:
-        """Drop what is unsent, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
-        await self._run(self._engine.abort_transaction)
+        """Drop unsent records, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
+        await self._run(self._core.abort_transaction)
 
     async def send_offsets_to_transaction(
         self,
         offsets: Mapping[Any, Any] | Iterable[Any],
         group_metadata: Any,
     ) -> None:
-        """Commit consumed positions of a group together with this transaction (KIP-447).
+        """Commit consumed offsets of a group together with this transaction (KIP-447).
 
-        An offset is that of the next record to read. Raises `AbortableError`, `FencedError`, `KafkaTimeoutError`.
+        Arguments are those of `Producer.send_offsets_to_transaction`. Raises `AbortableError`, `FencedError`,
+        `KafkaTimeoutError`.
         """
         group = group_of(group_metadata)
         positions = positions_of(offsets)
         if positions:
-            await self._run(lambda: self._engine.send_offsets(positions, group))
+            await self._run(lambda: self._core.send_offsets(positions, group))
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -265,18 +268,17 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> AsyncRecordFuture:
-        """Hand a record over; it is sent within `linger.ms`, or with the next flush, prepare or commit.
+        """Queue a record; it is sent within `linger.ms`, or with the next flush, prepare or commit.
 
         Arguments and errors are those of `Producer.send()`; `on_delivery(metadata, error)` is called in this loop.
-        Waits only for metadata of a new topic and for `buffer.memory`, up to `max.block.ms`. When that is cancelled,
-        the record is not sent.
+        Waits only for metadata of a new topic and for `buffer.memory`, up to `max.block.ms`. If that wait is
+        cancelled, the record is not sent.
         """
         if self._generation != process_generation() or _running_loop() is not self._loop:
             self._check_here()
-        if self._lets_loop_send:
-            self._lets_loop_send = False
-            await asyncio.sleep(0)  # a task that only sends would keep full batches from leaving until it is done
-        # what most records are, as in `Producer.send()`
+        if self._core.can_send_now:
+            await self._let_loop_send()
+        # Most records are like this, see `Producer.send()`.
         if (
             type(value) is bytes
             and key is None
@@ -288,16 +290,16 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             and type(topic) is str
         ):
             time_ms = time.time_ns() // 1_000_000
-            filled = self._engine.try_fill(topic, value, time_ms)
+            filled = self._core.try_fill(topic, value, time_ms)
             if filled is not None:
                 batch, index = filled
-                return AsyncRecordFuture(batch, index, time_ms, self._engine)
-        handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-        if isinstance(handed, BlockedSend):
-            return await self._send_when_possible(handed)
-        return self._handed(handed)
+                return AsyncRecordFuture(batch, index, time_ms, self._core)
+        queued = self._check_and_queue(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        if isinstance(queued, BlockedSend):
+            return await self._send_when_possible(queued)
+        return queued
 
-    async def _send_checked(
+    async def send_checked(
         self,
         topic: str,
         value: bytes | None,
@@ -306,52 +308,53 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         partition: int | None,
         timestamp_ms: int,
     ) -> AsyncRecordFuture:
-        """`send()` of a record that has passed its checks and its serializers, as those of a dual write have."""
+        """Send a record that has been checked and serialized. For the recipes, which do both before they buffer it."""
         self._check_here()
-        if self._lets_loop_send:
-            self._lets_loop_send = False
-            await asyncio.sleep(0)
-        handed = self._accept(topic, value, key, headers, partition, timestamp_ms)
-        if isinstance(handed, BlockedSend):
-            return await self._send_when_possible(handed)
-        return self._handed(handed)
+        if self._core.can_send_now:
+            await self._let_loop_send()
+        queued = self._queue(topic, value, key, headers, partition, timestamp_ms)
+        if isinstance(queued, BlockedSend):
+            return await self._send_when_possible(queued)
+        return queued
 
-    def _handed(self, future: AsyncRecordFuture) -> AsyncRecordFuture:
-        if future._index == 0:
-            self._lets_loop_send = self._engine.can_send_after_opening(future._batch)
-        return future
+    async def _let_loop_send(self) -> None:
+        """Let the loop send full batches, which a task that only calls `send()` would hold up until it is done."""
+        self._core.can_send_now = False
+        await asyncio.sleep(0)
 
-    async def _send_when_possible(self, held: BlockedSend) -> AsyncRecordFuture:
+    async def _send_when_possible(self, blocked: BlockedSend) -> AsyncRecordFuture:
         deadline_s = self._deadline_s()
-        handed: AsyncRecordFuture | BlockedSend = held
-        while isinstance(handed, BlockedSend):
-            await self._wait_to_send(handed.reason, handed.topic, deadline_s, handed.fate)
-            handed = self._accept_again(handed)
-        return handed
+        queued: AsyncRecordFuture | BlockedSend = blocked
+        while isinstance(queued, BlockedSend):
+            await self._wait_to_send(queued.reason, queued.topic, deadline_s, queued.progress)
+            queued = self._try_again(queued)
+        return queued
 
     async def send_batch(self, topic: str, records: Any) -> AsyncSentRecords:
-        """Hand many records of a topic over at once: faster than `send()`, and checked as a whole.
+        """Queue many records of a topic at once: faster than `send()`, and all are checked before any is sent.
 
         Arguments and errors are those of `Producer.send_batch()`. Waits, while the records do not fit into
-        `buffer.memory`, up to `max.block.ms` in all; when that is cancelled, those that were accepted are sent.
+        `buffer.memory`, up to `max.block.ms` in all; if that wait is cancelled, the records already accepted are sent.
         """
         self._check_here()
-        bulk = BulkSend(self._engine, topic, records)
+        bulk = BulkSend(self._core, topic, records)
         deadline_s = self._deadline_s()
         while (operation := bulk.advance()) is not None:
             await self._wait_to_send(operation, bulk.topic, deadline_s, bulk.fate_so_far)
-        return AsyncSentRecords(bulk.topic, bulk.parts, bulk.record_count, self._engine)
+        return AsyncSentRecords(bulk.topic, bulk.parts, bulk.record_count, self._core)
 
-    async def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float, fate: Callable[[], str]) -> None:
+    async def _wait_to_send(
+        self, operation: Operation, topic: str, deadline_s: float, progress: Callable[[], str]
+    ) -> None:
         if not await self._ends(operation, deadline_s - self._loop.time()):
-            raise self._not_sent(operation, topic, fate())
+            raise self._not_sent(operation, topic, progress())
         if operation.error is not None:
             raise operation.error
 
     async def flush(self) -> None:
-        """Wait until every record sent so far has its fate; their futures and the commit tell which."""
+        """Wait until every record sent so far is acknowledged or has failed, which their futures and the commit say."""
         self._check_here()
-        operation = self._engine.flush()
+        operation = self._core.flush()
         await self._ends(operation, None)
         if operation.error is not None:
             raise operation.error
@@ -359,36 +362,35 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float | None = None, *, hand_over: bool = False) -> None:
-        """Let go of the connections; idempotent.
+        """Close the connections; idempotent.
 
-        Within `timeout_s` seconds (default `max.block.ms`): without transactions, unsent records are flushed; a
-        transaction that is open is aborted; one that is being ended is waited for. A prepared transaction is never
-        ended here: it stays in doubt, by design, until the next owner of its id completes it. A warning says so, unless
-        it is left with `hand_over` to somebody who has its state and will complete it.
-        When this is cancelled it waits no longer, and closes.
+        Within `timeout_s` seconds (default `max.block.ms`): without transactions, unsent records are flushed; an open
+        transaction is aborted; one that is being ended is waited for. A prepared transaction is never ended here: it
+        stays in doubt, by design, until the next owner of its id completes it. A warning says so, unless `hand_over`
+        says that another process has its state and will complete it. A cancelled `close()` waits no longer, and closes.
         """
         if self._closed:
             return
         if self._generation != process_generation():
             self._closed = True
-            return  # a forked child's copy, whose connections are the parent's
+            return  # a forked child's copy, whose connections belong to the parent
         if self._loop.is_closed():
             self._closed = True
-            self._engine.mark_closed(pending=True)
-            return  # the connections went with the loop
+            self._core.mark_closed(pending=True)
+            return  # the connections were closed with the loop
         self._check_here()
         self._closed = True
         ended = False
         try:
-            limit_s = self._config.max_block_ms / 1000 if timeout_s is None else timeout_s
+            limit_s = self.max_block_ms / 1000 if timeout_s is None else timeout_s
             ended = await self._end_open_transaction(limit_s)
         finally:
-            self._engine.mark_closed(pending=not ended, hand_over=hand_over)
-            await self._engine.close()
+            self._core.mark_closed(pending=not ended, hand_over=hand_over)
+            await self._core.close()
 
     async def _end_open_transaction(self, timeout_s: float) -> bool:
-        """Whether nothing is pending any more."""
-        operation = self._engine.last_operation()
+        """End or flush what is open; return whether nothing is pending any more."""
+        operation = self._core.last_operation()
         if operation is None:
             return True
         await self._ends(operation, timeout_s)
@@ -405,51 +407,51 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         await self.close()
 
     def __del__(self) -> None:
-        """Dropped without `close()`: as if the process had crashed. Connections go, no transaction is ended."""
+        """Behave as in a crash if `close()` was not called: close the connections, and end no transaction."""
         if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             if not self._loop.is_closed():
-                loop, engine = self._loop, self._engine
-                loop.call_soon_threadsafe(lambda: loop.create_task(engine.close()))
+                loop, core = self._loop, self._core
+                loop.call_soon_threadsafe(lambda: loop.create_task(core.close()))
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
     async def _run(self, call: Callable[[], Operation]) -> None:
-        """Make a call and wait for it."""
+        """Make a call, and wait until it ends."""
         self._check_here()
         waiter = _Waiter(self._loop)
-        operation = self._engine.start(call, waiter.wake, in_loop=True)
+        operation = self._core.start(call, waiter.wake, in_loop=True)
         if not operation.done:
             await self._wait(operation, waiter)
-        self._engine.heard(operation)  # also where it ended before it could be waited for
+        self._core.acknowledge(operation)  # even if it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
 
     async def _wait(self, operation: Operation, waiter: _Waiter) -> None:
         try:
-            ended = await waiter.wait(self._config.max_block_ms / 1000)
-        except BaseException as cancelled:  # the caller will not hear how it ends
-            self._engine.give_up_waiting(operation, waiter.wake)
+            ended = await waiter.wait(self.max_block_ms / 1000)
+        except BaseException as cancelled:  # the caller will not get the outcome
+            self._core.give_up_waiting(operation, waiter.wake)
             cancelled.add_note(
                 f"{operation.name} was cancelled here while it had no outcome: it may still take effect; "
-                "repeat the same call, which joins it and tells"
+                "repeat the same call, which joins it and returns the outcome"
             )
             raise
-        if not ended and self._engine.give_up_waiting(operation, waiter.wake):
-            raise self._no_answer(operation)
+        if not ended and self._core.give_up_waiting(operation, waiter.wake):
+            raise self._no_outcome(operation)
 
     async def _ends(self, operation: Operation, timeout_s: float | None) -> bool:
-        """Wait for what decides nothing; whether it ended, or was interrupted, in time."""
+        """Wait for an operation that decides nothing; return whether it ended, or was interrupted, in time."""
         waiter = _Waiter(self._loop)
-        with self._engine.lock:
+        with self._core.lock:
             operation.listen(waiter.wake)
         try:
             return await waiter.wait(timeout_s)
         finally:
-            self._engine.give_up_waiting(operation, waiter.wake)
+            self._core.give_up_waiting(operation, waiter.wake)
 
     def _deadline_s(self) -> float:
-        return self._loop.time() + self._config.max_block_ms / 1000
+        return self._loop.time() + self.max_block_ms / 1000
 
     def _check_here(self) -> None:
         self._check_process()
@@ -462,7 +464,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
 
 class AsyncTransaction:
-    """A transaction as a block, see `AsyncProducer.transaction()`."""
+    """A transaction as an `async with` block, see `AsyncProducer.transaction()`."""
 
     def __init__(self, producer: AsyncProducer) -> None:
         self._producer = producer
@@ -484,14 +486,14 @@ class AsyncTransaction:
             raise
 
     async def _leave_by(self, error: BaseException) -> None:
-        leaving = LEAVING[self._producer.state]
-        if leaving.note is not None:
-            error.add_note(leaving.note)
-        if leaving.abort:
+        block_exit = BLOCK_EXITS[self._producer.state]
+        if block_exit.note is not None:
+            error.add_note(block_exit.note)
+        if block_exit.abort:
             try:
                 await self._producer.abort_transaction()
             except Exception as failed:
-                error.add_note(not_aborted(failed))
+                error.add_note(abort_failed_note(failed))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

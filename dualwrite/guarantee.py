@@ -1,4 +1,4 @@
-"""What a prepared transaction can rely on, on the broker that a producer found (KIP-939, and without it)."""
+"""The guarantee for prepared transactions, which depends on the broker (with KIP-939, and without)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Final
 
 
 class Tier(IntEnum):
-    """How far a broker supports two-phase commit; 1 is all of it."""
+    """How much of two-phase commit a broker supports; 1 is all of it."""
 
     KEEP_PREPARED = 1
-    """KIP-939: no timeout, and InitProducerId keeps what is prepared."""
+    """KIP-939: no timeout, and InitProducerId keeps a prepared transaction."""
     STORED_PAIR = 2
-    """Two-phase commit without KeepPreparedTxn (KAFKA-20739): no timeout, completed with the stored pair."""
+    """Two-phase commit without KeepPreparedTxn (KAFKA-20739): no timeout, completed with the stored id and epoch."""
     BOUNDED = 3
-    """transaction.version 2, no two-phase commit: until `transaction.timeout.ms`; completed with the stored pair."""
+    """transaction.version 2, no two-phase commit: until `transaction.timeout.ms`; completed as `STORED_PAIR`."""
     BOUNDED_V1 = 4
     """transaction.version 0 or 1: as `BOUNDED`, and the epoch is raised before each transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What holds for prepared transactions. `tier` None: two-phase commit was not asked for.
+    """What holds for prepared transactions. `tier` None: two-phase commit is not enabled.
 
     `bounded_ms`: after how many milliseconds, counted from its first record, the broker aborts a transaction that is
-    still open, prepared or not; None where it never does.
+    still open, prepared or not; None if it never does.
     """
 
     tier: Tier | None
@@ -61,6 +61,6 @@ _UNBOUNDED: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
 
 
 def guarantee_of(tier: Tier | None, transaction_timeout_ms: int) -> Guarantee:
-    """The guarantee of a tier, with a transaction timeout in milliseconds."""
+    """Return the guarantee of a tier, with a transaction timeout in milliseconds."""
     bounded_ms = None if tier in _UNBOUNDED else transaction_timeout_ms
     return Guarantee(tier, _SENTENCES[tier].format(bounded_ms=bounded_ms), bounded_ms)

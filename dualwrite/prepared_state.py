@@ -1,4 +1,4 @@
-"""The identity of a prepared Kafka transaction, and its exact string form (KIP-939)."""
+"""Producer id and epoch of a prepared Kafka transaction, and their exact string form (KIP-939)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ NO_PRODUCER_EPOCH: Final = -1
 MAX_PRODUCER_ID: Final = 2**63 - 1
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 
+_set: Final = object.__setattr__  # the class itself refuses to be changed
+
 _NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)
 
 
@@ -18,10 +20,10 @@ class PreparedTxnState:
 
     `PreparedTxnState("42:7")` is producer id 42, epoch 7, and `str()` gives the same text back.
     `PreparedTxnState()`, `PreparedTxnState(None)` and `PreparedTxnState("")` mean that nothing is prepared.
-    They print as "".
+    Their `str()` is "".
 
-    Immutable; equal when producer id and epoch are equal; false when empty. A malformed text raises `ValueError`, and
-    what is not a text `TypeError`.
+    Immutable; equal if producer id and epoch are equal; false if empty. A malformed text raises `ValueError`, a value
+    that is not a text `TypeError`.
     """
 
     __slots__ = ("_producer_epoch", "_producer_id")
@@ -33,34 +35,35 @@ class PreparedTxnState:
         if text is not None and not isinstance(text, str):
             raise TypeError(f"a prepared transaction state is a text such as '42:7', not {text!r}")
         producer_id, producer_epoch = _parse(text) if text else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-        self._set(producer_id, producer_epoch)
+        _set(self, "_producer_id", producer_id)
+        _set(self, "_producer_epoch", producer_epoch)
 
     @classmethod
     def of(cls, *, producer_id: int, producer_epoch: int) -> PreparedTxnState:
-        """The state of this pair; (-1, -1) is the empty state. `ValueError` when a number is out of range."""
+        """Return the state of this producer id and epoch; (-1, -1) gives the empty one.
+
+        Raises `ValueError` if a number is out of range.
+        """
         if (producer_id, producer_epoch) != (NO_PRODUCER_ID, NO_PRODUCER_EPOCH):
             _check_range(producer_id, producer_epoch)
         state = cls.__new__(cls)
-        state._set(producer_id, producer_epoch)
+        _set(state, "_producer_id", producer_id)
+        _set(state, "_producer_epoch", producer_epoch)
         return state
-
-    def _set(self, producer_id: int, producer_epoch: int) -> None:
-        object.__setattr__(self, "_producer_id", producer_id)
-        object.__setattr__(self, "_producer_epoch", producer_epoch)
 
     @property
     def producer_id(self) -> int:
-        """Kafka's producer id, or -1 when empty."""
+        """Kafka's producer id, or -1 if empty."""
         return self._producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """Kafka's producer epoch, or -1 when empty."""
+        """Kafka's producer epoch, or -1 if empty."""
         return self._producer_epoch
 
     @property
     def is_empty(self) -> bool:
-        """Whether this says that nothing is prepared."""
+        """Whether this means that nothing is prepared."""
         return self._producer_id == NO_PRODUCER_ID
 
     def __bool__(self) -> bool:

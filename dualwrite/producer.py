@@ -1,4 +1,4 @@
-"""The transactional Kafka producer with two-phase commit (KIP-98, KIP-890, KIP-939), for threads."""
+"""The Kafka producer for threads: transactions and two-phase commit (KIP-98, KIP-890, KIP-939)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from dualwrite.client.records.record import (
     TopicPartition,
 )
 from dualwrite.client.records.record_future import RecordFuture, SentRecords, Waiter
-from dualwrite.client.transactions.block import LEAVING, not_aborted
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.operations import Operation
-from dualwrite.client.transactions.states import ProducerState
+from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
@@ -59,9 +58,10 @@ class Producer(ProducerBase[RecordFuture]):
     With `transaction.two.phase.commit.enable` too, a transaction can be prepared: it then survives this producer until
     a producer with the same id completes it (KIP-939).
 
-    May be used by several threads; all transactional calls belong to one transaction at a time. Not usable in a child
-    after `os.fork()`: create a new one there. Every wait is bounded by `max.block.ms`; when that is up,
-    `KafkaTimeoutError` says so, nothing is decided, and only the same call may be repeated (or `close()` called).
+    May be used by several threads; there is one transaction at a time, to which all their transactional calls belong.
+    Not usable in a child process after `os.fork()`: create a new producer there. Every wait is bounded by
+    `max.block.ms`; after that time `KafkaTimeoutError` is raised, nothing is decided, and only the same call may be
+    repeated (or `close()` called).
 
     Raises `ConfigError` for settings that are unknown, malformed or contradict each other.
     """
@@ -69,121 +69,128 @@ class Producer(ProducerBase[RecordFuture]):
     _future = RecordFuture
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        self._closed = True  # for __del__, should the next lines raise
+        self._closed = True  # for __del__, if the next lines raise
         parsed = ProducerConfig.parse(config, settings)
         self._io: IoThread = shared_io_thread()
         super().__init__(parsed, self._io.loop, self._io.call_soon)
-        self._sends_values_as_they_are = self._engine.sends_values_as_they_are
+        self._sends_values_as_they_are = self._core.sends_values_as_they_are
         self._closed = False
 
     # ---- transactions ---------------------------------------------------------------------------------------
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-        """Take the transactional id over; other producers with it are fenced. Once, before any transaction.
+        """Take over the transactional id, and fence other producers with it. Call once, before any transaction.
 
-        What the id's past left open is aborted, or with `keep_prepared_txn` kept: the state is then
+        A transaction that the id's past left open is aborted, or with `keep_prepared_txn` kept: the state is then
         PREPARED_TRANSACTION, `prepared_txn_state` names it, and `complete_transaction` decides it (KIP-939).
-        Where `guarantee` is not of tier 1, nothing is fenced or changed until `complete_transaction`, or else until
-        the first record is sent: what is there is only looked at.
+        If `guarantee` is not of tier 1, the id is only described: nothing is fenced or changed until
+        `complete_transaction` is called, or else until the first record is sent.
 
         Raises `AuthorizationError` (may be repeated), `UnsupportedByBrokerError`, `FencedError`, `KafkaTimeoutError`.
         """
-        self._run(lambda: self._engine.init_transactions(keep_prepared_txn))
+        self._run(lambda: self._core.init_transactions(keep_prepared_txn))
 
     def begin_transaction(self) -> None:
-        """Open a transaction. Local; Kafka hears of it with its first record."""
+        """Open a transaction. Sends no request; Kafka learns of the transaction with its first record."""
         self._check_process()
-        self._engine.begin_transaction()
+        self._core.begin_transaction()
 
     def transaction(self) -> Transaction:
-        """`with producer.transaction():` begins a transaction, and commits it at the end of the block.
+        """Return a context manager: begin a transaction, and commit it at the end of the `with` block.
 
-        An exception in the block aborts it; one of the commit that says so (`AbortableError`), too. Not aborted is what
-        may be decided already: a transaction that the block prepared, and a commit without an outcome. The exception
-        says then, in a note, how to find out.
+        An exception in the block aborts the transaction, and so does an `AbortableError` of the commit. A transaction
+        that may be decided already is not aborted: one that the block prepared, or one whose commit has no outcome
+        yet. The exception then has a note that says how to find the outcome.
         """
         return Transaction(self)
 
     def prepare_transaction(self) -> PreparedTxnState:
-        """Flush, and promise that this transaction can be committed. Its identity, to be stored with the decision.
+        """Flush, and promise that this transaction can be committed.
 
-        Sends no request of its own (KIP-939). Raises `InvalidTxnStateError` without two-phase commit, and
-        `AbortableError` when a record could not be stored.
+        Returns its producer id and epoch, to be stored with the decision. Sends no request of its own (KIP-939).
+        Raises `InvalidTxnStateError` without two-phase commit, and `AbortableError` if a record could not be stored.
         """
-        self._run(self._engine.prepare_transaction)
-        return self._engine.prepared_txn_state
+        self._run(self._core.prepare_transaction)
+        return self._core.prepared_txn_state
 
     def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True) -> None:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
 
-        After `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing, or (where
+        After an `init_transactions(keep_prepared_txn=True)` that found nothing open, this does nothing, or (if
         `guarantee` is not of tier 1) compares `state` with how the last transaction ended, and takes the id over.
-        Raises `PreparedTransactionLost` when the broker has aborted what `state` names, each time, until
-        `init_transactions()` is called without keeping; `InvalidTxnStateError` when nothing is prepared; `TypeError`
-        for anything but a `PreparedTxnState` (a stored text goes through `PreparedTxnState(text)`), because what
-        compares unequal would abort; else as `commit_transaction`.
+        Raises `PreparedTransactionLost` if the broker has aborted the transaction that `state` names; each recovery
+        raises it again until `init_transactions()` is called without `keep_prepared_txn`. Raises `InvalidTxnStateError`
+        if nothing is prepared; `TypeError` for anything but a `PreparedTxnState` (convert a stored text with
+        `PreparedTxnState(text)`), because a value that compares unequal would abort; else as `commit_transaction`.
 
-        `take_over=False` is for who completes what others prepared, and begins no transaction: where `guarantee` is not
-        of tier 1, a commit is then EndTxn with the stored pair and no request more, and with transaction.version 2 an
-        abort is EndTxn with the pair that was found. Nothing that others opened since can be hit by it.
+        `take_over=False` is for processes that complete transactions of others and begin none: if `guarantee` is not
+        of tier 1, a commit is then EndTxn with the stored producer id and epoch and no further request, and with
+        transaction.version 2 an abort is EndTxn with the id and epoch that were found. Neither can affect a transaction
+        that another producer has opened since.
         """
         checked = self._checked_prepared(state)
-        self._run(lambda: self._engine.complete_transaction(checked, take_over=take_over))
+        self._run(lambda: self._core.complete_transaction(checked, take_over=take_over))
 
-    def _complete_first(self, state: PreparedTxnState) -> None:
-        """`complete_transaction` for who looks at its lock again: the id is this producer's alone after `_own`."""
+    def complete_before_fencing(self, state: PreparedTxnState) -> None:
+        """Do what `complete_transaction` does, except for the last fencing, which `fence_others()` does.
+
+        For the recipes: between the two calls the caller checks that it still holds the lock of the stored state.
+        """
         checked = self._checked_prepared(state)
-        self._run(lambda: self._engine.complete_transaction(checked, own=False))
+        self._run(lambda: self._core.complete_transaction(checked, fence_others=False))
 
-    def _own(self) -> None:
-        """Fence whoever was answered as this producer was in `_complete_first`."""
-        self._run(self._engine.own)
+    def fence_others(self) -> None:
+        """Fence producers that got the same responses as this one in `complete_before_fencing`. For the recipes."""
+        self._run(self._core.fence_others)
 
-    def _is_current(self) -> bool:
-        """Between transactions: whether nobody has used the transactional id since. Asks the coordinator."""
-        self._run(self._engine.describe)
-        return self._engine.is_current
+    def is_current(self) -> bool:
+        """Return whether no other producer has used the transactional id since. For the recipes.
+
+        To be called between transactions. Describes the id at its coordinator.
+        """
+        self._run(self._core.describe)
+        return self._core.is_current
 
     def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
 
         Raises `AbortableError` (abort it instead), `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it).
-        `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, not answered, and cannot be asked for.
+        `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, got no response, and cannot be repeated.
         """
-        self._run(self._engine.commit_transaction)
+        self._run(self._core.commit_transaction)
 
     def start_commit(self) -> None:
-        """Begin what `commit_transaction()` does, and do not wait for it; `commit_transaction()` then joins it.
+        """Start to commit without waiting for it. `commit_transaction()` then joins this commit.
 
-        Until that has returned, no other transaction can be begun. Raises what forbids to commit now.
+        Until that has returned, no other transaction can be begun. Raises if a commit is not allowed now.
         """
         self._check_process()
-        self._engine.start(self._engine.commit_transaction)
+        self._core.start(self._core.commit_transaction)
 
     def abort_transaction(self) -> None:
-        """Drop what is unsent, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
-        self._run(self._engine.abort_transaction)
+        """Drop unsent records, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
+        self._run(self._core.abort_transaction)
 
     def send_offsets_to_transaction(
         self,
         offsets: Mapping[Any, Any] | Iterable[Any],
         group_metadata: Any,
     ) -> None:
-        """Commit consumed positions of a group together with this transaction (KIP-447).
+        """Commit consumed offsets of a group together with this transaction (KIP-447).
 
-        `offsets` is a mapping by `TopicPartition` to numbers or `OffsetAndMetadata`, kafka-python's and aiokafka's
-        too, or the list that `position()` of a confluent-kafka consumer gives; an offset is that of the next record
-        to read. `group_metadata` is what the consumer says of itself: `group_metadata()` of kafka-python,
+        `offsets` is a mapping of `TopicPartition` to numbers or `OffsetAndMetadata` (kafka-python's and aiokafka's
+        too), or the list that `position()` of a confluent-kafka consumer returns; an offset is that of the next record
+        to read. `group_metadata` identifies the consumer: `group_metadata()` of kafka-python,
         `consumer_group_metadata()` of confluent-kafka, an aiokafka consumer, or a `ConsumerGroupMetadata`. With a
         group id alone, Kafka cannot refuse a consumer that has lost its partitions.
 
-        Raises `AbortableError` (a consumer that is no longer a member, for one), `FencedError`, `KafkaTimeoutError`;
-        `TypeError` and `ValueError` for what is neither of these, and nothing was sent then.
+        Raises `AbortableError` (for example if the consumer is no longer a member), `FencedError`,
+        `KafkaTimeoutError`; `TypeError` and `ValueError` for other arguments, and then nothing was sent.
         """
         group = group_of(group_metadata)
         positions = positions_of(offsets)
         if positions:
-            self._run(lambda: self._engine.send_offsets(positions, group))
+            self._run(lambda: self._core.send_offsets(positions, group))
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -197,20 +204,20 @@ class Producer(ProducerBase[RecordFuture]):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Hand a record over; it is sent within `linger.ms`, or with the next flush, prepare or commit.
+        """Queue a record; it is sent within `linger.ms`, or with the next flush, prepare or commit.
 
-        Key and value are bytes, texts (sent as UTF-8) or None, or what `key.serializer` and `value.serializer` take.
+        Key and value are bytes, strings (sent as UTF-8) or None, or what `key.serializer` and `value.serializer` take.
         Without `partition`, the setting `partitioner` decides (default: as in Kafka's own client). `timestamp_ms` is
         milliseconds since 1970 (default: now). `on_delivery(metadata, error)` is called once, with None for one of
-        the two, in the I/O thread that all producers share: it should be quick, may send records, and cannot wait for
-        anything of a producer; what it raises is logged. Blocks only for metadata of a new topic and for
+        the two, in the I/O thread that all producers share: it should be quick, may send records, and must not wait
+        for a producer; an exception that it raises is logged. Blocks only for metadata of a new topic and for
         `buffer.memory`, up to `max.block.ms`.
 
         Raises `InvalidRecordError` (nothing was sent), `IllegalStateError`, `AbortableError`, `KafkaTimeoutError`.
         """
         if self._generation != process_generation():
             self._check_process()
-        # what most records are: the rest of this function would cost as much again as encoding them
+        # Most records are like this, and the rest of this function would cost as much again as encoding them.
         if (
             type(value) is bytes
             and key is None
@@ -222,14 +229,14 @@ class Producer(ProducerBase[RecordFuture]):
             and type(topic) is str
         ):
             time_ms = time.time_ns() // 1_000_000
-            filled = self._engine.try_fill(topic, value, time_ms)
+            filled = self._core.try_fill(topic, value, time_ms)
             if filled is not None:
                 batch, index = filled
-                return RecordFuture(batch, index, time_ms, self._engine)
-        handed = self._hand_over(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-        return handed if type(handed) is RecordFuture else self._send_when_possible(handed)
+                return RecordFuture(batch, index, time_ms, self._core)
+        queued = self._check_and_queue(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        return queued if type(queued) is RecordFuture else self._send_when_possible(queued)
 
-    def _send_checked(
+    def send_checked(
         self,
         topic: str,
         value: bytes | None,
@@ -238,56 +245,57 @@ class Producer(ProducerBase[RecordFuture]):
         partition: int | None,
         timestamp_ms: int,
     ) -> RecordFuture:
-        """`send()` of a record that has passed its checks and its serializers, as those of a dual write have."""
+        """Send a record that has been checked and serialized. For the recipes, which do both before they buffer it."""
         self._check_process()
-        handed = self._accept(topic, value, key, headers, partition, timestamp_ms)
-        return handed if type(handed) is RecordFuture else self._send_when_possible(handed)
+        queued = self._queue(topic, value, key, headers, partition, timestamp_ms)
+        return queued if type(queued) is RecordFuture else self._send_when_possible(queued)
 
-    def _send_when_possible(self, handed: RecordFuture | BlockedSend) -> RecordFuture:
+    def _send_when_possible(self, queued: RecordFuture | BlockedSend) -> RecordFuture:
         deadline_s = self._deadline_s()
-        while isinstance(handed, BlockedSend):
-            self._wait_to_send(handed.reason, handed.topic, deadline_s, handed.fate)
-            handed = self._accept_again(handed)
-        return handed
+        while isinstance(queued, BlockedSend):
+            self._wait_to_send(queued.reason, queued.topic, deadline_s, queued.progress)
+            queued = self._try_again(queued)
+        return queued
 
     def send_batch(self, topic: str, records: Any) -> SentRecords:
-        """Hand many records of a topic over at once: faster than `send()`, and checked as a whole.
+        """Queue many records of a topic at once: faster than `send()`, and all are checked before any is sent.
 
-        `records` is an iterable of values, pairs `(key, value)`, mappings with names as in `Record`, or `Record`s (a
-        value that is itself a tuple or a mapping needs one). Or it is an Arrow table: anything with Arrow's C
-        interface, as `pyarrow.RecordBatch` and `Table`, whose columns are `value` and, where wanted, `key` (binary or
-        string of any kind), `headers` (a map, or a list of structs of `key` and `value`), `partition` (whole numbers)
-        and `timestamp` or `timestamp_ms` (timestamps, or milliseconds since 1970); a null is a record without it.
-        Arrow's columns are bytes: serializers are not asked, and a `partitioner` of your own costs a call per row.
+        `records` is an iterable of values, pairs `(key, value)`, mappings with the field names of `Record`, or
+        `Record`s (a value that is itself a tuple or a mapping needs one). Or it is an Arrow table: an object with
+        Arrow's C interface, such as `pyarrow.RecordBatch` and `Table`, with a column `value` and, optionally, `key`
+        (binary or string of any kind), `headers` (a map, or a list of structs of `key` and `value`), `partition`
+        (integers) and `timestamp` or `timestamp_ms` (timestamps, or milliseconds since 1970); a null means that the
+        record has none. Arrow's columns are bytes: serializers are not called, and a custom `partitioner` costs a call
+        per row.
 
         Records keep their order within each partition. An iterable is read to its end first. `InvalidRecordError`
-        says which record is wrong, and then none was sent. Blocks as `send()`, up to `max.block.ms` in all, while the
-        records do not fit into `buffer.memory`: `KafkaTimeoutError` says how many of them were
-        accepted. Raises also `IllegalStateError`, `AbortableError`, and `ConfigError` where a package is missing.
+        says which record is wrong, and then none was sent. Blocks like `send()`, up to `max.block.ms` in all, while the
+        records do not fit into `buffer.memory`: `KafkaTimeoutError` says how many of them were accepted. Raises also
+        `IllegalStateError`, `AbortableError`, and `ConfigError` if a package is missing.
         """
         self._check_process()
-        bulk = BulkSend(self._engine, topic, records)
+        bulk = BulkSend(self._core, topic, records)
         deadline_s = self._deadline_s()
         while (operation := bulk.advance()) is not None:
             self._wait_to_send(operation, topic, deadline_s, bulk.fate_so_far)
-        return SentRecords(topic, bulk.parts, bulk.record_count, self._engine)
+        return SentRecords(topic, bulk.parts, bulk.record_count, self._core)
 
-    def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float, fate: Callable[[], str]) -> None:
+    def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float, progress: Callable[[], str]) -> None:
         waiter = self._new_waiter()
-        with self._engine.lock:
+        with self._core.lock:
             operation.listen(waiter.wake)
         if not waiter.wait(deadline_s - time.monotonic()):
-            self._engine.give_up_waiting(operation, waiter.wake)
-            raise self._not_sent(operation, topic, fate())
+            self._core.give_up_waiting(operation, waiter.wake)
+            raise self._not_sent(operation, topic, progress())
         if operation.error is not None:
             raise operation.error
 
     def flush(self) -> None:
-        """Wait until every record sent so far has its fate; their futures and the commit tell which."""
+        """Wait until every record sent so far is acknowledged or has failed, which their futures and the commit say."""
         self._check_process()
         waiter = self._new_waiter()
-        operation = self._engine.flush()
-        with self._engine.lock:
+        operation = self._core.flush()
+        with self._core.lock:
             operation.listen(waiter.wake)
         waiter.wait(None)
         if operation.error is not None:
@@ -296,32 +304,32 @@ class Producer(ProducerBase[RecordFuture]):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None, *, hand_over: bool = False) -> None:
-        """Let go of the connections; idempotent.
+        """Close the connections; idempotent.
 
-        Within `timeout_s` seconds (default `max.block.ms`): without transactions, unsent records are flushed; a
-        transaction that is open is aborted; one that is being ended is waited for. A prepared transaction is never
-        ended here: it stays in doubt, by design, until the next owner of its id completes it. A warning says so, unless
-        it is left with `hand_over` to somebody who has its state and will complete it.
+        Within `timeout_s` seconds (default `max.block.ms`): without transactions, unsent records are flushed; an open
+        transaction is aborted; one that is being ended is waited for. A prepared transaction is never ended here: it
+        stays in doubt, by design, until the next owner of its id completes it. A warning says so, unless `hand_over`
+        says that another process has its state and will complete it.
         """
         if self._closed:
             return
         self._closed = True
         if self._generation != process_generation() or sys.is_finalizing():
-            return  # a forked child's copy, whose connections are the parent's; or the I/O thread has been stopped
+            return  # a forked child's copy, whose connections belong to the parent; or the I/O thread was stopped
         ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
-        self._engine.mark_closed(pending=not ended, hand_over=hand_over)
+        self._core.mark_closed(pending=not ended, hand_over=hand_over)
         try:
-            self._io.start(self._engine.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
+            self._io.start(self._core.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
         except FutureTimeoutError:
             _log.warning("the connections did not close within %g s", _CLOSE_CONNECTIONS_TIMEOUT_S)
 
     def _end_open_transaction(self, deadline_s: float) -> bool:
-        """Whether nothing is pending any more."""
+        """End or flush what is open; return whether nothing is pending any more."""
         waiter = self._new_waiter()
-        operation = self._engine.last_operation()
+        operation = self._core.last_operation()
         if operation is None:
             return True
-        with self._engine.lock:
+        with self._core.lock:
             operation.listen(waiter.wake)
         if not waiter.wait(deadline_s - time.monotonic()):
             return operation.done
@@ -338,32 +346,32 @@ class Producer(ProducerBase[RecordFuture]):
         self.close()
 
     def __del__(self) -> None:
-        """Dropped without `close()`: as if the process had crashed. Connections go, no transaction is ended."""
+        """Behave as in a crash if `close()` was not called: close the connections, and end no transaction."""
         if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-            self._io.start(self._engine.close())
+            self._io.start(self._core.close())
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
     def _run(self, call: Callable[[], Operation]) -> None:
-        """Make a call and wait for it in this thread."""
+        """Make a call, and block this thread until it ends."""
         self._check_process()
         waiter = self._new_waiter()
-        operation = self._engine.start(call, waiter.wake)
+        operation = self._core.start(call, waiter.wake)
         if not operation.done:
             self._wait(operation, waiter)
-        self._engine.heard(operation)  # also where it ended before it could be waited for
+        self._core.acknowledge(operation)  # even if it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
 
     def _wait(self, operation: Operation, waiter: Waiter) -> None:
         try:
-            ended = waiter.wait(self._config.max_block_ms / 1000)
-        except BaseException:  # KeyboardInterrupt: the caller will not hear how it ends
-            self._engine.give_up_waiting(operation, waiter.wake)
+            ended = waiter.wait(self.max_block_ms / 1000)
+        except BaseException:  # KeyboardInterrupt: the caller will not get the outcome
+            self._core.give_up_waiting(operation, waiter.wake)
             raise
-        if not ended and self._engine.give_up_waiting(operation, waiter.wake):
-            raise self._no_answer(operation)
+        if not ended and self._core.give_up_waiting(operation, waiter.wake):
+            raise self._no_outcome(operation)
 
     def _new_waiter(self) -> Waiter:
         if self._io.is_current:
@@ -373,11 +381,11 @@ class Producer(ProducerBase[RecordFuture]):
         return Waiter()
 
     def _deadline_s(self) -> float:
-        return time.monotonic() + self._config.max_block_ms / 1000
+        return time.monotonic() + self.max_block_ms / 1000
 
 
 class Transaction:
-    """A transaction as a block, see `Producer.transaction()`."""
+    """A transaction as a `with` block, see `Producer.transaction()`."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -399,11 +407,11 @@ class Transaction:
             raise
 
     def _leave_by(self, error: BaseException) -> None:
-        leaving = LEAVING[self._producer.state]
-        if leaving.note is not None:
-            error.add_note(leaving.note)
-        if leaving.abort:
+        block_exit = BLOCK_EXITS[self._producer.state]
+        if block_exit.note is not None:
+            error.add_note(block_exit.note)
+        if block_exit.abort:
             try:
                 self._producer.abort_transaction()
             except Exception as failed:
-                error.add_note(not_aborted(failed))
+                error.add_note(abort_failed_note(failed))

@@ -1,11 +1,13 @@
-"""An HTTP service whose orders are in a table and in a topic, or in neither: `python -m examples.fastapi_service`.
+"""An HTTP service that writes each order to a table and to a topic, or to neither.
+
+    python -m examples.fastapi_service
 
     $ curl -X PUT localhost:8000/orders/1 -H 'content-type: application/json' -d '{"item": "lamp"}'
     $ curl localhost:8000/health
 
-Each process has a pool of transactional ids; any number of processes may share a database. One that is killed leaves
-something that the others complete. The caller chooses the key of an order, so it may repeat a request whose answer it
-has not got: there is never a second order, nor a second event.
+Each process has a pool of transactional ids; any number of processes may share a database. The others complete what a
+killed process leaves open. The client chooses the id of an order, so it may repeat a request whose response it did not
+get: there is never a second order, nor a second event.
 """
 
 from __future__ import annotations
@@ -44,20 +46,20 @@ class Order(Base):
 
 
 class OrderIn(BaseModel):
-    """What a caller sends."""
+    """The body of a request."""
 
     item: str
 
 
 @dataclass(frozen=True)
 class Shop:
-    """What requests need."""
+    """The resources that requests share."""
 
     engine: AsyncEngine
     pool: AsyncDualWriterPool
 
     async def place(self, order: Order) -> bool:
-        """Whether the order is new. Commits and publishes it, atomically."""
+        """Commit and publish the order, atomically; return False if an order with its id exists."""
         try:
             async with self.pool.transaction() as tx:
                 tx.session.add(order)
@@ -73,7 +75,7 @@ class Shop:
 
 
 def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) -> FastAPI:
-    """The service on a database that SQLAlchemy awaits, as postgresql+psycopg://... or postgresql+asyncpg://..."""
+    """Return the service, for a URL with an asyncio driver: postgresql+psycopg://... or postgresql+asyncpg://..."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -83,7 +85,7 @@ def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) 
         async with AsyncDualWriterPool(
             engine, prefix="shop", bootstrap_servers=bootstrap_servers, **pool_settings
         ) as pool:
-            await pool.recover()  # what dead processes left, before the first request
+            await pool.recover()  # complete what dead processes left open, before the first request
             app.state.shop = Shop(engine, pool)
             yield
         await engine.dispose()
@@ -102,7 +104,7 @@ async def put_order(order_id: int, order: OrderIn, request: Request, response: R
     if not is_new:
         found = await shop.find(order_id)
         if found is None or found.item != order.item:
-            raise HTTPException(409, f"order {order_id} is another one")
+            raise HTTPException(409, f"there is another order {order_id}")
     response.status_code = 201 if is_new else 200
     return {"id": order_id, "item": order.item}
 
@@ -116,7 +118,7 @@ async def get_order(order_id: int, request: Request) -> dict[str, Any]:
 
 
 async def health(request: Request, response: Response) -> dict[str, Any]:
-    """`in_doubt` names the ids whose last dual write Kafka has not confirmed yet: no harm, but readers wait for it."""
+    """Report the health; `in_doubt` names ids whose last dual write Kafka has not confirmed yet, so readers wait."""
     shop: Shop = request.app.state.shop
     status = shop.pool.status
     database = "ok"
@@ -136,15 +138,15 @@ async def health(request: Request, response: Response) -> dict[str, Any]:
 
 
 async def not_written(request: Request, error: Exception) -> JSONResponse:
-    """503: the same request may be sent again, whether or not this one has been carried out."""
+    """Respond with 503: the client may repeat the request, whether or not this one was executed."""
     unknown = isinstance(error, OutcomeUnknown)
-    detail = "nobody knows yet whether this was written" if unknown else "this was not written"
+    detail = "it is not known yet whether this was written" if unknown else "this was not written"
     return JSONResponse({"detail": f"{detail}: {error}"}, status_code=503, headers={"Retry-After": "1"})
 
 
 @contextmanager
 def servers(database_url: str | None, bootstrap_servers: str | None) -> Iterator[tuple[str, str]]:
-    """Those that were named, or a database and a broker of its own."""
+    """Yield the URL and address that were given, or those of a temporary database and broker."""
     if database_url is not None and bootstrap_servers is not None:
         yield database_url, bootstrap_servers
         return
@@ -153,11 +155,11 @@ def servers(database_url: str | None, bootstrap_servers: str | None) -> Iterator
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Orders by HTTP, to a table and to a topic.")
-    parser.add_argument("--database-url", help="default: SQLite in a temporary directory, and a broker of its own")
+    parser = argparse.ArgumentParser(description="Take orders by HTTP, and write each to a table and to a topic.")
+    parser.add_argument("--database-url", help="default: SQLite in a temporary directory, and a temporary broker")
     parser.add_argument("--bootstrap-servers")
-    parser.add_argument("--port", type=int, default=8000, help="0: any that is free; default: %(default)s")
-    parser.add_argument("--lease-ms", type=int, default=15_000, help="how soon others complete what this one leaves")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free port; default: %(default)s")
+    parser.add_argument("--lease-ms", type=int, default=15_000, help="after which others take over this one's ids")
     arguments = parser.parse_args()
     with (
         servers(arguments.database_url, arguments.bootstrap_servers) as (database_url, bootstrap_servers),

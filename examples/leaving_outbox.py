@@ -1,11 +1,11 @@
-"""Away from an outbox table, in three steps and without a stop: `python -m examples.leaving_outbox`.
+"""Migrate from an outbox table to dual writes in three steps, without downtime: `python -m examples.leaving_outbox`.
 
 1. *Before*: the application writes its data and a row of the outbox in one commit, and a relay publishes the rows.
-2. *Draining*: the relay is stopped and `drain()` called in its place, every few milliseconds. New versions of the
-   application make dual writes, old ones may still run and fill the outbox. Each dual write first takes the waiting
-   rows **of its own key** along: they are deleted and sent in the same decision, before the new record. So records of
-   a key stay in order though both ways are in use. (A relay that skips locked rows would overtake them.)
-3. *After*: no old version is left, `drain()` finds nothing any more, and the table goes.
+2. *Draining*: the relay is stopped, and `drain()` is called in its place, every few milliseconds. New versions of the
+   application make dual writes, while old versions may still run and fill the outbox. Each dual write first publishes
+   the waiting rows **of its own key**: it deletes and sends them in the same commit, before the new record. So the
+   records of a key stay in order although both ways are in use. (A relay that skips locked rows would overtake them.)
+3. *After*: no old version is running, `drain()` finds nothing any more, and the table can be dropped.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Outbox(Base):
 
 
 def book_with_outbox(session: Session, account: str, amount: int) -> None:
-    """The old way; a relay has to follow."""
+    """Write an entry the old way; a relay publishes it later."""
     with session.begin():
         session.add(Entry(account=account, amount=amount))
         session.add(Outbox(key=account, value=str(amount)))
 
 
 def book(writer: DualWriter, account: str, amount: int) -> None:
-    """The new way, while the outbox is still in use."""
+    """Write an entry as a dual write, while the outbox is still in use."""
     with writer.transaction() as tx:
         publish_waiting(tx, sa.select(Outbox).where(Outbox.key == account))
         tx.session.add(Entry(account=account, amount=amount))
@@ -54,7 +54,7 @@ def book(writer: DualWriter, account: str, amount: int) -> None:
 
 
 def publish_waiting(tx: DualTransaction, waiting: sa.Select[Outbox]) -> int:
-    """Take rows of the outbox along, in their order; waits for those that another dual write is taking."""
+    """Publish and delete rows of the outbox, in their order; wait for rows that another dual write has locked."""
     rows = tx.session.scalars(waiting.order_by(Outbox.id).with_for_update()).all()
     for row in rows:
         tx.send(TOPIC, key=row.key, value=row.value)
@@ -63,7 +63,7 @@ def publish_waiting(tx: DualTransaction, waiting: sa.Select[Outbox]) -> int:
 
 
 def drain(writer: DualWriter) -> int:
-    """Publish all that is there; how much that was."""
+    """Publish all rows of the outbox, and return their number."""
     published = 0
     while True:
         with writer.transaction() as tx:

@@ -1,9 +1,9 @@
-"""A pipeline: orders come from Kafka, invoices go to a table and to Kafka, each order in effect exactly once.
+"""A pipeline: read orders from Kafka, write invoices to a table and to Kafka, with exactly-once effect per order.
 
     python -m examples.pipeline
 
-The progress of the consumer is a row in the same commit. Whatever is killed and wherever partitions move, no order is
-billed twice or left out. An order that cannot be read goes to a topic of its own, in a dual write too.
+The consumer's progress is a row in the same commit. Whichever process is killed and wherever partitions move, no order
+is billed twice or left out. An order that cannot be parsed goes to a topic of its own, also in a dual write.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Invoice(Base):
 
 
 def bill(tx: DualTransaction, record: ConsumedRecord) -> None:
-    """One order."""
+    """Write the invoice of one order."""
     order = json.loads(record.value or b"")
     invoice = Invoice(order_id=order["id"], amount=PRICES[order["item"]])
     tx.session.add(invoice)
-    tx.session.flush()  # the database gives the invoice its number
+    tx.session.flush()  # the database assigns the invoice's id
     tx.send("invoices", key=record.key, value=json.dumps({"invoice": invoice.id, "amount": invoice.amount}))
 
 
 def set_aside(tx: DualTransaction, record: ConsumedRecord, error: Exception) -> None:
-    """An order that `bill` cannot take, for somebody to look at."""
+    """Send an order that `bill` failed on to a topic for inspection."""
     tx.send("orders-refused", key=record.key, value=record.value, headers={"error": repr(error).encode()})
 
 
 def pipeline(engine: sa.Engine, bootstrap_servers: str, consumer: Any, name: str) -> ConsumeTransformWrite:
-    """One member of the group `billing`; each has a `name` of its own that outlives it."""
+    """Return one member of the group `billing`; its `name` is unique, and stays the same after a restart."""
     Base.metadata.create_all(engine)
     writer = DualWriter(engine, bootstrap_servers=bootstrap_servers, transactional_id=f"billing-{name}")
     return ConsumeTransformWrite(
@@ -69,7 +69,7 @@ def kafka_python_consumer(bootstrap_servers: str) -> Any:
 
 
 def place_orders(bootstrap_servers: str) -> int:
-    """Some, one of them unreadable; how many."""
+    """Send orders, one of them malformed, and return their number."""
     orders = [json.dumps({"id": f"order-{number}", "item": item}) for number, item in enumerate(PRICES)]
     with Producer(bootstrap_servers=bootstrap_servers) as producer:
         for order in [*orders, "{"]:
@@ -91,7 +91,7 @@ def main() -> None:
         with engine.connect() as connection:
             for order_id, amount in connection.execute(sa.select(Invoice.order_id, Invoice.amount)):
                 print(f"{order_id} is billed with {amount}")
-        print("the order that nobody can read, as the log tells, is in the topic orders-refused")
+        print("the malformed order, which the log shows, is in the topic orders-refused")
         engine.dispose()
 
 

@@ -1,4 +1,4 @@
-"""One order to a table and to a topic, or to neither: `python -m examples.quickstart`."""
+"""Write one order to a table and to a topic, or to neither: `python -m examples.quickstart`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Complete what crashed processes left open: to be run by cron, every few minutes, on any number of machines.
+"""Complete what crashed processes left open; run it by cron every few minutes, on any number of machines.
 
     */5 * * * *  python -m examples.recovery_cron --prefix orders-
 
-Kafka and the database are named by DUALWRITE_BOOTSTRAP_SERVER and DUALWRITE_DATABASE_URL. Says nothing where all is
-well, so that cron sends no mail; ends with status 1 where somebody has to look. `dualwrite recover --apply` is the same
-with a table.
+The environment variables DUALWRITE_BOOTSTRAP_SERVER and DUALWRITE_DATABASE_URL name Kafka and the database. Prints
+nothing if all is well, so that cron sends no mail; exits with status 1 if an operator has to look. `dualwrite recover
+--apply` does the same and prints a table.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dualwrite.recipes.recovery.service import Found, RecoveryService
 
 
 def main() -> int:
-    """One round; the exit status."""
+    """Run one round and return the exit status."""
     parser = argparse.ArgumentParser(description="Complete what crashed processes left open.")
-    parser.add_argument("--prefix", required=True, help="of the transactional ids that are ours")
+    parser.add_argument("--prefix", required=True, help="of the transactional ids to recover")
     parser.add_argument("--min-age-s", type=float, default=60, help="leave younger transactions to their owners")
     options = parser.parse_args()
     engine = sa.create_engine(os.environ["DUALWRITE_DATABASE_URL"])
@@ -41,9 +41,9 @@ def main() -> int:
 
 
 def line(found: Found) -> str:
-    """What became of one id."""
-    ended = "done" if found.changed else found.error or "look at this: docs/cli.md"
-    return f"{found.transactional_id}: {found.action} of {found.pair} ({found.state}): {ended}"
+    """Describe the result for one id."""
+    result = "done" if found.changed else found.error or "see docs/cli.md"
+    return f"{found.transactional_id}: {found.action} of {found.pair} ({found.state}): {result}"
 
 
 if __name__ == "__main__":

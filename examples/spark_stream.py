@@ -1,9 +1,9 @@
-"""A Spark stream into Kafka and into a table, each order once in both: with a broker and a database of its own.
+"""A Spark stream into a topic and a table, each order exactly once in both; starts its own broker and database.
 
     python -m examples.spark_stream
 
-The application ends after each run, and goes on where it was. Kill it wherever you like in between: `make demo-spark`
-does that, again and again.
+The query runs twice, and the second run continues where the first ended. `make demo-spark` kills such an application
+again and again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLE: Final = "CREATE TABLE orders (id BIGINT PRIMARY KEY, item TEXT NOT NULL)"
 
 
 def session() -> SparkSession:
-    """A small one, on this machine."""
+    """Return a small local Spark session."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
@@ -42,7 +42,7 @@ def session() -> SparkSession:
 
 
 def write_orders(spark: SparkSession, directory: Path, bootstrap_servers: str, store_url: str) -> None:
-    """The query, until everything that has come in is written."""
+    """Run the query until all incoming files are written."""
     orders = spark.readStream.schema("id BIGINT, item STRING").json(str(directory / "incoming"))
     query = (
         orders.selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value", "id", "item")
@@ -60,7 +60,7 @@ def write_orders(spark: SparkSession, directory: Path, bootstrap_servers: str, s
 
 
 def read_topic(bootstrap_servers: str) -> list[str]:
-    """What a consumer of committed records sees, sorted."""
+    """Return the values that a read_committed consumer sees, sorted."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

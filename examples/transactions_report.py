@@ -1,6 +1,6 @@
-"""Who has which transaction open, for how long, and what hangs: `python -m examples.transactions_report HOST:PORT`.
+"""Report open and hanging transactions: `python -m examples.transactions_report HOST:PORT`.
 
-Ends with status 1 where something hangs, or where not everything could be seen.
+Exits with status 1 if a transaction hangs, or if a broker could not be queried.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ OPEN_STATES = ["Ongoing", "PrepareCommit", "PrepareAbort"]
 
 
 def report(admin: TransactionAdmin) -> tuple[list[str], bool]:
-    """The lines, and whether all is well."""
+    """Return the lines of the report, and whether all is well."""
     unseen: list[str] = []
-    listed = _as_far_as_seen(lambda: admin.list_transactions(states=OPEN_STATES), unseen)
+    listed = _partial_if_incomplete(lambda: admin.list_transactions(states=OPEN_STATES), unseen)
     ids = [row.transactional_id for row in listed]
-    described = _as_far_as_seen(lambda: admin.describe_transactions(ids), unseen)
-    hanging = _as_far_as_seen(admin.find_hanging, unseen)
+    described = _partial_if_incomplete(lambda: admin.describe_transactions(ids), unseen)
+    hanging = _partial_if_incomplete(admin.find_hanging, unseen)
     lines = [_open(found) for found in described.values() if found is not None]
     lines += [_hanging(found) for found in hanging]
     lines += [f"not seen: {reason}" for reason in dict.fromkeys(unseen)]
     return lines or ["no transaction is open"], not hanging and not unseen
 
 
-def _as_far_as_seen(ask: Callable[[], T], unseen: list[str]) -> T:
+def _partial_if_incomplete(query: Callable[[], T], unseen: list[str]) -> T:
     try:
-        return ask()
+        return query()
     except IncompleteAnswerError as error:
         unseen.extend(map(str, error.failures.values()))
         partial: T = error.partial

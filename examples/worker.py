@@ -1,10 +1,10 @@
-"""A plain worker: takes jobs from a table, does them, and publishes each result in the same decision.
+"""A plain worker: take jobs from a table, do them, and publish each result, in one dual write per job.
 
     python -m examples.worker
 
-The job's row, the result's row and the record change together or not at all, so a worker may be killed at any time:
-what it had taken is free again, and what it had committed reaches Kafka. `SKIP LOCKED` lets any number of workers share
-the table; each has a transactional id of its own.
+The job's row and the record are committed together or not at all, so a worker may be killed at any time: a job that it
+had taken is free again, and a result that it had committed reaches Kafka. `SKIP LOCKED` lets any number of workers
+share the table; each has a transactional id of its own.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class Job(Base):
 
 
 def take_one(session: Session) -> Job | None:
-    """A job that is not done, locked until the end of the transaction."""
+    """Return a job that is not done, locked until the end of the transaction, or None if there is none."""
     waiting = sa.select(Job).where(Job.square.is_(None)).order_by(Job.id).limit(1)
     return session.scalars(waiting.with_for_update(skip_locked=True)).one_or_none()
 
 
 def work_once(writer: DualWriter) -> bool:
-    """Do one job, if there is one."""
+    """Do one job and return True, or return False if there is none."""
     with writer.transaction() as tx:
         job = take_one(tx.session)
         if job is None:
-            return False  # nothing was sent, so Kafka hears nothing of it
+            return False  # nothing was sent, so this is a database transaction only
         job.square = job.number**2
         tx.send("squares", key=str(job.id), value=json.dumps({"number": job.number, "square": job.square}))
         return True
 
 
 def work(writer: DualWriter, stop: threading.Event, when_idle: Callable[[], object] = lambda: None) -> None:
-    """Until `stop` is set; a job that was begun is finished."""
+    """Do jobs until `stop` is set; a job that was begun is finished."""
     while not stop.is_set():
         if not work_once(writer):
             when_idle()
@@ -61,7 +61,7 @@ def work(writer: DualWriter, stop: threading.Event, when_idle: Callable[[], obje
 
 def main() -> None:
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())  # as an orchestrator asks for the end
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())  # the signal by which an orchestrator stops a process
     with PostgresServer.start() as postgres, Emulator(topics={"squares": 1}) as kafka:
         engine = sa.create_engine(postgres.url)
         Base.metadata.create_all(engine)

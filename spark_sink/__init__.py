@@ -1,6 +1,10 @@
-"""An exactly-once PySpark sink into Kafka, and into a table in the same commit.
+"""An exactly-once PySpark sink into Kafka and, in the same commit, into a table; and a Kafka source without a JVM.
 
-The public names are imported when they are first used: a process that needs an error or a Java needs no Spark.
+Open `face.py` first: it is what Spark calls. From there, `driver/protocol.py` has the protocol of a batch, `attempt/`
+the task's side of it, `store/` the database that decides, and `reading/` the source. The sink may import `dualwrite`'s
+producers and admin client, and from `dualwrite.recipes` only `core`, `sql` and `sqlalchemy`.
+
+The public names are imported when they are first used, so a process that needs only an error or a Java loads no Spark.
 """
 # ruff: noqa: I001 - one import per module, though each name is imported as itself, which is what exports it
 
@@ -10,13 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from spark_sink.datasource import DualWriteKafka as DualWriteKafka
     from spark_sink.errors import (
         AttemptCondemnedError as AttemptCondemnedError,
         BatchLostError as BatchLostError,
         CheckpointMismatchError as CheckpointMismatchError,
         DecisionUnknownError as DecisionUnknownError,
-        StoreUnavailableError as StoreUnavailableError,
         DualTableError as DualTableError,
         JavaError as JavaError,
         SinkError as SinkError,
@@ -24,14 +26,18 @@ if TYPE_CHECKING:
         SinkOptionError as SinkOptionError,
         SourceDataLossError as SourceDataLossError,
         SourceReadError as SourceReadError,
+        StoreUnavailableError as StoreUnavailableError,
     )
-    from spark_sink.foreach_batch import dualwrite_batch as dualwrite_batch
+    from spark_sink.face import (
+        DualWriteKafka as DualWriteKafka,
+        dualwrite_batch as dualwrite_batch,
+        register as register,
+    )
     from spark_sink.java import ensure_java as ensure_java
-    from spark_sink.registration import register as register
     from spark_sink.reading.source import DualWriteKafkaSource as DualWriteKafkaSource
 
 _MODULES: Final = {
-    "DualWriteKafka": "spark_sink.datasource",
+    "DualWriteKafka": "spark_sink.face",
     "DualWriteKafkaSource": "spark_sink.reading.source",
     "AttemptCondemnedError": "spark_sink.errors",
     "BatchLostError": "spark_sink.errors",
@@ -45,16 +51,16 @@ _MODULES: Final = {
     "SinkOptionError": "spark_sink.errors",
     "SourceDataLossError": "spark_sink.errors",
     "SourceReadError": "spark_sink.errors",
-    "dualwrite_batch": "spark_sink.foreach_batch",
+    "dualwrite_batch": "spark_sink.face",
     "ensure_java": "spark_sink.java",
-    "register": "spark_sink.registration",
+    "register": "spark_sink.face",
 }
 
 __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the module that has it (PEP 562)."""
+    """Return a public name from the module that has it (PEP 562)."""
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

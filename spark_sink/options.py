@@ -1,4 +1,4 @@
-"""The sink's options, parsed and validated once, before any transaction exists."""
+"""Parse and validate the sink's options, once, before any transaction exists; and `OptionValues` for the source too."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from spark_sink.errors import SinkOptionError
 from spark_sink.kafka_settings import checked_settings
-from spark_sink.option_values import OptionValues
 
 DEFAULT_COMMIT_PARALLELISM: Final = 16
 DEFAULT_COMMIT_RETRIES: Final = 5
@@ -28,14 +27,14 @@ class TxnMode(Enum):
 
 
 class OnNewCheckpoint(Enum):
-    """`onNewCheckpoint`: what to do when the sink is known with another query id."""
+    """`onNewCheckpoint`: what to do if the sink belongs to another query id."""
 
     FAIL = "fail"
     ADOPT = "adopt"
 
 
 class DualMode(Enum):
-    """`dual.mode`: how staged rows go into the table."""
+    """`dual.mode`: how staged rows are written to the table."""
 
     INSERT = "insert"
     UPSERT = "upsert"
@@ -43,15 +42,15 @@ class DualMode(Enum):
 
 @dataclass(frozen=True)
 class DualTable:
-    """`dual.*`: a table that is written in the decision transaction."""
+    """`dual.*`: a table that is written in the transaction of the decision."""
 
     table: str
-    """Its name, with `schema.` in front where it has one."""
+    """Its name, with `schema.` in front if it has one."""
     columns: tuple[str, ...] | None
-    """Columns of the DataFrame and of the table; None: all that are not Kafka's."""
+    """Columns of the DataFrame and of the table; None: all that are not sent to Kafka."""
     mode: DualMode
     key: tuple[str, ...] | None
-    """`dual.key`: what an upsert goes by; None: the table's primary key."""
+    """`dual.key`: the key of an upsert; None: the table's primary key."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,14 @@ class StoreOptions:
 
     url: str | None = field(repr=False)
     url_env: str | None
-    """The name of an environment variable with the URL, which keeps the secret out of plans and logs."""
+    """The name of an environment variable with the URL, which keeps a password out of plans and logs."""
     schema: str | None
     create_tables: bool = True
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What the caller asked for. Picklable; its repr has no secrets."""
+    """The parsed options. Picklable; its repr has no secrets."""
 
     sink_id: str
     kafka: Mapping[str, str] = field(repr=False)
@@ -83,16 +82,16 @@ class SinkOptions:
     commit_retries: int
     retention_batches: int
     checkpoint_location: str | None
-    """None where Spark does not tell; then no digest of the offsets file is kept."""
+    """None if Spark does not pass it on; then no digest of the offsets file is kept."""
     job_id: str | None
     """Batch jobs only."""
 
 
 def parse(options: Mapping[str, object]) -> SinkOptions:
-    """What a writer was given, checked. Names in any case: Spark hands them over in lower case.
+    """Parse and check the options of a writer. Names may be in any case: Spark passes them in lower case.
 
-    Raises SinkOptionError, whose text has no value that may be secret, for an unknown option (with the nearest name),
-    one that the sink decides itself, a missing one, or a value that cannot be.
+    Raises SinkOptionError for an unknown option (with the nearest name), one that the sink sets itself, a missing
+    option, or an invalid value. Its text contains no value that may be secret.
     """
     given = _given(options)
     kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
@@ -118,7 +117,7 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
 _KAFKA: Final = "kafka."
 _LONGEST_JOB_ID: Final = 200
 
-_NAMES: Final = (
+NAMES: Final = (
     "sinkId",
     "topic",
     "includeHeaders",
@@ -140,34 +139,34 @@ _NAMES: Final = (
 )
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark itself reads, and hands on."""
+"""Options of Spark's own, which it passes on."""
 
 _REFUSED: Final = {
-    "path": "start() and save() take no path: Kafka topics are named by the option topic or by a column topic",
+    "path": "start() and save() take no path: set the option topic, or give each row a topic in a column topic",
     "asyncprogresstrackingenabled": (
-        "asynchronous progress tracking is refused: with it the input of a batch may be another one after a failure, "
-        "and a batch that was decided before would then be skipped with rows in it that were never written"
+        "asynchronous progress tracking is refused: with it the input of a batch may change after a failure, and a "
+        "batch that was decided before would then be skipped with rows in it that were never written"
     ),
-    "subscribe": "subscribe is an option of the source; a sink's topic is named by the option topic or a column topic",
-    "startingoffsets": "startingOffsets is an option of the source; a sink writes at the end of its topics",
+    "subscribe": "subscribe is an option of the source; for a sink, set the option topic, or add a column topic",
+    "startingoffsets": "startingOffsets is an option of the source; a sink appends to its topics",
 }
-"""Names in lower case, as all names are compared."""
+"""Names in lower case, in which all names are compared."""
 
 
 def _given(options: Mapping[str, object]) -> dict[str, str]:
-    """All options by lower-case names, every name known, `kafka.` ones not looked at yet."""
-    known = {name.lower() for name in _NAMES} | _SPARKS_OWN
+    """Return all options by lower-case names, and refuse unknown names; those with `kafka.` are not checked yet."""
+    known = {name.lower() for name in NAMES} | _SPARKS_OWN
     given: dict[str, str] = {}
     for written, value in options.items():
         name = written.lower()
         if name in given:
-            raise SinkOptionError(f"the option {written} is given twice: names are the same in upper and lower case")
+            raise SinkOptionError(f"the option {written} is given twice: names are not case-sensitive")
         if name in _REFUSED:
             if _is_off(value):
                 continue
             raise SinkOptionError(_REFUSED[name])
         if name.startswith("asyncprogresstracking") or name.startswith("_asyncprogresstracking"):
-            continue  # says nothing without asyncProgressTrackingEnabled
+            continue  # has no effect without asyncProgressTrackingEnabled
         if name not in known and not name.startswith(_KAFKA):
             raise SinkOptionError(_unknown(written))
         given[name] = _as_text(written, value)
@@ -183,25 +182,27 @@ def _as_text(written: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    raise SinkOptionError(f"the option {written} is a text, a number or true or false, not a {type(value).__name__}")
+    raise SinkOptionError(
+        f"the option {written} must be a string, a number or true or false, not a {type(value).__name__}"
+    )
 
 
 def _unknown(written: str) -> str:
-    by_name = {name.lower(): name for name in _NAMES} | {
+    by_name = {name.lower(): name for name in NAMES} | {
         f"{_KAFKA}{name}": f"{_KAFKA}{name}" for name in ("bootstrap.servers", "compression.type", "linger.ms")
     }
     close = difflib.get_close_matches(written.lower(), by_name, n=1)
     if close:
         return f"unknown option {written}; did you mean {by_name[close[0]]}?"
-    return f"unknown option {written}; the options are {', '.join(_NAMES)}, and kafka.* for the producer"
+    return f"unknown option {written}; the options are {', '.join(NAMES)}, and kafka.* for the producer"
 
 
 def _sink_id(own: OptionValues) -> str:
     sink_id = own.text("sinkId")
     if sink_id is None:
         raise SinkOptionError(
-            "the option sinkId is missing: a name for this sink, the same at every start and of no other sink on the "
-            "Kafka cluster. Its transactional ids begin with it"
+            "the option sinkId is missing: a name for this sink that is the same at every start and that no other sink "
+            "on the Kafka cluster has. Its transactional ids begin with it"
         )
     if not re.fullmatch(r"[A-Za-z0-9._]{1,100}", sink_id):
         raise SinkOptionError(f"sinkId: {sink_id!r} is not 1 to 100 letters, digits, dots and underscores")
@@ -211,7 +212,7 @@ def _sink_id(own: OptionValues) -> str:
 def _job_id(own: OptionValues) -> str | None:
     job_id = own.text("jobId")
     if job_id is not None and len(job_id) > _LONGEST_JOB_ID:
-        raise SinkOptionError(f"jobId has {len(job_id)} characters; there is room for {_LONGEST_JOB_ID} of them")
+        raise SinkOptionError(f"jobId has {len(job_id)} characters; at most {_LONGEST_JOB_ID} are allowed")
     return job_id
 
 
@@ -219,7 +220,7 @@ def _store(own: OptionValues) -> StoreOptions:
     url, url_env = own.text("commitStore.url"), own.text("commitStore.urlEnv")
     if (url is None) == (url_env is None):
         raise SinkOptionError(
-            "give either commitStore.url, the SQLAlchemy URL of the database that keeps the decisions, or "
+            "set either commitStore.url, the SQLAlchemy URL of the database that keeps the decisions, or "
             "commitStore.urlEnv, the name of an environment variable with it, which keeps a password out of Spark's "
             "plans and logs"
         )
@@ -234,23 +235,75 @@ def _store(own: OptionValues) -> StoreOptions:
 
 
 def check_store_url(name: str, url: str) -> None:
-    """SinkOptionError where this cannot be the URL of a store that several processes share. Never quotes it."""
+    """Raise SinkOptionError unless this can be the URL of a store that several processes share. Never quotes it."""
     if url.startswith("jdbc:"):
-        raise SinkOptionError(f"{name} is a SQLAlchemy URL, as postgresql+psycopg://host/name, not one of JDBC")
+        raise SinkOptionError(
+            f"{name} must be a SQLAlchemy URL, such as postgresql+psycopg://host/name, not a JDBC URL"
+        )
     if not re.match(r"[a-z0-9_]+(\+[a-z0-9_]+)?://", url):
-        raise SinkOptionError(f"{name} is not a SQLAlchemy URL, as postgresql+psycopg://user@host/name")
+        raise SinkOptionError(f"{name} is not a SQLAlchemy URL, such as postgresql+psycopg://user@host/name")
     if url.startswith("sqlite") and (re.fullmatch(r"[a-z0-9_+]+:///?", url) or ":memory:" in url):
-        raise SinkOptionError(f"{name} is a SQLite database in memory, which only one process can see; name a file")
+        raise SinkOptionError(f"{name} is a SQLite database in memory, which only one process can use; give a file")
 
 
 def _dual_table(own: OptionValues) -> DualTable | None:
     table, columns = own.text("dual.table"), own.names("dual.columns")
     mode, key = own.one_of("dual.mode", DualMode.INSERT), own.names("dual.key")
     if table is None:
-        useless = [name for name in ("dual.columns", "dual.mode", "dual.key") if own.text(name) is not None]
-        if useless:
-            raise SinkOptionError(f"{useless[0]} says nothing without dual.table")
+        unused = [name for name in ("dual.columns", "dual.mode", "dual.key") if own.text(name) is not None]
+        if unused:
+            raise SinkOptionError(f"{unused[0]} has no effect without dual.table")
         return None
     if key is not None and mode is not DualMode.UPSERT:
-        raise SinkOptionError("dual.key says nothing without dual.mode=upsert")
+        raise SinkOptionError("dual.key has no effect without dual.mode=upsert")
     return DualTable(table, columns, mode, key)
+
+
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+class OptionValues:
+    """The given options, by lower-case name; the methods take documented names, and raise SinkOptionError."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name.lower())
+        if value is not None and not value.strip():
+            raise SinkOptionError(f"the option {name} is empty; omit it, or give it a value")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise SinkOptionError(f"{name}: {value!r} is not true or false")
+        return value.lower() == "true"
+
+    def number(self, name: str, default: int, least: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        if not (value.isascii() and value.isdecimal()) or not least <= int(value) < 2**31:
+            raise SinkOptionError(f"{name}: {value!r} is not a whole number from {least} to {2**31 - 1}")
+        return int(value)
+
+    def one_of(self, name: str, default: _Choice) -> _Choice:
+        value = self.text(name)
+        if value is None:
+            return default
+        for choice in type(default):
+            if choice.value == value.lower():
+                return choice
+        raise SinkOptionError(f"{name}: {value!r} is not one of {', '.join(each.value for each in type(default))}")
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        names = tuple(each.strip() for each in value.split(","))
+        if not all(names) or len(set(names)) < len(names):
+            raise SinkOptionError(f"{name}: {value!r} is not a list of distinct names, separated by commas")
+        return names

@@ -1,4 +1,4 @@
-"""Named instants of a batch at which a test can stop, fail or kill the sink."""
+"""Named points of a batch at which a test can pause, fail or kill the sink."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from enum import StrEnum
 
 
 class PausePoint(StrEnum):
-    """In the order in which a batch meets them."""
+    """The pause points, in the order in which a batch reaches them."""
 
     # PLAN, in the planner's process
-    AFTER_GENERATION = "after-generation"  # older attempts are condemned, and none has been ended yet
+    AFTER_GENERATION = "after-generation"  # older attempts are condemned, and no transaction is completed yet
     AFTER_PLAN = "after-plan"
     # WRITE, in a task worker
-    AFTER_LEASE = "after-lease"  # the attempt is OPEN, Kafka has not heard of it
+    AFTER_LEASE = "after-lease"  # the attempt is OPEN, and has sent nothing to Kafka
     AFTER_INIT = "after-init"
     AFTER_SEND = "after-send"  # once per Arrow batch
     AFTER_PREPARE = "after-prepare"
@@ -25,11 +25,11 @@ class PausePoint(StrEnum):
     AFTER_DECISION = "after-decision"
     # ABORT
     AFTER_CONDEMNATION = "after-condemnation"
-    # FINISH, wherever it runs
-    AFTER_TAKE_OVER = "after-take-over"  # ids are taken over, the rows are not read again yet
+    # FINISH, in any process
+    AFTER_TAKE_OVER = "after-take-over"  # the ids are taken over, and the rows are not read again yet
     BEFORE_COMPLETION = "before-completion"  # the rows were read again
-    AMONG_COMPLETIONS = "among-completions"  # once per transaction that was ended; called by the Kafka side
-    BEFORE_STATUSES = "before-statuses"  # Kafka has answered, the store does not know it
+    AMONG_COMPLETIONS = "among-completions"  # once per completed transaction; called by the Kafka port
+    BEFORE_STATUSES = "before-statuses"  # Kafka has responded, and the store has not recorded it
     AFTER_FINISH = "after-finish"
 
 

@@ -1,102 +1,154 @@
-"""The port through which the protocol uses Kafka; `completion.py` and `task_transaction.py` carry it out.
+"""Kafka as the protocol uses it: the port `SinkKafka`, and `ProducerSinkKafka`, which implements it with producers.
 
-One rule makes transactional ids reusable, and both halves of the port keep it: *an id is always taken over with
-`init_transactions(keep_prepared_txn=True)`, then the attempt's row is read again, and only then is anything completed*.
-Taking over fences whoever had the id but decides nothing (below tier 1 it only looks). Whoever slept between lease and
-initialisation finds that its row has moved on, and leaves what it sees alone: it may be the prepared transaction of the
-id's next holder.
+One rule makes transactional ids reusable, and both halves of the port keep it: *always take an id over with
+`init_transactions(keep_prepared_txn=True)`, then read the attempt's row again, and only then complete anything*. Taking
+an id over fences its previous owner but decides nothing (below tier 1 it only describes the transaction). A task that
+was suspended between lease and initialisation finds that the status of its attempt has changed, and leaves the
+transaction that it sees alone: it may be the prepared transaction of the next owner of the id.
+
+`attempt/task_transaction.py` and `driver/completion.py` do the work; a process loads each when it first needs it.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.kafka_settings import resolved
+from spark_sink.options import SinkOptions
+from spark_sink.pause_points import Pause
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dualwrite.prepared_state import PreparedTxnState
+    from dualwrite.producer import Producer
+    from spark_sink.attempt.states import Claim, Ended
+    from spark_sink.attempt.task_transaction import ProducerTransaction
+    from spark_sink.driver.completion import Completion
+
+COMPLETION_TIMEOUT_MS: Final = 20_000
+"""The limit for taking ids over, and for completing their transactions, unless `kafka.max.block.ms` is set.
+
+Spark's trigger waits for both. What is not complete by then is retried `commit.retries` times.
+"""
+
+_log = logging.getLogger(__name__)
+
 
 class TaskTransaction(Protocol):
-    """The Kafka transaction of one attempt; lives in one task worker, in one thread."""
+    """The Kafka transaction of one attempt; belongs to one thread of one task worker."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Encode and send the Kafka columns of these rows."""
 
     @property
     def records(self) -> int:
-        """How many were sent."""
+        """The number of records sent."""
 
     @property
     def bytes(self) -> int:
-        """How many bytes of keys and values were sent."""
+        """The number of bytes of keys and values sent."""
 
     def prepare(self) -> PreparedTxnState:
-        """Flush, and promise that it can be committed."""
+        """Flush, and promise that the transaction can be committed."""
 
     def abort(self) -> None:
-        """Best effort, never raises: whatever remains open is aborted by whoever finishes this attempt."""
+        """Abort as far as possible; what remains open is aborted when the attempt is finished. Never raises."""
 
     def close(self) -> None:
-        """Let go; a prepared transaction stays as it is. Never raises."""
-
-
-class Verdict(Enum):
-    """What the store wants of an attempt's transaction."""
-
-    COMMIT = "commit"
-    ABORT = "abort"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """An attempt whose transaction is to be ended."""
-
-    attempt_id: str
-    transactional_id: str
-    verdict: Verdict
-    prepared_state: PreparedTxnState
-    """Empty unless it was prepared."""
-
-
-class Ending(Enum):
-    """What became of a claim."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    LOST = "the broker had aborted a transaction that was decided"
-    LEFT = "somebody else has ended it, or is about to"
-    FAILED = "not ended; to be repeated"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The ending of one claim; `error` for LOST and FAILED, with the facts."""
-
-    ending: Ending
-    error: Exception | None = None
+        """Release the producer; a prepared transaction stays as it is. Never raises."""
 
 
 class SinkKafka(Protocol):
-    """Kafka, as PLAN, WRITE, COMMIT, ABORT and FINISH need it."""
+    """The operations on Kafka that PLAN, WRITE, COMMIT, ABORT and FINISH need."""
 
     def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> TaskTransaction:
-        """Take the id over, ask `still_mine` (which reads the attempt's row), abort what was left, and begin.
+        """Take the id over, call `still_mine` (which reads the attempt's row), abort any open transaction, and begin.
 
-        Raises AttemptCondemnedError where `still_mine` says no; nothing was decided about what is there then.
+        Raises AttemptCondemnedError if `still_mine` returns False; then no transaction was completed.
         """
 
     def end(
         self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
     ) -> Mapping[str, Ended]:
-        """End the transactions of all claims, in parallel; by attempt id.
+        """Complete the transactions of all claims in parallel; return the endings by attempt id.
 
-        `still_wanted` is asked after the ids were taken over and before anything is completed: of these attempt ids,
-        which have the same verdict still? The others are LEFT. One failure does not stop the others.
+        `still_wanted` is called after the ids were taken over and before anything is completed. It returns those of the
+        given attempt ids that still have the same verdict; the others are LEFT. One failure does not stop the others.
         """
 
     def close(self) -> None:
-        """Let go of connections. Never raises."""
+        """Close the connections. Never raises."""
+
+
+class ProducerSinkKafka:
+    """A `SinkKafka` with `dualwrite`'s producers. Keep it, because it keeps connections. A forked child opens its own.
+
+    `pause` is called after each completion; transactions are then completed one after the other.
+    """
+
+    def __init__(self, options: SinkOptions, *, pause: Pause | None = None) -> None:
+        self._options = options
+        self._settings = resolved(options.kafka)
+        self._pause = pause
+        self._completion: Completion | None = None
+        self._keeper: tuple[int, Producer] | None = None
+        """A producer with the id of its process. It sends nothing; while it is open, all connections stay open."""
+
+    def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> ProducerTransaction:
+        """See `SinkKafka.open`.
+
+        Also raises SinkOptionError if the broker supports less than `txn.mode` requires, and AuthorizationError,
+        AuthenticationError, KafkaTimeoutError.
+        """
+        from spark_sink.attempt.task_transaction import begin
+
+        self._keep_connections()
+        return begin(self._options, self._settings, transactional_id, still_mine)
+
+    def end(
+        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
+    ) -> Mapping[str, Ended]:
+        """See `SinkKafka.end`."""
+        if not claims:
+            return {}
+        self._keep_connections()
+        if self._completion is None:
+            self._completion = self._new_completion()
+        return self._completion.end(claims, still_wanted)
+
+    def _new_completion(self) -> Completion:
+        from spark_sink.driver.completion import Completion
+
+        return Completion(
+            # A transaction that was prepared with a bounded guarantee is completed with it: the task that prepared it
+            # has checked that the guarantee is sufficient.
+            self._settings
+            | {
+                "transaction.two.phase.commit.enable": True,
+                "accept.bounded.guarantee": True,
+                "transaction.timeout.ms": self._options.txn_timeout_ms,
+            },
+            parallelism=self._options.commit_parallelism,
+            step_timeout_ms=int(self._options.kafka.get("max.block.ms", COMPLETION_TIMEOUT_MS)),
+            pause=self._pause,
+        )
+
+    def close(self) -> None:
+        """Close the connections. Never raises."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None and keeper[0] == os.getpid():
+            try:
+                keeper[1].close(timeout_s=0)
+            except Exception as error:
+                _log.info("closing the Kafka connections failed: %s", error)
+
+    def _keep_connections(self) -> None:
+        if self._keeper is not None and self._keeper[0] == os.getpid():
+            return
+        from dualwrite.producer import Producer
+
+        self._keeper = os.getpid(), Producer(self._settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
@@ -15,6 +16,10 @@ from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
 
 pytest_plugins = ["tests.support.parallel_runs"]
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+hypothesis.settings.register_profile("dualwrite", deadline=None)
+hypothesis.settings.load_profile("dualwrite")
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.pause_points import PausePoint
     from dualwrite.broker_emulator.security.acl import Acl, AclFilter, AclOperation, PatternType, ResourceType
     from dualwrite.broker_emulator.security.listener import Listener
-    from dualwrite.broker_emulator.security.sasl.settings import Sasl, UnsecuredTokens
+    from dualwrite.broker_emulator.security.sasl.mechanism import Sasl, UnsecuredTokens
     from dualwrite.broker_emulator.security.tls import ClientAuth, Tls
 
 __all__ = [
@@ -114,7 +114,7 @@ _NAMES = {
     "pause_points": ("PausePoint",),
     "security.acl": ("Acl", "AclFilter", "AclOperation", "PatternType", "ResourceType"),
     "security.listener": ("Listener",),
-    "security.sasl.settings": ("Sasl", "UnsecuredTokens"),
+    "security.sasl.mechanism": ("Sasl", "UnsecuredTokens"),
     "security.tls": ("ClientAuth", "Tls"),
 }
 """By the module that they come from."""

@@ -32,11 +32,11 @@ from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
 from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage
-from dualwrite.broker_emulator.transactions.results import TransactionDescription
+from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.control.server import ControlServer
-    from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+    from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 
 _START_TIMEOUT_S = 600.0  # of a large data directory that was not left in order
@@ -228,17 +228,17 @@ class Emulator:
 
     async def _open_control(self, host: str, port: int) -> tuple[ControlServer, str]:
         # what nobody asks for need not be there, nor take time to load
-        from dualwrite.broker_emulator.control.controlled import Controlled
+        from dualwrite.broker_emulator.control.controlled import ControlledEmulator
         from dualwrite.broker_emulator.control.server import ControlServer
 
-        controlled = Controlled(self._cluster, self._operations, self.bootstrap_servers, self._start_node)
+        controlled = ControlledEmulator(self._cluster, self._operations, self.bootstrap_servers, self._start_node)
         server = ControlServer(controlled, own_name=host)
         await server.start(host.strip("[]"), port)
         return server, f"http://{host}:{server.port}"
 
     def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
         """The periodic work on what belongs to no node."""
-        logs = LogMaintenance(cluster)
+        logs = LogMaintenance(cluster.clock, lambda: (partition.log for partition in cluster.partitions()))
         timers = self._timers = ConfiguredTimers(cluster)
         timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
         timers.every("log_retention_check_interval_ms", logs.delete_old_segments)
@@ -481,7 +481,7 @@ class Emulator:
 
     def metrics(self) -> MetricsSnapshot:
         """What the brokers count and measure, as it is now (`metrics.prometheus` writes it as text)."""
-        from dualwrite.broker_emulator.metrics.collect import collect  # as with control: not before it is asked for
+        from dualwrite.broker_emulator.metrics.snapshot import collect  # as with control: not before it is asked for
 
         return self._call(lambda: collect(self._cluster))
 

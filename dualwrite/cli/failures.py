@@ -15,7 +15,7 @@ from dualwrite.errors import (
     IncompleteAnswerError,
     KafkaTimeoutError,
 )
-from dualwrite.recipes.core.lost_connections import first_line
+from dualwrite.recipes.core.database_errors import first_line
 
 LEFT: Final = 1
 """It worked, and something is left, wrong, or was refused."""

@@ -16,7 +16,7 @@ from dualwrite.cli.connection import KafkaAccess, database, database_option, jso
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
-from dualwrite.recipes.recovery.plan import NEEDS_SOMEBODY
+from dualwrite.recipes.recovery.plan import NEEDS_OPERATOR
 from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
 
 _EXPLAINED: Final = {
@@ -206,7 +206,7 @@ def _cells(found: Found) -> tuple[str, ...]:
 
 
 def _summary(report: RecoveryReport) -> str:
-    left = sum(found.action in NEEDS_SOMEBODY for found in report.found)
+    left = sum(found.action in NEEDS_OPERATOR for found in report.found)
     waiting = sum(not found.is_left and not found.changed for found in report.found)
     resolvable = len(report.found) - left - waiting
     others = f"{left} left, {waiting} waiting, {report.settled} settled"

@@ -25,9 +25,8 @@ from spark_sink.driver.recovery import Found, RecoveryReport, SinkRecovery
 from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews, lost_batches
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchRow, BatchStatus
 from spark_sink.store.rules import expired
-from spark_sink.store.tables import StoreTables
+from spark_sink.store.tables import BatchRow, BatchStatus, StoreTables
 
 _FOUND: Final = (
     *("Sink", "Query", "Batch", "TransactionalId", "Status", "Action", "Done"),

@@ -17,7 +17,7 @@ from dualwrite.cli.connection import KafkaAccess, database, database_option, jso
 from dualwrite.cli.failures import sentence
 from dualwrite.cli.output import columns_that_fit, console, duration, only, print_json, print_table, table
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.recovery.rows import known_database, stored_texts
+from dualwrite.recipes.recovery.service import known_database, stored_texts
 
 _HEADERS: Final = (
     "TransactionalId",

@@ -1,1 +1,6 @@
-"""How the producer works inside. Nothing here is public."""
+"""The producer's internals; nothing here is public.
+
+`producer_core` is what `Producer` and `AsyncProducer` share: open it first. `sender` carries requests between the state
+machines (`transactions`, `records`) and the brokers (`wire`); `admin` has the administrative calls. This package may
+import `dualwrite.errors`, `config`, `guarantee` and `prepared_state`, but not the recipes or the broker emulator.
+"""

@@ -1,4 +1,4 @@
-"""How long to wait before asking again."""
+"""Exponential back-off between repeated requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FIRST_CONCURRENT_BACKOFF_MS: Final = 20
 
 
 class Backoff:
-    """Doubles from `first_ms` to `greatest_ms` with each failure in a row."""
+    """A wait that doubles with each failure in a row, from `first_ms` to `greatest_ms`."""
 
     __slots__ = ("_failures", "_first_ms", "_greatest_ms")
 
@@ -20,11 +20,11 @@ class Backoff:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Start over."""
+        """Start over with the first wait."""
         self._failures = 0
 
     def failed(self, error_code: int | None = None) -> float:
-        """How many milliseconds to wait now."""
+        """Count a failure; return how many milliseconds to wait now."""
         self._failures += 1
         if self._failures == 1 and error_code == CONCURRENT_TRANSACTIONS:
             return FIRST_CONCURRENT_BACKOFF_MS

@@ -1,4 +1,4 @@
-"""Kafka's error numbers as a person reads them: with their names, and with the right that is missing where one is."""
+"""Texts for Kafka's error codes: names, meanings, and the permission that is missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from dualwrite.client.wire.kafka_python import kafka_errors
 from dualwrite.errors import Api
 
-# One row per refusal; {0} is what was asked for: the topic, the group or the transactional id.
+# One row per refusal; {0} is the requested resource: the topic, the group or the transactional id.
 _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.PRODUCE, 29): "WRITE on the topic {0!r}",
     (Api.PRODUCE, 31): "IDEMPOTENT_WRITE on the cluster",
@@ -30,7 +30,7 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.DESCRIBE_TRANSACTIONS, 53): "DESCRIBE on the transactional id {0!r} (WRITE includes it)",
 }
 
-# One row per answer whose name does not say what happened.
+# One row per error code whose name does not say what happened.
 _MEANINGS: Final[dict[tuple[Api, int], str]] = {
     (Api.INIT_PRODUCER_ID, 50): "transaction.timeout.ms is more than the broker's transaction.max.timeout.ms",
     (Api.END_TXN, 48): "the transaction was ended by another producer with this id, or by the broker after its timeout",
@@ -42,17 +42,17 @@ _MEANINGS: Final[dict[tuple[Api, int], str]] = {
 
 
 def error_name(error_code: int) -> str:
-    """Kafka's name and number, `TOPIC_AUTHORIZATION_FAILED (29)`."""
+    """Return Kafka's name and number, for example `TOPIC_AUTHORIZATION_FAILED (29)`."""
     known = kafka_errors.get(error_code)
     return f"error {error_code}, which has no name here" if known is None else f"{known.message} ({error_code})"
 
 
 def missing_right(api: Api, error_code: int, resource: str) -> str | None:
-    """The right to grant after this answer, None where it does not speak of rights."""
+    """Return the permission to grant after this error code, None if it is not about permissions."""
     right = _MISSING_RIGHTS.get((api, error_code))
     return None if right is None else right.format(resource)
 
 
 def error_meaning(api: Api, error_code: int) -> str | None:
-    """What happened, None where the class of the error says it all."""
+    """Return what happened, None if the class of the error says enough."""
     return _MEANINGS.get((api, error_code))

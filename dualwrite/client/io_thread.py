@@ -1,8 +1,8 @@
-"""The one thread whose loop all producers of a process share; uvloop where it is installed.
+"""The I/O thread whose event loop all `Producer`s of a process share. It runs uvloop if that is installed.
 
-A fork copies no threads, so a child gets a thread of its own when it first needs one. What the parent's loop holds is
-kept alive, unused, in the child: finalising it there would unregister sockets that the parent still uses, because both
-processes share the kernel's poll object.
+A fork copies no threads, so a child process gets a thread of its own when it first needs one. The objects of the
+parent's loop are kept alive, unused, in the child: finalising them there would unregister sockets that the parent still
+uses, because both processes share the kernel's poll object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ except ImportError:
 
 
 class IoThread:
-    """A daemon thread that runs a loop for as long as the process lives."""
+    """A daemon thread that runs an event loop as long as the process lives."""
 
     def __init__(self) -> None:
         self.loop: Final[asyncio.AbstractEventLoop] = _new_event_loop()
@@ -36,21 +36,21 @@ class IoThread:
         self.loop.run_forever()
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Run `callback` in the loop; from any thread."""
+        """Run `callback` in the loop. May be called from any thread."""
         self.loop.call_soon_threadsafe(callback)
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> Future[None]:
-        """Run a coroutine in the loop; from any other thread."""
+        """Run a coroutine in the loop. May be called from any other thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     @property
     def is_current(self) -> bool:
-        """Whether this is called in the thread itself, which must never wait for its own loop."""
+        """Whether the caller runs in this thread, which must never wait for its own loop."""
         return threading.current_thread() is self._thread
 
 
 class _Shared:
-    """The process's thread, and how many forks led to this process."""
+    """The process's I/O thread, and the number of forks that led to this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -73,7 +73,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def shared_io_thread() -> IoThread:
-    """The thread of this process, started when first asked for."""
+    """Return the I/O thread of this process; start it on the first call."""
     with _shared.lock:
         if _shared.thread is None:
             _shared.thread = IoThread()
@@ -81,5 +81,5 @@ def shared_io_thread() -> IoThread:
 
 
 def process_generation() -> int:
-    """Changes in a forked child: what was made under another number belongs to a parent."""
+    """Return a number that changes in a forked child: objects made under another number belong to a parent."""
     return _shared.forks

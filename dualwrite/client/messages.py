@@ -1,4 +1,4 @@
-"""Requests and answers of a producer as plain values: what the state machines speak, before any bytes."""
+"""Requests and responses of a producer as plain values; `wire.codec` turns them into bytes and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMeta
 from dualwrite.errors import Api
 
 ANY_NODE = -1
-"""Target of a request that every broker can answer."""
+"""Node id of a request that any broker can handle."""
 
 
 class CoordinatorType(IntEnum):
@@ -21,16 +21,16 @@ class CoordinatorType(IntEnum):
 
 
 class FindCoordinator(NamedTuple):
-    """Who coordinates this transactional id or group."""
+    """Find the coordinator of a transactional id or group."""
 
     key_type: CoordinatorType
     key: str
 
 
 class InitProducerId(NamedTuple):
-    """A producer id and epoch; for a transactional id this fences whoever had it (KIP-98, KIP-939).
+    """Get a producer id and epoch; for a transactional id this fences its previous owner (KIP-98, KIP-939).
 
-    With a pair given it only raises the epoch of who holds that pair, and nobody else's (KIP-360).
+    With a producer id and epoch given, it raises the epoch only if the id still has that pair (KIP-360).
     """
 
     transactional_id: str | None
@@ -42,13 +42,13 @@ class InitProducerId(NamedTuple):
 
 
 class DescribeTransaction(NamedTuple):
-    """What the coordinator knows of a transactional id; changes nothing (KIP-664)."""
+    """Read what the coordinator knows of a transactional id; changes nothing (KIP-664)."""
 
     transactional_id: str
 
 
 class AddPartitionsToTxn(NamedTuple):
-    """Partitions that are about to be written to, before transaction.version 2."""
+    """Add partitions that are about to be written to; before transaction.version 2."""
 
     transactional_id: str
     producer_id: int
@@ -57,7 +57,7 @@ class AddPartitionsToTxn(NamedTuple):
 
 
 class AddOffsetsToTxn(NamedTuple):
-    """A group whose positions are about to be committed, before transaction.version 2."""
+    """Add a group whose offsets are about to be committed; before transaction.version 2."""
 
     transactional_id: str
     producer_id: int
@@ -66,7 +66,7 @@ class AddOffsetsToTxn(NamedTuple):
 
 
 class EndTxn(NamedTuple):
-    """The end of a transaction; from transaction.version 2 on the answer brings the next epoch (KIP-890)."""
+    """End a transaction; from transaction.version 2 on the response brings the next epoch (KIP-890)."""
 
     transactional_id: str
     producer_id: int
@@ -76,7 +76,7 @@ class EndTxn(NamedTuple):
 
 
 class TxnOffsetCommit(NamedTuple):
-    """Consumed positions that take effect with the transaction (KIP-447)."""
+    """Commit consumed offsets, which take effect with the transaction (KIP-447)."""
 
     transactional_id: str
     producer_id: int
@@ -87,23 +87,23 @@ class TxnOffsetCommit(NamedTuple):
 
 
 class ApiVersions(NamedTuple):
-    """What this broker offers now, and which features the cluster has finalised (KIP-584)."""
+    """Read which versions this broker offers, and which features the cluster has finalised (KIP-584)."""
 
 
 class Metadata(NamedTuple):
-    """Brokers, and the leaders of these topics."""
+    """Read the brokers, and the partition leaders of these topics."""
 
     topics: tuple[str, ...]
 
 
-class FindCoordinatorAnswer(NamedTuple):
+class FindCoordinatorResponse(NamedTuple):
     error_code: int
     node_id: int = -1
     host: str = ""
     port: int = -1
 
 
-class InitProducerIdAnswer(NamedTuple):
+class InitProducerIdResponse(NamedTuple):
     error_code: int
     producer_id: int = -1
     producer_epoch: int = -1
@@ -111,8 +111,8 @@ class InitProducerIdAnswer(NamedTuple):
     ongoing_producer_epoch: int = -1
 
 
-class TransactionDescribed(NamedTuple):
-    """`state` by Kafka's name; `start_ms` since 1970, -1 for none."""
+class DescribeTransactionResponse(NamedTuple):
+    """`state` is Kafka's name; `start_ms` is in milliseconds since 1970, -1 for none."""
 
     error_code: int
     state: str = ""
@@ -122,30 +122,30 @@ class TransactionDescribed(NamedTuple):
     timeout_ms: int = -1
 
 
-class PartitionsAdded(NamedTuple):
+class AddPartitionsToTxnResponse(NamedTuple):
     """The error code of each partition."""
 
     error_codes: Mapping[TopicPartition, int]
 
 
-class OffsetsAdded(NamedTuple):
+class AddOffsetsToTxnResponse(NamedTuple):
     error_code: int
 
 
-class EndTxnAnswer(NamedTuple):
+class EndTxnResponse(NamedTuple):
     error_code: int
     producer_id: int = -1
     producer_epoch: int = -1
 
 
-class TxnOffsetCommitAnswer(NamedTuple):
-    """The error codes of all partitions, in the order of the answer."""
+class TxnOffsetCommitResponse(NamedTuple):
+    """The error codes of all partitions, in the order of the response."""
 
     error_codes: tuple[int, ...]
 
 
 class PartitionProduced(NamedTuple):
-    """What became of one batch."""
+    """The result of one batch of a Produce request."""
 
     topic: str
     partition: int
@@ -169,20 +169,20 @@ class TopicMetadata(NamedTuple):
     leaders: tuple[int, ...]
 
 
-class MetadataAnswer(NamedTuple):
+class MetadataResponse(NamedTuple):
     brokers: tuple[Broker, ...]
     topics: tuple[TopicMetadata, ...]
 
 
-class SaslHandshakeAnswer(NamedTuple):
-    """`mechanisms`: those that are enabled, whether the one that was asked for is among them or not."""
+class SaslHandshakeResponse(NamedTuple):
+    """`mechanisms`: those that the broker has enabled, with or without the requested one."""
 
     error_code: int
     mechanisms: tuple[str, ...]
 
 
-class SaslAuthenticateAnswer(NamedTuple):
-    """`session_lifetime_ms`: when the connection ends unless it logs in again (KIP-368), 0: never."""
+class SaslAuthenticateResponse(NamedTuple):
+    """`session_lifetime_ms`: how long until the connection must log in again (KIP-368), 0: for ever."""
 
     error_code: int
     message: str | None
@@ -191,7 +191,7 @@ class SaslAuthenticateAnswer(NamedTuple):
 
 
 class BrokerFeatures(NamedTuple):
-    """What one broker offers: version ranges by API key, and the finalised `transaction.version` (0 where unknown)."""
+    """A broker's version ranges by API key, and the finalised `transaction.version` of the cluster (0 if unknown)."""
 
     error_code: int
     versions: Mapping[int, tuple[int, int]]
@@ -209,16 +209,16 @@ Request = (
     | ApiVersions
     | Metadata
 )
-Answer = (
-    FindCoordinatorAnswer
-    | InitProducerIdAnswer
-    | PartitionsAdded
-    | OffsetsAdded
-    | EndTxnAnswer
-    | TxnOffsetCommitAnswer
-    | TransactionDescribed
+Response = (
+    FindCoordinatorResponse
+    | InitProducerIdResponse
+    | AddPartitionsToTxnResponse
+    | AddOffsetsToTxnResponse
+    | EndTxnResponse
+    | TxnOffsetCommitResponse
+    | DescribeTransactionResponse
     | BrokerFeatures
-    | MetadataAnswer
+    | MetadataResponse
 )
 
 API_OF: dict[type[Request], Api] = {
@@ -234,10 +234,10 @@ API_OF: dict[type[Request], Api] = {
 }
 
 
-def error_codes_of(answer: Answer) -> tuple[int, ...]:
-    """What an answer says as a whole; Metadata says it of each topic instead."""
-    if isinstance(answer, TxnOffsetCommitAnswer):
-        return answer.error_codes
-    if isinstance(answer, PartitionsAdded):
-        return tuple(answer.error_codes.values())
-    return () if isinstance(answer, MetadataAnswer) else (answer.error_code,)
+def error_codes_of(response: Response) -> tuple[int, ...]:
+    """Return the error codes of a response; none of Metadata, which has them by topic."""
+    if isinstance(response, TxnOffsetCommitResponse):
+        return response.error_codes
+    if isinstance(response, AddPartitionsToTxnResponse):
+        return tuple(response.error_codes.values())
+    return () if isinstance(response, MetadataResponse) else (response.error_code,)

@@ -1,4 +1,4 @@
-"""What a producer counts. By batch, request and call, never by record: that costs nothing worth naming."""
+"""The metrics of a producer: counted by batch, request and call, never by record, so that they cost next to nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CALL_METRICS: Final[dict[str, str]] = {
     "complete_transaction()": "txn-complete-time-ns-total",
     "flush()": "flush-time-ns-total",
 }
-"""How long callers waited (KIP-761), by the names that operations begin with."""
+"""Metrics of the time that callers waited (KIP-761), by the beginning of the operation's name."""
 
 
 class Metrics:
-    """Sums since the producer was made. Written under the producer's lock or in its loop; read from anywhere."""
+    """Totals since the producer was created. Updated under the producer's lock or in its loop; read by any thread."""
 
     __slots__ = (
         "_calls_ns",
@@ -50,26 +50,26 @@ class Metrics:
         self._calls_ns = dict.fromkeys(CALL_METRICS.values(), 0)
 
     def built(self, size: int, queued_ms: float) -> None:
-        """A batch leaves for the first time, after waiting that long."""
+        """Count a batch that is sent for the first time, after it was queued for `queued_ms`."""
         self.batches += 1
         self.batch_bytes += size
         self.queued_ms += queued_ms
         self.queued_max_ms = max(self.queued_max_ms, queued_ms)
 
     def answered(self, latency_ms: float) -> None:
-        """A Produce request was answered."""
+        """Count a Produce response."""
         self.responses += 1
         self.latency_ms += latency_ms
         self.latency_max_ms = max(self.latency_max_ms, latency_ms)
 
     def waited(self, call: str, time_ns: int) -> None:
-        """A call has ended for whoever made it."""
+        """Add the time that a caller waited for a call."""
         name = CALL_METRICS.get(call.partition(")")[0] + ")")
         if name is not None:
             self._calls_ns[name] += time_ns
 
     def snapshot(self, *, buffer_total: int, buffer_used: int, in_flight: int) -> dict[str, float]:
-        """By Kafka's names."""
+        """Return all metrics, by Kafka's names."""
         batches, responses = max(self.batches, 1), max(self.responses, 1)
         return {
             "record-send-total": self.sent_records,

@@ -1,4 +1,4 @@
-"""What the producer for threads and the producer for coroutines share: everything but waiting."""
+"""The base of `Producer` and `AsyncProducer`: all that they share, which is everything but waiting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.io_thread import process_generation
-from dualwrite.client.producer_core import Engine
+from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.builder import Header
 from dualwrite.client.records.delivery_callbacks import OnDelivery
 from dualwrite.client.records.record_fate import RecordFate
@@ -31,7 +31,7 @@ FutureT = TypeVar("FutureT", bound=RecordFate)
 
 
 class BlockedSend(NamedTuple):
-    """A record that cannot be taken now: what must end first, and with what arguments to try again."""
+    """A record that cannot be queued now: the operation that must end first, and the arguments for the next try."""
 
     reason: Operation
     topic: str
@@ -43,16 +43,16 @@ class BlockedSend(NamedTuple):
     on_delivery: OnDelivery | None
 
     @staticmethod
-    def fate() -> str:
-        """For whoever gives up."""
+    def progress() -> str:
+        """Return what became of the record, for the error of a caller that stops waiting."""
         return "the record was not sent"
 
 
 class ProducerBase(Generic[FutureT]):
-    """Settings, questions, checks of arguments, and the sentences of those who waited too long."""
+    """Settings, state, checks of arguments, and the errors of calls that waited too long."""
 
     _future: ClassVar[Any]
-    """How `send()` answers: FutureT's constructor."""
+    """Constructor of the futures that `send()` returns: FutureT."""
 
     def __init__(
         self,
@@ -60,55 +60,61 @@ class ProducerBase(Generic[FutureT]):
         loop: asyncio.AbstractEventLoop,
         call_soon: Callable[[Callable[[], object]], object],
     ) -> None:
-        self._config = config
+        self.max_block_ms = config.max_block_ms
+        """How long a call may wait, in milliseconds: the setting `max.block.ms`."""
         self._generation = process_generation()
-        self._engine = Engine(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
+        self._core = ProducerCore(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
 
-    # ---- what is asked about --------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------------------
 
     @property
     def prepared_txn_state(self) -> PreparedTxnState:
-        """Of the transaction that is prepared, by this producer or found by its initialisation; else empty."""
-        return self._engine.prepared_txn_state
+        """Producer id and epoch of the prepared transaction, also of one found by `init_transactions`; else empty."""
+        return self._core.prepared_txn_state
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:
-        """What `prepare_transaction()` is going to give for the transaction that is open, or else for the next one.
+        """What `prepare_transaction()` will return for the open transaction, or else for the next one.
 
-        Empty where that is not known before the first record: before transaction.version 2, and after some failures.
-        It promises nothing: a transaction can be committed by it once `prepare_transaction()` has given the same.
+        Empty if that is not known before the first record: before transaction.version 2, and after some failures.
+        It promises nothing: a transaction can be completed by it only after `prepare_transaction()` has returned it.
         """
-        return self._engine.next_prepared_state
+        return self._core.next_prepared_state
+
+    @property
+    def bounded_ms(self) -> int | None:
+        """How long a prepared transaction lasts, in milliseconds; None if it has no limit, or none is known yet."""
+        return self._core.transaction_manager.bounded_ms
 
     @property
     def guarantee(self) -> Guarantee:
         """What a prepared transaction can rely on with this broker: its tier, a sentence, and the bound, if any.
 
-        Raises `IllegalStateError` before `init_transactions()`, which finds it out.
+        Raises `IllegalStateError` before `init_transactions()`, which determines it.
         """
-        return self._engine.guarantee
+        return self._core.guarantee
 
     def metrics(self) -> dict[str, float]:
-        """What this producer has done so far, by Kafka's names where Kafka has one (see docs/producer.md).
+        """Return this producer's metrics so far, by Kafka's names where Kafka has one (see docs/producer.md).
 
-        Totals and averages since the producer was made; times in milliseconds, those named `-ns-total` in nanoseconds.
-        A rate is the difference of two snapshots. Cheap, and from any thread.
+        Totals and averages since the producer was created; times in milliseconds, those named `-ns-total` in
+        nanoseconds. A rate is the difference of two snapshots. Cheap; may be called from any thread.
         """
-        return self._engine.metrics()
+        return self._core.metrics()
 
     @property
     def transaction_has_records(self) -> bool:
-        """Whether the open transaction has a record or an offset. One without needs no commit in Kafka."""
-        return self._engine.transaction_has_records
+        """Whether the open transaction has a record or an offset. Without one it needs no commit in Kafka."""
+        return self._core.transaction_has_records
 
     @property
     def state(self) -> ProducerState:
-        """Where this producer stands."""
-        return self._engine.state
+        """This producer's state."""
+        return self._core.state
 
     # ---- records --------------------------------------------------------------------------------------------
 
-    def _hand_over(
+    def _check_and_queue(
         self,
         topic: str,
         value: Any,
@@ -118,21 +124,21 @@ class ProducerBase(Generic[FutureT]):
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
     ) -> FutureT | BlockedSend:
-        """All of `send()` but waiting."""
+        """Do what `send()` does, except for waiting."""
         if type(topic) is not str:
             check_topic(topic)
         header_list = [] if headers is None else checked_headers(headers)
-        engine = self._engine
-        if engine.serializers.any:
-            key, value = engine.serializers.apply(topic, key, value, header_list)
+        core = self._core
+        if core.serializers.any:
+            key, value = core.serializers.apply(topic, key, value, header_list)
         value_bytes = value if type(value) is bytes else encoded("value", value)
         key_bytes = None if key is None else encoded("key", key)
         if partition is not None:
             partition = checked_partition(partition)
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
-        return self._accept(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms, on_delivery)
+        return self._queue(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms, on_delivery)
 
-    def _accept(
+    def _queue(
         self,
         topic: str,
         value: bytes | None,
@@ -142,33 +148,28 @@ class ProducerBase(Generic[FutureT]):
         timestamp_ms: int,
         on_delivery: OnDelivery | None = None,
     ) -> FutureT | BlockedSend:
-        """A record that has been checked and serialized."""
-        tried = self._engine.try_send(topic, value, key, headers, partition, timestamp_ms)
+        """Queue a record that has been checked and serialized."""
+        tried = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
         if isinstance(tried, Operation):
             return BlockedSend(tried, topic, value, key, headers, partition, timestamp_ms, on_delivery)
         batch, index = tried
         if on_delivery is not None:
-            self._engine.callbacks.add(batch, index, timestamp_ms, on_delivery)
-        future: FutureT = self._future(batch, index, timestamp_ms, self._engine)
+            self._core.callbacks.add(batch, index, timestamp_ms, on_delivery)
+        future: FutureT = self._future(batch, index, timestamp_ms, self._core)
         return future
 
-    def _accept_again(self, held: BlockedSend) -> FutureT | BlockedSend:
-        """What held it back has ended."""
-        return self._accept(*held[1:])
+    def _try_again(self, blocked: BlockedSend) -> FutureT | BlockedSend:
+        """Queue a record whose `reason` has ended."""
+        return self._queue(*blocked[1:])
 
     # ---- arguments ------------------------------------------------------------------------------------------
-
-    @property
-    def _bounded_ms(self) -> int | None:
-        """How long a prepared transaction lasts; None where it has no limit, or nothing is known of one."""
-        return self._engine.manager.bounded_ms
 
     @staticmethod
     def _checked_prepared(state: PreparedTxnState) -> PreparedTxnState:
         if not isinstance(state, PreparedTxnState):
             raise TypeError(
                 f"complete_transaction() takes a PreparedTxnState, not {state!r}; nothing was decided: "
-                "turn a stored text into one with PreparedTxnState(text)"
+                "convert a stored text with PreparedTxnState(text)"
             )
         return state
 
@@ -176,17 +177,17 @@ class ProducerBase(Generic[FutureT]):
         if self._generation != process_generation():
             raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")
 
-    # ---- who waited too long --------------------------------------------------------------------------------
+    # ---- errors of calls that waited too long ---------------------------------------------------------------
 
-    def _no_answer(self, operation: Operation) -> KafkaTimeoutError:
+    def _no_outcome(self, operation: Operation) -> KafkaTimeoutError:
         return KafkaTimeoutError(
-            f"{operation.name} has no answer within max.block.ms={self._config.max_block_ms} "
-            f"({self._engine.obstacle(self._config.max_block_ms)}); {self._engine.manager.standing}, "
+            f"{operation.name} has no outcome within max.block.ms={self.max_block_ms} "
+            f"({self._core.obstacle(self.max_block_ms)}); {self._core.transaction_manager.standing}, "
             "and it may still take effect: repeat the same call until it returns"
         )
 
-    def _not_sent(self, operation: Operation, topic: str, fate: str) -> KafkaTimeoutError:
+    def _not_sent(self, operation: Operation, topic: str, progress: str) -> KafkaTimeoutError:
         return KafkaTimeoutError(
             f"sending to {topic!r} waited for {operation.name} longer than "
-            f"max.block.ms={self._config.max_block_ms} ({self._engine.obstacle(self._config.max_block_ms)}); {fate}"
+            f"max.block.ms={self.max_block_ms} ({self._core.obstacle(self.max_block_ms)}); {progress}"
         )

@@ -1,7 +1,7 @@
-"""What every face of a producer shares: the state machines, the sender, and the rules between them.
+"""The core that `Producer` and `AsyncProducer` share: the state machines, the sender, and the rules between them.
 
-Nothing here waits. A call either ends at once or gives an `Operation` that the face waits for in its own way
-(a thread blocks, a coroutine awaits). Every method may be called from any thread unless it says otherwise.
+Nothing here waits. A call either ends at once or returns an `Operation`, which the producer for threads waits for by
+blocking and the one for asyncio by awaiting. Every method may be called from any thread unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from dualwrite.client.backoff import Backoff
+from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.last_error import LastError
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.builder import Header, builder_factory
@@ -24,7 +25,6 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMeta
 from dualwrite.client.records.serializing import Serializers
 from dualwrite.client.records.validation import check_topic
 from dualwrite.client.sender import Sender
-from dualwrite.client.transactions.idempotence_manager import IdempotenceManager
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
@@ -41,8 +41,8 @@ _NO_HEADERS: Final[list[Header]] = []
 _log = logging.getLogger(__name__)
 
 
-class Engine:
-    """One producer. `call_soon` schedules a callback in the loop that does the I/O, which is that of `cluster`."""
+class ProducerCore:
+    """The core of one producer. `call_soon` schedules a callback in the I/O loop, which is the loop of `cluster`."""
 
     def __init__(
         self, config: ProducerConfig, cluster: Lease, call_soon: Callable[[Callable[[], object]], object]
@@ -51,6 +51,8 @@ class Engine:
         self.lock: Final = threading.Lock()
         self._call_soon = call_soon
         self._wake_pending = False
+        self.can_send_now = False
+        """Whether a full batch could be sent when a batch was last opened; the caller may let the loop send it."""
         self.callbacks: Final = DeliveryCallbacks(self.lock, call_soon)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.choice: Final = PartitionChoice(config.partitioner)
@@ -58,9 +60,9 @@ class Engine:
         self._filling = self.choice.filling
         self._memory_waiter: Operation | None = None
         self._waits: list[Operation] = []
-        self._fates: dict[Batch, Operation] = {}
-        self._manager = _transaction_manager(config)
-        self._identity: TransactionManager | IdempotenceManager = self._manager or IdempotenceManager(
+        self._deliveries: dict[Batch, Operation] = {}
+        self._transaction_manager = _new_transaction_manager(config)
+        self._manager: TransactionManager | IdempotenceManager = self._transaction_manager or IdempotenceManager(
             enabled=config.enable_idempotence, backoff=_retry_backoff(config)
         )
         self._cluster = cluster
@@ -74,69 +76,66 @@ class Engine:
         config = self.config
         return Sender(
             lock=self.lock,
-            identity=self._identity,
+            manager=self._manager,
             accumulator=self._accumulator,
             cluster=self._cluster,
             encoder=ProduceEncoder(
                 transactional_id=config.transactional_id, acks=config.acks, timeout_ms=config.request_timeout_ms
             ),
-            transactional=self._manager is not None,
-            expects_answers=config.acks != 0,
+            transactional=self._transaction_manager is not None,
+            expects_responses=config.acks != 0,
             max_in_flight=config.max_in_flight_requests_per_connection,
             linger_ms=config.linger_ms,
             clock_ms=monotonic_ms,
-            problems=LastError(),
+            last_error=LastError(),
             on_refused=self._interrupt_waits,
         )
 
     def wake(self) -> None:
-        """Let the loop look for work. Many wakes before it comes to that are one."""
+        """Make the loop look for work. Further calls until it does are merged into one."""
         if not self._wake_pending:
             self._wake_pending = True
             self._call_soon(self._pump)
 
     def _pump(self) -> None:
-        if self._wake_pending:  # else `start` has done it in the meantime
+        if self._wake_pending:  # else `start` has pumped in the meantime
             self._pump_now()
 
     def _pump_now(self) -> None:
         self._wake_pending = False
         self._sender.pump()
 
-    # ---- what is asked about --------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ProducerState:
-        """Where the producer stands."""
-        return self._identity.state
+        """The producer's state."""
+        return self._manager.state
 
     @property
     def prepared_txn_state(self) -> PreparedTxnState:
-        """Of the transaction that is prepared, else empty."""
-        return self._manager.prepared_txn_state if self._manager is not None else PreparedTxnState()
+        """The producer id and epoch of the prepared transaction; empty if none is prepared."""
+        manager = self._transaction_manager
+        return PreparedTxnState() if manager is None else manager.transaction.prepared_state
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:
-        """What the open transaction, or else the next one, will be prepared as, if that is known."""
+        """What the open transaction, or else the next one, will be prepared as; empty while that is not known."""
         with self.lock:
-            return self.manager.next_prepared_state
+            return self.transaction_manager.next_prepared_state
 
     @property
     def guarantee(self) -> Guarantee:
-        """What a prepared transaction can rely on here; `IllegalStateError` before `init_transactions()`."""
-        return self.manager.guarantee
+        """What a prepared transaction can rely on; raises `IllegalStateError` before `init_transactions()`."""
+        return self.transaction_manager.guarantee
 
     @property
     def transaction_has_records(self) -> bool:
-        """Whether the transaction has anything to commit."""
-        return self._manager is not None and self._manager.has_records
-
-    def can_send_after_opening(self, batch: Batch) -> bool:
-        """Whether batches need not wait for more records: the one before this one in its partition, or any other's."""
-        return bool(batch.queue.closed) or self._accumulator.has_full_batches
+        """Whether the transaction has a record or an offset to commit."""
+        return self._transaction_manager is not None and self._transaction_manager.transaction.has_records
 
     def metrics(self) -> dict[str, float]:
-        """What `Producer.metrics()` gives."""
+        """Return what `Producer.metrics()` returns."""
         with self.lock:
             return self._metrics.snapshot(
                 buffer_total=self.config.buffer_memory,
@@ -145,21 +144,21 @@ class Engine:
             )
 
     def obstacle(self, waited_ms: float) -> str:
-        """Why whoever has waited that long has no answer: the newest problem, or what is waited for."""
+        """Return why a call has waited that long: the last error since then, or what it is waiting for."""
         return self._sender.obstacle(monotonic_ms() - waited_ms)
 
     # ---- transactions ---------------------------------------------------------------------------------------
 
     @property
-    def manager(self) -> TransactionManager:
+    def transaction_manager(self) -> TransactionManager:
         """The transaction manager; `IllegalStateError` without a transactional id."""
-        if self._manager is None:
+        if self._transaction_manager is None:
             raise IllegalStateError("this producer has no transactional.id; set one to use transactions")
-        return self._manager
+        return self._transaction_manager
 
     def begin_transaction(self) -> None:
-        """Local: Kafka hears of a transaction with its first record."""
-        manager = self.manager
+        """Open a transaction. Sends no request; Kafka learns of the transaction with its first record."""
+        manager = self.transaction_manager
         began_ns = time.perf_counter_ns()
         with self.lock:
             manager.begin_transaction()
@@ -174,8 +173,8 @@ class Engine:
     ) -> Operation:
         """Make a call of the transaction manager, or join the same call made before.
 
-        `listener` is called once it has ended; it is not when it has ended already. `in_loop`: the caller runs in the
-        loop that does the I/O, so what the call leads to is sent before this returns.
+        `listener` is called when the operation ends; it is not called if the operation has ended already. `in_loop`:
+        the caller runs in the I/O loop, so the requests of the call are sent before this returns.
         """
         with self.lock:
             operation = call()
@@ -192,82 +191,88 @@ class Engine:
         return operation
 
     def give_up_waiting(self, operation: Operation, listener: Callable[[], None]) -> bool:
-        """The caller stops waiting. False: too late, it has ended."""
+        """Stop to notify a caller that stops waiting. Return False if it is too late: the operation has ended."""
         with self.lock:
             operation.stop_listening(listener)
             return not operation.done
 
     def _interrupt_waits(self, error: AuthenticationError) -> None:
-        """Under the lock: nobody is to wait for what a broker refuses to take."""
-        if self._manager is not None:
-            self._manager.interrupt(error)
+        """End all waits with `error`: a broker refuses the login. To be called under the lock."""
+        if self._transaction_manager is not None:
+            self._transaction_manager.interrupt(error)
         for operation in self._waits:
             operation.interrupt(error)
 
     def _interruptible(self, operation: Operation) -> Operation:
-        """Under the lock, before it is waited for."""
+        """Register an operation whose wait ends when a broker refuses the login. To be called under the lock."""
         self._cluster.retry_refused()
         self._waits = [wait for wait in self._waits if not wait.done and wait is not operation]
         self._waits.append(operation)
         return operation
 
-    def heard(self, operation: Operation) -> None:
-        """To be called after `start` and the wait: the outcome has been heard, and the next call may come.
+    def acknowledge(self, operation: Operation) -> None:
+        """Note that the caller has received the outcome of `operation`, so that another call may be made.
 
-        Not for a caller who was interrupted; one that waited for what goes on has not heard anything.
+        To be called after `start` and the wait. Not if the wait was interrupted: then the outcome is still to come.
         """
         with self.lock:
-            self.manager.heard(operation)
+            self.transaction_manager.acknowledge(operation)
             began_ns = self._began_ns.pop(operation, None) if operation.done else None
             if began_ns is not None:
                 self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
 
+    # the methods from here to `send_offsets` are arguments of `start`
+
     def init_transactions(self, keep_prepared_txn: bool) -> Operation:
-        """To be called by `start`."""
-        return self.manager.init_transactions(keep_prepared_txn)
+        """Take over the transactional id."""
+        return self.transaction_manager.init_transactions(keep_prepared_txn)
 
     def prepare_transaction(self) -> Operation:
-        """To be called by `start`."""
-        return self._flushed(self.manager.prepare_transaction)
+        """Flush and prepare."""
+        return self._flushed(self.transaction_manager.prepare_transaction)
 
     def commit_transaction(self) -> Operation:
-        """To be called by `start`."""
-        return self._flushed(self.manager.commit_transaction)
+        """Flush and commit."""
+        return self._flushed(self.transaction_manager.commit_transaction)
 
     def abort_transaction(self) -> Operation:
-        """To be called by `start`."""
-        return self._flushed(self.manager.abort_transaction)
+        """Drop unsent records and abort."""
+        return self._flushed(self.transaction_manager.abort_transaction)
 
-    def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True, own: bool = True) -> Operation:
-        """To be called by `start`."""
-        return self._flushed(lambda: self.manager.complete_transaction(state, take_over=take_over, own=own))
+    def complete_transaction(
+        self, state: PreparedTxnState, *, take_over: bool = True, fence_others: bool = True
+    ) -> Operation:
+        """Complete the prepared transaction."""
+        return self._flushed(
+            lambda: self.transaction_manager.complete_transaction(state, take_over=take_over, fence_others=fence_others)
+        )
 
-    def own(self) -> Operation:
-        """To be called by `start`."""
-        return self.manager.own()
+    def fence_others(self) -> Operation:
+        """Fence producers that got the same responses in `complete_transaction(fence_others=False)`."""
+        return self.transaction_manager.fence_others()
 
     def describe(self) -> Operation:
-        """To be called by `start`."""
-        return self.manager.describe()
+        """Describe the transactional id, for `is_current`."""
+        return self.transaction_manager.describe()
 
     @property
     def is_current(self) -> bool:
-        """Whether nobody has used the id since this producer, as `describe()` found it."""
+        """Whether no other producer has used the id since this one, as far as `describe()` found."""
         with self.lock:
-            return self.manager.is_current
+            return self.transaction_manager.is_current
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
     ) -> Operation:
-        """To be called by `start`."""
-        return self.manager.send_offsets(offsets, group)
+        """Commit consumed offsets with the transaction."""
+        return self.transaction_manager.send_offsets(offsets, group)
 
     def _flushed(self, call: Callable[[], Operation]) -> Operation:
-        """Nothing may linger; and where nothing is left to send, no loop is needed to find that out."""
+        """Make a call, and send open batches without lingering. If there are none, finish without waking the loop."""
         operation = call()
         self._accumulator.close_open_batches()
         if not operation.done and self._accumulator.incomplete == 0:
-            self.manager.settle_without_kafka()
+            self.transaction_manager.settle_without_kafka()
         return operation
 
     # ---- records --------------------------------------------------------------------------------------------
@@ -281,21 +286,21 @@ class Engine:
         partition: int | None,
         timestamp_ms: int,
     ) -> tuple[Batch, int] | Operation:
-        """The record's batch and its place in it; or what must end before this can be tried again."""
+        """Return the record's batch and its index in it; or the operation that must end before another try."""
         if self.choice.by_record is not None:
             partition = self.choice.before_lock(topic, key, value, partition, self._topology.partitions(topic))
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             accepted = self._append(topic, value, key, headers, partition, timestamp_ms)
             return accepted if isinstance(accepted, Operation) else (accepted, accepted.record_count - 1)
 
     def try_fill(self, topic: str, value: bytes, timestamp_ms: int) -> tuple[Batch, int] | None:
-        """`try_send` of nothing but a value, where the batch that is being filled has room; else None.
+        """Append a record that has only a value to the batch being filled; return None if that has no room.
 
-        This is what most records are, and all that most of them need: it is as short as it can be.
+        Most records take this path, so it is as short as possible.
         """
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             batch = self._filling.get(topic)
             if batch is None or batch.queue.open is not batch:
                 return None
@@ -314,10 +319,10 @@ class Engine:
         partition: int | None,
         timestamp_ms: int,
     ) -> Batch | Operation:
-        """The batch that took the record as its last one. Under the lock."""
+        """Append a record; return its batch, or the operation to wait for. To be called under the lock."""
         fills = partition is None and (key is None or (key == b"" and self.choice.empty_key_is_none))
         if fills:
-            # almost every record without a key goes where the one before it went: nothing else is asked then
+            # Almost every record without a key goes to the same batch as the one before it.
             batch = self._filling.get(topic)
             if batch is not None and batch.queue.open is batch:
                 index = batch.record_count
@@ -347,31 +352,32 @@ class Engine:
         return self._interruptible(self._sender.want_topic(topic))
 
     def _opened(self, batch: Batch, *, fills: bool) -> None:
-        """A batch got its first record. A batch has the records of one transaction, so this tells of all of them."""
-        self._identity.accepted()
+        """Note that a batch got its first record. All its records are of one transaction, so once is enough."""
+        self._manager.accepted()
         if fills:
             self._filling[batch.topic] = batch
         self._wake_for(batch)
 
     def _wake_for(self, batch: Batch) -> None:
-        """After a batch was opened: the loop must be awake when its lingering ends, and if another one is full now."""
-        if self.can_send_after_opening(batch) or batch.created_ms + self.config.linger_ms < self._sender.timer_at_ms:
+        """Wake the loop if a batch is full now, or if it would sleep past the end of the new batch's lingering."""
+        self.can_send_now = bool(batch.queue.closed) or self._accumulator.has_full_batches
+        if self.can_send_now or batch.created_ms + self.config.linger_ms < self._sender.timer_at_ms:
             self.wake()
 
-    # ---- many records at once (`client/bulk.py`) ------------------------------------------------------------
+    # ---- many records at once (`client/records/bulk.py`) ----------------------------------------------------
 
     def partitions_of(self, topic: str) -> int | Operation:
-        """How many partitions the topic has; or what must end before that is known."""
+        """Return the topic's number of partitions; or the operation that must end before it is known."""
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             return self._topology.partitions(topic) or self._want_topic(topic)
 
     def accept_records(
         self, topic: str, records: Iterable[ReadyRecord], took: Callable[[Batch, int, int], None]
     ) -> Operation | None:
-        """Accept records in their order and tell `took` of each; what must end before the next can be accepted."""
+        """Accept records in order and call `took` for each; return the operation that the next one must wait for."""
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             for value, key, headers, partition, timestamp_ms in records:
                 batch = self._append(topic, value, key, headers, partition, timestamp_ms)
                 if isinstance(batch, Operation):
@@ -382,9 +388,9 @@ class Engine:
     def accept_values(
         self, topic: str, values: Sequence[bytes], timestamp_ms: int, took: Callable[[Batch, int, int], None]
     ) -> Operation | None:
-        """`accept_records` of nothing but values: only the builder sees each of them."""
+        """Accept records that have only values: as `accept_records`, but with one Python call per record."""
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             at = 0
             while at < len(values):
                 batch = self._append(topic, values[at], None, _NO_HEADERS, None, timestamp_ms)
@@ -402,9 +408,9 @@ class Engine:
         return None
 
     def accept_encoded(self, topic: str, partition: int, encoded: EncodedBatch) -> Batch | Operation:
-        """Accept records that are bytes already; or what must end before they can be."""
+        """Accept a batch of records that are encoded already; or return the operation that it must wait for."""
         with self.lock:
-            self._identity.check_send()
+            self._manager.check_send()
             batch = self._accumulator.append_full(topic, partition, encoded, encoded.record_count, monotonic_ms())
             if batch is None:
                 self.wake()
@@ -412,8 +418,8 @@ class Engine:
             self._opened(batch, fills=True)
             return batch
 
-    def fates_of(self, topic: str, batches: Iterable[Batch]) -> Operation:
-        """Ends when the fates of all of them are known. Takes the lock itself."""
+    def deliveries_of(self, topic: str, batches: Iterable[Batch]) -> Operation:
+        """Return an operation that ends when all the batches are acknowledged or failed. Takes the lock."""
         with self.lock:
             operation = self._all_ended(f"records for {topic}", {*batches})
         self.wake()
@@ -436,7 +442,7 @@ class Engine:
         return self._interruptible(operation)
 
     def _memory_freed(self) -> Operation:
-        """Ends when any batch does."""
+        """Return an operation that ends when any batch is acknowledged or failed."""
         if self._memory_waiter is None or self._memory_waiter.done:
             waiter = self._memory_waiter = Operation("buffer.memory")
             self._accumulator.close_open_batches()
@@ -444,19 +450,19 @@ class Engine:
                 batch.listen(lambda: None if waiter.done else waiter.end())
         return self._interruptible(self._memory_waiter)
 
-    def fate_of(self, batch: Batch) -> Operation:
-        """Ends when the fate of the batch is known. Takes the lock itself."""
+    def delivery_of(self, batch: Batch) -> Operation:
+        """Return an operation that ends when the batch is acknowledged or failed. Takes the lock."""
         with self.lock:
-            operation = self._fates.get(batch)
+            operation = self._deliveries.get(batch)
             if operation is None:
-                operation = self._fates[batch] = Operation(f"a record for {batch.topic}-{batch.partition}")
-                batch.listen(lambda: self._fates.pop(batch).end())
+                operation = self._deliveries[batch] = Operation(f"a record for {batch.topic}-{batch.partition}")
+                batch.listen(lambda: self._deliveries.pop(batch).end())
             self._interruptible(operation)
         self.wake()
         return operation
 
     def flush(self) -> Operation:
-        """Ends when every record accepted so far has its fate. Takes the lock itself."""
+        """Return an operation that ends when every record accepted so far is acknowledged or failed. Takes the lock."""
         with self.lock:
             self._accumulator.close_open_batches()
             operation = self._all_ended("flush()", self._accumulator.incomplete_batches())
@@ -468,38 +474,40 @@ class Engine:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def last_operation(self) -> Operation | None:
-        """What to wait for before closing: an abort of what is open and not prepared, or what is pending anyway."""
-        if self._manager is None:
+        """Return the operation to wait for before closing: the abort of an open transaction that is not prepared, or
+        the pending call.
+        """
+        if self._transaction_manager is None:
             return self.flush()
         with self.lock:
-            operation = self._manager.operation_before_close()
+            operation = self._transaction_manager.operation_before_close()
             if operation is not None and self._accumulator.incomplete == 0:
-                self._manager.settle_without_kafka()
+                self._transaction_manager.settle_without_kafka()
         self.wake()
         return operation
 
     def mark_closed(self, *, pending: bool, hand_over: bool = False) -> None:
-        """No more calls; whoever waits is told. `pending`: a call has no answer yet; the log says what that means.
+        """Refuse further calls, end all waits with an error, and log what the producer leaves unfinished.
 
-        `hand_over`: what is prepared is left to somebody on purpose.
+        `pending`: a call has no outcome yet; `hand_over`: a prepared transaction is left to another process on purpose.
         """
         with self.lock:
             if self.state is ProducerState.CLOSED:
                 return
-            left = unfinished_on_close(
+            unfinished = unfinished_on_close(
                 self.state,
                 self.prepared_txn_state,
                 self.config,
                 pending=pending,
                 hand_over=hand_over,
-                bounded_ms=None if self._manager is None else self._manager.bounded_ms,
+                bounded_ms=None if self._transaction_manager is None else self._transaction_manager.bounded_ms,
             )
-            if left is not None:
-                _log.log(left.level, "%s", left.sentence)
-            self._identity.close(FatalError("the producer was closed before this was answered; its outcome is unknown"))
+            if unfinished is not None:
+                _log.log(unfinished.level, "%s", unfinished.message)
+            self._manager.close(FatalError("the producer was closed before this had an outcome, which is unknown"))
 
     async def close(self) -> None:
-        """Drop the connections; in the loop. Records without an answer fail."""
+        """Close the connections; unacknowledged records fail. To be called in the loop."""
         await self._sender.close()
 
 
@@ -507,7 +515,7 @@ def _retry_backoff(config: ProducerConfig) -> Backoff:
     return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
 
 
-def _transaction_manager(config: ProducerConfig) -> TransactionManager | None:
+def _new_transaction_manager(config: ProducerConfig) -> TransactionManager | None:
     if config.transactional_id is None:
         return None
     return TransactionManager(

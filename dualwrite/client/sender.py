@@ -1,9 +1,9 @@
-"""Carries requests between the state machines and the brokers.
+"""Carry requests and responses between the state machines and the brokers.
 
-Everything happens in `pump()`, which runs in the loop after anything changed: a hand-off from the application, an
-answer, a connection, a timer. It asks the state machines what is next, writes that to sockets and returns. There is no
-task per request: an answer leads to the next request within the same turn of the loop, so that a one-record
-transaction is two round trips and one hand-off.
+Everything happens in `pump()`, which runs in the loop after any change: a call of the application, a response, a
+connection, a timer. It reads from the state machines what is next, writes that to sockets and returns. There is no task
+per request: a response leads to the next request within the same turn of the loop, so that a one-record transaction is
+two round trips and one wake-up of the loop.
 
 `lock` guards the state machines, because applications append records from their own threads.
 """
@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.last_error import LastError
-from dualwrite.client.producer_port import Identity, Outgoing
+from dualwrite.client.marker_pace import MarkerPace
+from dualwrite.client.producer_port import Outgoing, ProducerPort
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.delivery import Verdict, judge
-from dualwrite.client.transactions.marker_pace import MarkerPace
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event
 from dualwrite.client.wire import codec
@@ -51,7 +51,7 @@ _INVALID_TOPIC: Final = 17
 
 
 class _Produce(NamedTuple):
-    """A Produce request to be."""
+    """A Produce request that is to be sent."""
 
     connection: Connection
     node_id: int
@@ -59,38 +59,38 @@ class _Produce(NamedTuple):
 
 
 class Sender:
-    """One producer's traffic. All methods but `lock`'s users run in the loop."""
+    """The traffic of one producer. All methods run in the loop, unless they say otherwise."""
 
     def __init__(
         self,
         *,
         lock: threading.Lock,
-        identity: Identity,
+        manager: ProducerPort,
         accumulator: Accumulator,
         cluster: Lease,
         encoder: codec.ProduceEncoder,
         transactional: bool,
-        expects_answers: bool,
+        expects_responses: bool,
         max_in_flight: int,
         linger_ms: float,
         clock_ms: Callable[[], float],
-        problems: LastError,
+        last_error: LastError,
         on_refused: Callable[[AuthenticationError], None],
     ) -> None:
         self.timer_at_ms = _NEVER
         self._lock = lock
-        self._identity = identity
+        self._manager = manager
         self._accumulator = accumulator
         self._metrics = accumulator.metrics
         self._topology = cluster.topology
         self._cluster = cluster
         self._encoder = encoder
         self._transactional = transactional
-        self._expects_answers = expects_answers
+        self._expects_responses = expects_responses
         self._max_in_flight = max_in_flight
         self._linger_ms = linger_ms
         self._clock_ms = clock_ms
-        self._problems = problems
+        self._last_error = last_error
         self._on_refused = on_refused
         self._pace = MarkerPace()
         self._timer: asyncio.TimerHandle | None = None
@@ -103,26 +103,26 @@ class Sender:
 
     @property
     def produces_in_flight(self) -> int:
-        """Produce requests without an answer yet; from any thread."""
+        """The number of Produce requests without a response yet. May be read by any thread."""
         return sum(tuple(self._produces_in_flight.values()))
 
-    # ---- asked for from other threads, under the lock -------------------------------------------------------
+    # ---- called from other threads, under the lock ----------------------------------------------------------
 
     def want_topic(self, topic: str) -> Operation:
-        """Ends when the topic's partitions are known. The caller wakes the loop."""
+        """Return an operation that ends when the topic's partitions are known. The caller wakes the loop."""
         waiter = self._topic_waiters.get(topic)
         if waiter is None:
             waiter = self._topic_waiters[topic] = Operation(f"metadata of {topic}")
-        elif waiter.awaited:
+        elif waiter.has_waiting_caller:
             return waiter
-        # asked at once, also where earlier callers gave up: the back-off that they ran into is no matter of this one
+        # Request it at once, even if earlier callers gave up: their back-off must not delay this one.
         self._new_topics.append(topic)
         return waiter
 
     # ---- the pump -------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send whatever can be sent. A mistake in here must not leave callers waiting, so it ends the producer."""
+        """Send everything that can be sent. A bug in here must not leave callers waiting, so it ends the producer."""
         if self._closed:
             return
         try:
@@ -131,11 +131,11 @@ class Sender:
             self._fail_on_bug(error)
 
     def _fail_on_bug(self, error: Exception) -> None:
-        _log.exception("a mistake in the producer itself; it is not usable any more")
-        fatal = FatalError(f"a mistake in the producer itself: {type(error).__name__}: {error}")
+        _log.exception("a bug in the producer; it is not usable any more")
+        fatal = FatalError(f"a bug in the producer: {type(error).__name__}: {error}")
         fatal.__cause__ = error
         with self._lock:
-            self._identity.fail_fatal(fatal)
+            self._manager.fail_fatal(fatal)
             self._accumulator.drop_all(fatal)
 
     def _pump(self) -> None:
@@ -143,14 +143,14 @@ class Sender:
         drained: list[_Produce] = []
         new_topics: list[str] = []
         with self._lock:
-            # A transaction of one record comes here four times, and only once with something to give up or to drain.
+            # A transaction of one record comes here four times, and only once with batches to expire or to drain.
             if self._accumulator.has_waiting:
-                self._give_up(now_ms)
-            self._poll_identity(now_ms)
+                self._expire_batches(now_ms)
+            self._poll_manager(now_ms)
             if self._accumulator.has_waiting:
                 drained = self._drain_all(now_ms)
-                if self._identity.wants_partitions:  # which draining found missing
-                    self._poll_identity(now_ms)
+                if self._manager.wants_partitions:  # draining found some that are not in the transaction
+                    self._poll_manager(now_ms)
             if self._new_topics:
                 new_topics, self._new_topics = self._new_topics, []
         for topic in new_topics:
@@ -160,13 +160,16 @@ class Sender:
         for connection, node_id, batches in drained:
             self._send_produce(connection, node_id, batches)
         if self._cluster.refusal is not None:
-            self._tell_of_refusal()
+            self._end_waits_on_refusal()
         self._arm_timer(now_ms)
 
-    def _tell_of_refusal(self) -> None:
-        """Who waits for what cannot be sent is told why at once, not when the time is up; it stays to be sent."""
+    def _end_waits_on_refusal(self) -> None:
+        """End waits for requests that a broker's refusal of the login holds back, at once and not after the timeout.
+
+        The requests stay queued.
+        """
         with self._lock:
-            refusal = self._cluster.refusal  # again: a caller who wants another try takes it back under the lock
+            refusal = self._cluster.refusal  # again: a caller that wants another try withdraws it under the lock
             if refusal is None or not self._anything_unsent():
                 return
             self._on_refused(refusal)
@@ -174,34 +177,34 @@ class Sender:
     def _anything_unsent(self) -> bool:
         return bool(
             self._outgoing is not None
-            or self._identity.retry_at_ms is not None
+            or self._manager.retry_at_ms is not None
             or self._topic_waiters
             or self._accumulator.has_waiting
         )
 
-    def _give_up(self, now_ms: float) -> None:
+    def _expire_batches(self, now_ms: float) -> None:
         expired = self._accumulator.expire(now_ms, self.obstacle, self._consequence_of_expiry)
         for batch in expired:
             assert batch.error is not None
-            self._identity.fail_abortable(batch.error)
-        if self._identity.drops_unsent:
-            self._accumulator.drop_waiting(_not_sent(self._identity.error))
+            self._manager.fail_abortable(batch.error)
+        if self._manager.drops_unsent:
+            self._accumulator.drop_waiting(_not_sent(self._manager.error))
 
     def _consequence_of_expiry(self) -> str:
-        return self._identity.consequence(Event.ABORTABLE_FAILURE)
+        return self._manager.consequence(Event.ABORTABLE_FAILURE)
 
-    def _poll_identity(self, now_ms: float) -> None:
+    def _poll_manager(self, now_ms: float) -> None:
         if self._outgoing is None:
-            self._outgoing = self._identity.poll(
+            self._outgoing = self._manager.poll(
                 now_ms, delivered=self._accumulator.incomplete == 0, in_flight=self._accumulator.in_flight > 0
             )
 
     def _drain_all(self, now_ms: float) -> list[_Produce]:
-        """Several requests per node, where a partition has several batches: as many as may be in flight."""
+        """Drain batches into requests; several per node if a partition has several, up to the limit in flight."""
         drained: list[_Produce] = []
         if now_ms < self._pace.may_produce_at_ms:
             return drained
-        while self._accumulator.has_waiting and self._identity.may_produce:
+        while self._accumulator.has_waiting and self._manager.may_produce:
             more = self._drain(now_ms)
             if not more:
                 break
@@ -213,18 +216,18 @@ class Sender:
         drained = self._accumulator.drain(
             now_ms,
             lambda topic, partition: self._ready_leader(topic, partition, now_ms, ready),
-            self._identity.producer_id,
-            self._identity.producer_epoch,
+            self._manager.producer_id,
+            self._manager.producer_epoch,
         )
         if drained:
-            self._identity.produced()
+            self._manager.produced()
             self._pace.produced(now_ms)
         for node_id in drained:
             self._produces_in_flight[node_id] = self._produces_in_flight.get(node_id, 0) + 1
         return [_Produce(ready[node_id], node_id, batches) for node_id, batches in drained.items()]
 
     def _ready_leader(self, topic: str, partition: int, now_ms: float, ready: dict[int, Connection]) -> int:
-        """The leader's node id if a request can be sent there now, else -1; what is missing is asked for."""
+        """Return the leader's node id if a request can be sent there now; else -1, and request what is missing."""
         node_id = self._topology.leader(topic, partition)
         if node_id < 0:
             self._cluster.refresh_metadata(now_ms)
@@ -232,7 +235,7 @@ class Sender:
         in_flight = self._produces_in_flight.get(node_id, 0)
         if in_flight >= self._max_in_flight:
             return -1
-        if not self._identity.may_produce_to(topic, partition):
+        if not self._manager.may_produce_to(topic, partition):
             return -1
         if node_id not in ready:
             connection = self._cluster.to_leader(node_id, now_ms, in_flight=in_flight > 0)
@@ -244,7 +247,7 @@ class Sender:
         return node_id
 
     def _arm_timer(self, now_ms: float) -> None:
-        """Wake up by ourselves when something is due. A timer that is early costs one idle turn and is left alone."""
+        """Set the timer to when something is due. A timer that is early costs one idle turn and is not replaced."""
         with self._lock:
             at_ms = self._due_at_ms(now_ms)
         if at_ms < self.timer_at_ms:
@@ -252,10 +255,10 @@ class Sender:
 
     def _due_at_ms(self, now_ms: float) -> float:
         at_ms = _NEVER
-        retry_at_ms = self._identity.retry_at_ms
+        retry_at_ms = self._manager.retry_at_ms
         if retry_at_ms is not None:
             at_ms = retry_at_ms
-        if self._accumulator.has_waiting and self._identity.may_produce:
+        if self._accumulator.has_waiting and self._manager.may_produce:
             at_ms = min(at_ms, self._accumulator.wake_at_ms(now_ms) or _NEVER)
             if now_ms < self._pace.may_produce_at_ms:
                 at_ms = min(at_ms, self._pace.may_produce_at_ms)
@@ -285,7 +288,7 @@ class Sender:
             return
         body = self._encoder.encode(batches, version)
         self._metrics.requests += 1
-        if not self._expects_answers:
+        if not self._expects_responses:
             connection.send_without_answer(Api.PRODUCE, version, body)
             self._produces_in_flight[node_id] -= 1
             with self._lock:
@@ -299,7 +302,7 @@ class Sender:
 
     def _produce_versions(self) -> tuple[int, int]:
         if self._transactional:
-            return codec.versions_in_transaction(Api.PRODUCE, self._identity.transaction_version)
+            return codec.versions_in_transaction(Api.PRODUCE, self._manager.transaction_version)
         return codec.SPOKEN_VERSIONS[Api.PRODUCE]
 
     def _fail_produce_unsupported(self, batches: list[Batch]) -> None:
@@ -309,7 +312,7 @@ class Sender:
         with self._lock:
             for batch in batches:
                 self._accumulator.failed(batch, error)
-            self._identity.fail_fatal(error)
+            self._manager.fail_fatal(error)
 
     def _on_produced(
         self, node_id: int, batches: list[Batch], version: int, sent_ms: float, body: memoryview | None
@@ -325,7 +328,7 @@ class Sender:
             results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
             with self._lock:
                 if body is None:
-                    self._identity.produce_unanswered()
+                    self._manager.produce_unanswered()
                 for batch in batches:
                     if not batch.done:
                         self._settle(batch, results.get((batch.topic, batch.partition)), now_ms)
@@ -347,7 +350,7 @@ class Sender:
         if verdict in (Verdict.SEND_AGAIN, Verdict.SEND_AGAIN_AFTER_LOOKUP):
             if result is not None:
                 where = f"Produce to {batch.topic}-{batch.partition}"
-                self._problems.note(now_ms, f"{where} was answered with {error_name(error_code)}")
+                self._last_error.note(now_ms, f"{where} was answered with {error_name(error_code)}")
             self._accumulator.send_again(batch, now_ms, error_code)
             return
         self._lose(batch, error_code, result.message if result is not None else None, verdict)
@@ -359,20 +362,20 @@ class Sender:
         details += [message] if message else []
         event = Event.FATAL_FAILURE if verdict is Verdict.FATAL else Event.ABORTABLE_FAILURE
         sentence = ": ".join([f"{where} were refused with {error_name(error_code)}", *details])
-        sentence += self._identity.consequence(event)
+        sentence += self._manager.consequence(event)
         if verdict is Verdict.FATAL:
             fatal = exception_for(Api.PRODUCE, error_code, sentence)
             self._accumulator.failed(batch, fatal)
-            self._identity.fail_fatal(fatal)
+            self._manager.fail_fatal(fatal)
         else:
             lost = DeliveryError(sentence, error_code=error_code)
             self._accumulator.failed(batch, lost)
-            self._identity.fail_abortable(lost)
+            self._manager.fail_abortable(lost)
 
-    # ---- the identity's requests ----------------------------------------------------------------------------
+    # ---- the manager's requests ----------------------------------------------------------------------------
 
     def _send_outgoing(self, now_ms: float, outgoing: Outgoing) -> None:
-        """Send the identity's request once its node is connected; tell it when the node cannot be reached."""
+        """Send the manager's request once its node is connected; report to it if the node cannot be reached."""
         if outgoing.node_id == m.ANY_NODE:
             found = self._cluster.to_any(now_ms)
             if not isinstance(found, Connection):
@@ -384,7 +387,7 @@ class Sender:
         self._outgoing = None
         if not isinstance(found, Connection):
             with self._lock:
-                self._identity.on_no_answer(now_ms, sent=False)
+                self._manager.on_no_response(now_ms, sent=False)
             return
         self._send_request(found, outgoing.request)
 
@@ -393,7 +396,7 @@ class Sender:
         version = codec.common_version(codec.versions_wanted(request), connection.features.versions.get(api))
         if version is None:
             with self._lock:
-                self._identity.on_unsupported(
+                self._manager.on_unsupported(
                     UnsupportedByBrokerError(
                         f"the broker does not offer the version of {api.kafka_name} that is needed"
                     )
@@ -401,48 +404,48 @@ class Sender:
             asyncio.get_running_loop().call_soon(self.pump)
             return
         body = codec.encode(request, version)
-        connection.send(api, version, body, partial(self._on_answer, request, version), self)
+        connection.send(api, version, body, partial(self._on_response, request, version), self)
 
-    def _on_answer(self, request: m.Request, version: int, body: memoryview | None) -> None:
+    def _on_response(self, request: m.Request, version: int, body: memoryview | None) -> None:
         if self._closed:
             return
         now_ms = self._clock_ms()
         try:
-            self._take_answer(request, None if body is None else codec.decode(request, body, version), now_ms)
+            self._take_response(request, None if body is None else codec.decode(request, body, version), now_ms)
         except Exception as error:
             self._fail_on_bug(error)
         if isinstance(request, m.EndTxn) and now_ms + self._linger_ms < self.timer_at_ms:
-            # The next transaction's first record would have to wake this loop to start its lingering: be awake then.
+            # Otherwise the next transaction's first record would have to wake this loop to start its lingering.
             self._set_timer(now_ms + self._linger_ms, now_ms)
         self.pump()
 
-    def _take_answer(self, request: m.Request, answer: m.Answer | None, now_ms: float) -> None:
+    def _take_response(self, request: m.Request, response: m.Response | None, now_ms: float) -> None:
         with self._lock:
-            if answer is None:
-                self._identity.on_no_answer(now_ms, sent=True)
+            if response is None:
+                self._manager.on_no_response(now_ms, sent=True)
                 return
-            if isinstance(answer, m.FindCoordinatorAnswer) and answer.error_code == 0:
-                self._cluster.learn_broker(m.Broker(answer.node_id, answer.host, answer.port))
-            self._note_refusals(request, answer, now_ms)
-            self._identity.on_answer(answer, now_ms)
-            if isinstance(answer, m.EndTxnAnswer) and answer.error_code == 0:
+            if isinstance(response, m.FindCoordinatorResponse) and response.error_code == 0:
+                self._cluster.learn_broker(m.Broker(response.node_id, response.host, response.port))
+            self._note_refusals(request, response, now_ms)
+            self._manager.on_response(response, now_ms)
+            if isinstance(response, m.EndTxnResponse) and response.error_code == 0:
                 self._pace.ended(now_ms)
 
-    def _note_refusals(self, request: m.Request, answer: m.Answer, now_ms: float) -> None:
-        """Most of them are followed by another try, which may come too late for whoever waits."""
-        for error_code in m.error_codes_of(answer):
+    def _note_refusals(self, request: m.Request, response: m.Response, now_ms: float) -> None:
+        """Note error codes as the last error: most are retried, and the caller may time out before a retry succeeds."""
+        for error_code in m.error_codes_of(response):
             if error_code:
                 name = m.API_OF[type(request)].kafka_name
-                self._problems.note(now_ms, f"{name} was answered with {error_name(error_code)}")
+                self._last_error.note(now_ms, f"{name} was answered with {error_name(error_code)}")
 
-    # ---- what the cluster tells -----------------------------------------------------------------------------
+    # ---- notifications of the cluster -----------------------------------------------------------------------
 
     def on_change(self) -> None:
-        """A connection or metadata that was asked for has come or failed."""
+        """Go on after a requested connection or metadata has arrived or failed."""
         self.pump()
 
     def on_topic(self, topic: m.TopicMetadata) -> bool:
-        """Tell who waits for it. Whether it is to be asked about again."""
+        """Notify callers that wait for a topic; return whether its metadata must be requested again."""
         with self._lock:
             waiter = self._topic_waiters.get(topic.name)
             if waiter is None:
@@ -455,14 +458,14 @@ class Sender:
                 self._end_topic_waiter(topic.name, error)
                 return False
             sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
-            self._problems.note(self._clock_ms(), sentence)
-            if not waiter.awaited:  # its caller has gone; one that is only about to wait tries again
+            self._last_error.note(self._clock_ms(), sentence)
+            if not waiter.has_waiting_caller:  # its caller has stopped waiting; one that is about to wait tries again
                 self._end_topic_waiter(topic.name)
                 return False
             return True
 
     def on_no_metadata(self, topics: tuple[str, ...], error: KafkaError) -> None:
-        """Nothing will ever be said of these topics."""
+        """End waits for topics whose metadata will never arrive."""
         with self._lock:
             for topic in topics:
                 self._end_topic_waiter(topic, error)
@@ -473,13 +476,13 @@ class Sender:
             waiter.end(error)
 
     def obstacle(self, since_ms: float) -> str:
-        """What a caller is told who has waited in vain since then; from any thread."""
-        return self._cluster.obstacle(since_ms, self._problems)
+        """Return why a call has waited since `since_ms`, for its timeout error. May be called from any thread."""
+        return self._cluster.obstacle(since_ms, self._last_error)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop; whatever was not acknowledged fails."""
+        """Stop, and fail all unacknowledged records."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -491,7 +494,7 @@ class Sender:
 
 
 def _not_sent(cause: KafkaError | None) -> KafkaError:
-    """What becomes of records that never will be: as bad as what happened to their producer, and no worse."""
+    """Return the error of records that are never going to be sent: as severe as their producer's, and no worse."""
     if cause is None:
         return DeliveryError("not sent: the transaction was aborted")
     if isinstance(cause, FatalError):

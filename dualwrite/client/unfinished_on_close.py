@@ -1,4 +1,4 @@
-"""What a producer that is closed too early leaves behind, and who completes it: sentences for the log. Pure."""
+"""What a producer leaves unfinished when it is closed, and what completes it: messages for the log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dualwrite.config import ProducerConfig
 from dualwrite.prepared_state import PreparedTxnState
 
 
-class LeftBehind(NamedTuple):
-    """A sentence, and how loud it is to be said (a level of `logging`)."""
+class Unfinished(NamedTuple):
+    """A message, and the level of `logging` at which to log it."""
 
     level: int
-    sentence: str
+    message: str
 
 
 _ENDS: Final = {ProducerState.COMMITTING_TRANSACTION: "commit", ProducerState.ABORTING_TRANSACTION: "abort"}
@@ -29,42 +29,43 @@ def unfinished_on_close(
     pending: bool,
     hand_over: bool = False,
     bounded_ms: int | None = None,
-) -> LeftBehind | None:
-    """None where nothing is. `pending`: a call has no answer yet; `bounded_ms`: how long a prepared one lasts.
+) -> Unfinished | None:
+    """Return what is left unfinished; None if nothing is.
 
-    `hand_over`: what is prepared is left to somebody on purpose, which is nothing to be warned of.
+    `pending`: a call has no outcome yet; `bounded_ms`: how long a prepared transaction lasts; `hand_over`: a prepared
+    transaction is left to another process on purpose, which is no reason to warn.
     """
     completed_by = _COMPLETED_BY
     if bounded_ms is not None:
         completed_by += f", but no longer than {bounded_ms} ms after its first record (transaction.timeout.ms)"
     named = f"transactional id {config.transactional_id!r}"
     if state is ProducerState.PREPARED_TRANSACTION and not prepared.is_empty:
-        return LeftBehind(
+        return Unfinished(
             logging.DEBUG if hand_over else logging.WARNING,
             f"closed while transaction {prepared} of {named} is prepared: it stays in doubt until {completed_by}",
         )
     if not pending:
         return None
     if state in _ENDS:
-        return LeftBehind(
+        return Unfinished(
             logging.WARNING,
-            f"closed while the {_ENDS[state]} for {named} had no answer: Kafka completes it if the request arrived; "
-            f"if not, {_else(prepared, config, completed_by)}",
+            f"closed while the {_ENDS[state]} for {named} had no response: Kafka completes it if the request arrived; "
+            f"if not, {_if_not(prepared, config, completed_by)}",
         )
     if state is ProducerState.INITIALIZING:
-        return LeftBehind(
+        return Unfinished(
             logging.INFO,
-            f"closed while init_transactions() for {named} had no answer: no transaction was begun here, and the next "
-            "producer with that id makes the same call",
+            f"closed while init_transactions() for {named} had no response: no transaction was begun here, and the "
+            "next producer with that id makes the same call",
         )
-    return LeftBehind(
+    return Unfinished(
         logging.WARNING,
-        "closed before all records were acknowledged: the futures of those that were not say so, "
-        "and Kafka may have stored them all the same",
+        "closed before all records were acknowledged: the futures of the others raise an error, "
+        "and Kafka may have stored those records anyway",
     )
 
 
-def _else(prepared: PreparedTxnState, config: ProducerConfig, completed_by: str) -> str:
+def _if_not(prepared: PreparedTxnState, config: ProducerConfig, completed_by: str) -> str:
     if not prepared.is_empty:
         return f"the transaction stays prepared until {completed_by}"
     if config.transaction_two_phase_commit_enable:

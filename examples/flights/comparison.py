@@ -1,4 +1,4 @@
-"""Do table and topic tell the same story? Pure: two lists in, every disagreement out."""
+"""Compare table and topic, and list every divergence; pure functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One disagreement between the two sides."""
+    """One divergence between table and topic."""
 
     number: int | None
     what: str
@@ -30,7 +30,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Every disagreement, by kind; all empty when both sides agree."""
+    """Every divergence, by kind; all empty if table and topic agree."""
 
     rows: int
     records: int
@@ -41,11 +41,11 @@ class Comparison:
     unexpected: list[Divergence] = field(default_factory=list)
     """A record without a row."""
     doubled: list[Divergence] = field(default_factory=list)
-    """One more record of a row that has one."""
+    """Another record of a row that already has one."""
     altered: list[Divergence] = field(default_factory=list)
-    """A record whose key or value is not the row's."""
+    """A record whose key or value differs from its row."""
     reordered: list[Divergence] = field(default_factory=list)
-    """A record that comes behind a later one of its key, or in another partition than the key's first one."""
+    """A record behind a later one of its key, or in another partition than the first record of its key."""
 
     def by_kind(self) -> dict[str, list[Divergence]]:
         return {
@@ -62,7 +62,7 @@ class Comparison:
         return sum(map(len, self.by_kind().values()))
 
     def examples(self, count: int) -> list[str]:
-        """The first few disagreements, as sentences."""
+        """Return the first few divergences, as sentences."""
         return [divergence.what for divergence in chain(*self.by_kind().values())][:count]
 
 
@@ -84,7 +84,7 @@ def compare(rows: Sequence[Event], records: Iterable[TopicRecord], *, events: in
 
 
 def _match(table: dict[int, Event], records: Iterable[TopicRecord], result: Comparison) -> dict[int, TopicRecord]:
-    """The first record of each event, in the order of the topic."""
+    """Return the first record of each event, in the order of the topic."""
     first_records: dict[int, TopicRecord] = {}
     for record in records:
         number = _number_of(record)
@@ -104,7 +104,7 @@ def _match(table: dict[int, Event], records: Iterable[TopicRecord], result: Comp
 
 
 def _check_order(first_records: dict[int, TopicRecord], result: Comparison) -> None:
-    """Rows of a key are in the order of their numbers; its records must be too, and in one partition."""
+    """Check that the records of a key are in the order of their numbers, like its rows, and in one partition."""
     last_of_key: dict[str | None, tuple[int, int]] = {}
     for number, record in first_records.items():
         partition, last = last_of_key.setdefault(record.key, (record.partition, number))
@@ -123,7 +123,7 @@ def _check_order(first_records: dict[int, TopicRecord], result: Comparison) -> N
 
 
 def _number_of(record: TopicRecord) -> int | None:
-    """The event number in the value, or None where the value is nothing that this demo writes."""
+    """Return the event number in the value, or None if this demo did not write the value."""
     if record.value is None:
         return None
     try:

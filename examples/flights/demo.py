@@ -1,4 +1,4 @@
-"""A whole run: servers, workers, comparison."""
+"""A complete run: start servers, run workers, compare the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from examples.flights.topic import check_brokers, read_topic
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """What the runs of both methods share."""
+    """The parameters and resources that the runs of both methods share."""
 
     options: Options
     console: Console
@@ -40,7 +40,7 @@ class _Stage:
 
 
 def run_demo(options: Options, console: Console) -> list[RunResult]:
-    """The dual write through all its deaths, and the naive way unless it is left out. Raises DemoError."""
+    """Run the dual write through all its kills, and the naive way unless it is left out. Raises DemoError."""
     with contextlib.ExitStack() as resources:
         scratch = resources.enter_context(scratch_directory())
         event_file = scratch / "events.jsonl"
@@ -56,7 +56,7 @@ def run_demo(options: Options, console: Console) -> list[RunResult]:
         _announce(options, console, postgres, bootstrap_servers, events)
         if options.kills is None and len(plan) < DEFAULT_KILLS:
             transactions = count_transactions(events, options.group_size)
-            console.print(f"{len(plan)} kills: there is no room for more in {transactions} transactions")
+            console.print(f"{len(plan)} kills: {transactions} transactions are too few for more")
         stage = _Stage(options, console, postgres, bootstrap_servers, scratch, event_file, events, plan)
         return [_run_method(stage, method) for method in methods]
 

@@ -1,4 +1,4 @@
-"""The dual write: this is all that an application has to do."""
+"""The dual write: all that an application has to write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.flights.table import row_of
 
 
 class DualWriteMethod:
-    """Each group of events goes to the table and to the topic, or to neither."""
+    """Writes each group of events to the table and to the topic, or to neither."""
 
     def __init__(self, engine: sa.Engine, job: Job, pause: PauseHook) -> None:
         self._topic = job.topic
@@ -27,7 +27,7 @@ class DualWriteMethod:
         )
 
     def recover(self) -> Outcome:
-        """Complete what a killed predecessor left open, before looking at the data."""
+        """Complete what a killed predecessor left open, before the table is read."""
         return self._writer.recover().outcome
 
     def write(self, events: Sequence[Event]) -> None:

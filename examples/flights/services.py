@@ -1,4 +1,4 @@
-"""The broker and the database that a run needs; started here unless the caller has them."""
+"""Start the broker and the database that a run needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STOP_TIMEOUT_S = 10.0
 
 @contextlib.contextmanager
 def running_emulator(topics: Mapping[str, int]) -> Iterator[str]:
-    """The broker emulator as a process of its own, with these topics; yields its bootstrap address."""
+    """Run the broker emulator with these topics in a process of its own; yield its bootstrap address."""
     command = [sys.executable, "-m", "dualwrite.broker_emulator", "--listen", "127.0.0.1:0"]
     for name, partitions in topics.items():
         command += ["--topic", f"{name}:{partitions}"]
@@ -41,7 +41,7 @@ def running_emulator(topics: Mapping[str, int]) -> Iterator[str]:
 
 
 def _first_line(process: subprocess.Popen[str]) -> str:
-    """What the process prints first, or nothing when it ends, or takes too long and is killed."""
+    """Return the first line that the process prints, or an empty text if it ends, or is killed for being too slow."""
     assert process.stdout is not None
     watchdog = threading.Timer(_START_TIMEOUT_S, process.kill)
     watchdog.start()
@@ -64,7 +64,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
-    """A Postgres server, from whatever this machine has. Raises ServiceError with every reason if there is none."""
+    """Run a Postgres server, whichever this machine offers. Raises ServiceError with all reasons if there is none."""
     try:
         server = PostgresServer.start()
     except ServerUnavailableError as error:
@@ -75,7 +75,7 @@ def running_postgres() -> Iterator[PostgresServer]:
 
 @contextlib.contextmanager
 def database_of_its_own(server: PostgresServer) -> Iterator[sa.Engine]:
-    """An empty database with the demo's tables, dropped at the end: the server may be the user's."""
+    """Create a database with the demo's empty tables, and drop it at the end: the server may be the user's."""
     name = f"flights_demo_{uuid.uuid4().hex[:8]}"
     engine = sa.create_engine(server.create_database(name))
     try:
@@ -90,6 +90,6 @@ def database_of_its_own(server: PostgresServer) -> Iterator[sa.Engine]:
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """A directory for the event file and the workers' logs."""
+    """Create a temporary directory for the event file and the workers' logs."""
     with tempfile.TemporaryDirectory(prefix="dualwrite-flights-") as path:
         yield Path(path)

@@ -9,11 +9,11 @@ from examples.flights.events import Event
 
 
 class Base(DeclarativeBase):
-    """The demo's own tables."""
+    """The metadata of the demo's tables."""
 
 
 class FlightEvent(Base):
-    """An event, as the application keeps it."""
+    """The row of an event."""
 
     __tablename__ = "flight_events"
 
@@ -27,14 +27,14 @@ def row_of(event: Event) -> FlightEvent:
 
 
 def next_number(engine: sa.Engine) -> int:
-    """The number of the first event that is not in the table: the data itself tells where to go on."""
+    """Return the number of the first event that is not in the table, which is where to continue."""
     with engine.connect() as connection:
         last = connection.scalar(sa.select(sa.func.max(FlightEvent.number)))
     return 0 if last is None else last + 1
 
 
 def read_table(engine: sa.Engine) -> list[Event]:
-    """Every row, in the order of the events."""
+    """Return every row, in the order of the events."""
     columns = (FlightEvent.number, FlightEvent.key, FlightEvent.value)
     with engine.connect() as connection:
         return [Event(*row) for row in connection.execute(sa.select(*columns).order_by(FlightEvent.number))]

@@ -1,4 +1,4 @@
-"""What has happened so far in a run, counted from the workers' reports. No I/O."""
+"""The counts of a run, from the workers' reports; no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from examples.flights.job import Report
 from examples.flights.kill_plan import TAKEOVER_POINTS
 
-# A worker that dies right after its take-over cannot tell what it completed, but where its predecessor died does.
+# A worker killed right after its take-over does not report what it completed, but where its predecessor died shows it.
 _COMPLETED_UNSEEN = {
     PausePoint.AFTER_PREPARE: Outcome.ROLLED_BACK,
     PausePoint.AFTER_STATE_WRITE: Outcome.ROLLED_BACK,
@@ -29,7 +29,7 @@ class Tally:
     """Workers that ended by themselves and were started again (--keep-going)."""
     killed_at: Counter[PausePoint] = field(default_factory=Counter)
     outcomes: Counter[Outcome] = field(default_factory=Counter)
-    """What recovery did, once per life that had something to recover."""
+    """The outcomes of recoveries, one per life that had something to recover."""
     _left_by: PausePoint | None = None
 
     @property

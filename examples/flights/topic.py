@@ -1,4 +1,4 @@
-"""What a consumer of another library sees in the topic, committed transactions only."""
+"""Read the topic with another library's consumer, committed transactions only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ _REQUEST_TIMEOUT_S = 10.0
 _CHECK_TIMEOUT_S = 0.5
 _POLL_S = 0.2
 
+# confluent-kafka's public constants, despite their underscores
+_ALL_BROKERS_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+_PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
+
 
 def read_topic(bootstrap_servers: str, topic: str, *, timeout_s: float = 60) -> list[TopicRecord]:
-    """Every committed record, up to the end of the log; partitions interleave.
+    """Return every committed record, up to the end of the log; partitions interleave.
 
-    Raises UnfinishedTransactionError where a transaction that nobody has completed still hides the end after
-    `timeout_s`, and ServiceError where the broker does not answer.
+    Raises UnfinishedTransactionError if an open transaction still hides the end after `timeout_s`, and ServiceError if
+    the broker does not respond.
     """
     try:
         ends = _log_ends(bootstrap_servers, topic)
@@ -29,24 +33,24 @@ def read_topic(bootstrap_servers: str, topic: str, *, timeout_s: float = 60) -> 
 
 
 def check_brokers(bootstrap_servers: str) -> None:
-    """Raises ServiceError, with the reason, where no broker answers there."""
+    """Raise ServiceError, with the reason, if no broker responds there."""
     errors: list[KafkaError] = []
     consumer = _consumer(bootstrap_servers, "read_committed", error_cb=errors.append, log_level=0)
     deadline_s = time.monotonic() + _REQUEST_TIMEOUT_S
     try:
-        while not _answers(consumer):
-            if time.monotonic() > deadline_s or any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors):
-                reason = errors[0].str() if errors else f"no answer within {_REQUEST_TIMEOUT_S:g} s"
-                raise ServiceError(f"no broker answers at {bootstrap_servers}: {reason}")
+        while not _responds(consumer):
+            if time.monotonic() > deadline_s or any(error.code() == _ALL_BROKERS_DOWN for error in errors):
+                reason = errors[0].str() if errors else f"no response within {_REQUEST_TIMEOUT_S:g} s"
+                raise ServiceError(f"no broker responds at {bootstrap_servers}: {reason}")
     finally:
         consumer.close()
 
 
-def _answers(consumer: Consumer) -> bool:
+def _responds(consumer: Consumer) -> bool:
     try:
         consumer.list_topics(timeout=_CHECK_TIMEOUT_S)
     except KafkaException:
-        consumer.poll(0)  # calls back with what went wrong
+        consumer.poll(0)  # calls error_cb
         return False
     return True
 
@@ -66,7 +70,7 @@ def _consumer(bootstrap_servers: str, isolation_level: str, **more: Any) -> Cons
 
 
 def _log_ends(bootstrap_servers: str, topic: str) -> dict[TopicPartition, int]:
-    """Where each partition ends, transactions that are still open included."""
+    """Return the end of each partition, open transactions included."""
     consumer = _consumer(bootstrap_servers, "read_uncommitted")
     try:
         described = consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic]
@@ -92,7 +96,7 @@ def _read_committed(bootstrap_servers: str, ends: dict[TopicPartition, int], dea
             elif time.monotonic() > deadline_s:
                 raise UnfinishedTransactionError(
                     f"a transaction is still open in {ends and next(iter(ends)).topic}, partitions "
-                    f"{', '.join(map(str, sorted(unread)))}: a consumer of committed records does not get to the end"
+                    f"{', '.join(map(str, sorted(unread)))}: a read_committed consumer cannot read to the end"
                 )
     finally:
         consumer.close()
@@ -100,18 +104,18 @@ def _read_committed(bootstrap_servers: str, ends: dict[TopicPartition, int], dea
 
 
 def _take(message: Message, records: list[TopicRecord], unread: dict[int, int]) -> None:
-    """Keep a record, or note that a partition was read to its end; aborted records and markers show in no other way."""
+    """Store a record, or note that a partition was read to its end; aborted records and markers are not returned."""
     error, partition, offset = message.error(), message.partition(), message.offset()
     assert partition is not None
     assert offset is not None
     if error is None:
         records.append(TopicRecord(partition, offset, _text(message.key()), _text(message.value())))
-    elif error.code() != KafkaError._PARTITION_EOF:
+    elif error.code() != _PARTITION_EOF:
         raise KafkaException(error)
     elif offset >= unread.get(partition, 0):
         unread.pop(partition, None)
 
 
 def _text(content: bytes | str | None) -> str | None:
-    """None stays None: a missing key is not an empty one."""
+    """Decode a key or value; None stays None, because a missing key is not an empty one."""
     return content.decode(errors="replace") if isinstance(content, bytes) else content

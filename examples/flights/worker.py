@@ -1,6 +1,6 @@
-"""The process that writes, and dies: `python -m examples.flights.worker JOB`, where JOB is a `Job` as JSON.
+"""The process that writes and is killed: `python -m examples.flights.worker JOB`, where JOB is a `Job` as JSON.
 
-It reports on standard output, one JSON object per line. A killed worker says no goodbye.
+It reports on standard output, one JSON object per line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WritingMethod(Protocol):
 
 
 class Executioner:
-    """A pause hook that kills this process at the place that was sentenced, at once and without any clean-up."""
+    """A pause hook that kills this process at a given pause point, without any clean-up."""
 
     def __init__(self, kill: Kill | None) -> None:
         self._kill = kill
@@ -40,17 +40,17 @@ class Executioner:
         self._records_sent = 0
 
     def enter(self, group: list[Event]) -> None:
-        """The next transaction writes `group`."""
+        """Note that the next transaction writes `group`."""
         self._group = group
         self._records_sent = 0
 
     def __call__(self, point: PausePoint) -> None:
         if point is PausePoint.AFTER_SEND:
             self._records_sent += 1
-        if self._kill is not None and self._is_the_place(self._kill, point):
+        if self._kill is not None and self._is_at(self._kill, point):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _is_the_place(self, kill: Kill, point: PausePoint) -> bool:
+    def _is_at(self, kill: Kill, point: PausePoint) -> bool:
         if point is not kill.point:
             return False
         if point in TAKEOVER_POINTS:
@@ -62,7 +62,7 @@ class Executioner:
 
 
 def main(job: Job) -> int:
-    """Run; what the input or the broker is to blame for is said in one line, and a mistake of ours with a traceback."""
+    """Run the job; print errors of input or broker in one line, and let others end in a traceback."""
     try:
         run(job)
     except (ConfigError, InvalidRecordError, KafkaError, RefusedError) as error:
@@ -72,7 +72,7 @@ def main(job: Job) -> int:
 
 
 def run(job: Job) -> None:
-    """Recover, find out from the table where to go on, and write the rest."""
+    """Recover, read from the table where to continue, and write the remaining events."""
     engine = sa.create_engine(job.database_url)
     executioner = Executioner(job.kill)
     method = _make_method(engine, job, executioner)
@@ -87,7 +87,7 @@ def run(job: Job) -> None:
 
 
 def _make_method(engine: sa.Engine, job: Job, pause: PauseHook) -> WritingMethod:
-    """Each worker imports only what its own method needs, because it is started dozens of times."""
+    """Create the method, importing only its own modules, because a worker is started dozens of times."""
     if job.method is Method.NAIVE:
         from examples.flights.naive_write import NaiveMethod
 

@@ -1,4 +1,4 @@
-"""The application as a process that can be killed, with everything that it has started."""
+"""The application as a process that can be killed together with the processes it has started."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Application:
             )
 
     def status(self) -> int | None:
-        """None while it runs."""
+        """Return the exit status, or None while the application runs."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL to the driver and its JVM at once. Python workers notice that their JVM has gone, and end."""
+        """Send SIGKILL to the driver and its JVM at the same time. Python workers end when their JVM is gone."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def last_words(self, lines: int) -> str:
+    def log_tail(self, lines: int) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:]) or "(nothing)"
 
     def __enter__(self) -> Self:

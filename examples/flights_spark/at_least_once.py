@@ -1,7 +1,7 @@
-"""At least once, as it is done today: tasks produce and insert, the driver adds up.
+"""At least once, as it is done today: tasks produce and insert, the driver updates the totals.
 
-Nothing of it is careless: every record is acknowledged and every insert committed before the batch ends. But Spark
-repeats a batch whose end it has not recorded, and nothing here knows what of it was written before.
+It is done carefully: every record is acknowledged and every insert is committed before the batch ends. But Spark
+repeats a batch whose end it has not recorded, and this code cannot know which part of it is already written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLUSH_TIMEOUT_S = 30
 
 
 def write_at_least_once(job: Job) -> partial[None]:
-    """For `foreachBatch`."""
+    """Return the function for `foreachBatch`."""
     return partial(_write, sa.create_engine(job.database_url), job)
 
 
@@ -35,7 +35,7 @@ def _write(engine: sa.Engine, job: Job, flights: DataFrame, batch_id: int) -> No
 
 
 def _write_partition(bootstrap_servers: str, database_url: str, rows: Iterable[Row]) -> None:
-    """In a task, as a Kafka writer and a JDBC writer would."""
+    """Write a partition in a task, as a Kafka writer and a JDBC writer would."""
     flights = list(rows)
     if flights:
         _produce(bootstrap_servers, flights)

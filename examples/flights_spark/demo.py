@@ -1,4 +1,4 @@
-"""A whole run: servers, lives, comparison, plot."""
+"""A complete run: start servers, run applications, compare the results, plot them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spark_sink.store.commit_store import CommitStore
 
 
 def run_demo(options: Options, console: Console) -> Result:
-    """Raises DemoError where it cannot be carried out."""
+    """Run the demo and return its result. Raises DemoError if it cannot be completed."""
     started_s = time.monotonic()
     with contextlib.ExitStack() as resources:
         scratch = resources.enter_context(scratch_directory())
@@ -60,10 +60,10 @@ def run_demo(options: Options, console: Console) -> Result:
 def _through_all_lives(
     job: Job, options: Options, engine: sa.Engine, scratch: Path, console: Console
 ) -> tuple[Tally, dict[Method, list[Sample]]]:
-    began_s = time.monotonic()
+    started_s = time.monotonic()
 
     def seconds() -> float:
-        return time.monotonic() - began_s
+        return time.monotonic() - started_s
 
     store = sa.create_engine(engine.url)
     CommitStore(store).create_tables()

@@ -22,13 +22,13 @@ _ROOT: Final = Path(__file__).parents[2]
 
 
 def main(job: Job) -> None:
-    """Both queries, until everything is written."""
+    """Run both queries until everything is written."""
     os.environ[DATABASE_VARIABLE] = job.database_url
     os.environ["PYSPARK_PYTHON"] = sys.executable
     ensure_java()
     spark = _session(job)
     flights = read_flights(spark, job)
-    # The kills wait for the sink to be at work, so the other query goes first: they meet both.
+    # The kills wait until the sink is writing, so the other query is started first: then they hit both.
     queries = [
         _start(flights, job, Method.AT_LEAST_ONCE, write_at_least_once(job)),
         _start(flights, job, Method.EXACTLY_ONCE, write_exactly_once(job)),
@@ -44,12 +44,12 @@ def _session(job: Job) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # lives are short
-        # Tasks run in other processes, which have to find this package and the database.
+        # Tasks run in other processes, which need the path of this package and the URL of the database.
         "spark.executorEnv.PYTHONPATH": str(_ROOT),
         f"spark.executorEnv.{DATABASE_VARIABLE}": job.database_url,
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
-        "spark.sql.adaptive.enabled": False,  # the plan of kills says how many tasks there are
+        "spark.sql.adaptive.enabled": False,  # the plan sets the number of tasks
     }
     return SparkSession.builder.appName("flights").config(map=settings).getOrCreate()
 

@@ -1,4 +1,4 @@
-"""Exactly once: this is all that an application has to do."""
+"""Exactly once: all that an application has to write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATABASE_VARIABLE = "FLIGHTS_DATABASE_URL"
 
 
 def write_exactly_once(job: Job) -> partial[None]:
-    """For `foreachBatch`: records, rows and totals in one commit."""
+    """Return the function for `foreachBatch`: it writes records, rows and totals in one commit."""
     write = dualwrite_batch(
         {
             "sinkId": SINK_ID,
@@ -39,5 +39,5 @@ def _write(write: Callable[[DataFrame, int], None], tasks: int, flights: DataFra
 
 
 def _add_up(connection: sa.Connection, batch_id: int) -> None:
-    """In the transaction that decides the batch."""
+    """Add the batch to the totals, in the transaction that decides the batch."""
     add_up(connection, TABLES[Method.EXACTLY_ONCE], batch_id)

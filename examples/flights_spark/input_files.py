@@ -1,4 +1,4 @@
-"""The input as Spark's file source finds it: files of JSON lines, in the order of their times."""
+"""Write the input for Spark's file source: files of JSON lines, in the order of their modification times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_MTIME_S: Final = 1_000_000_000
 
 
 def write_input_files(events: Sequence[Event], directory: Path, *, rows_per_file: int) -> int:
-    """Returns how many files were made. Spark reads the oldest first, so their times are set a second apart."""
+    """Write the files and return their number. Spark reads the oldest first, so their times are one second apart."""
     directory.mkdir()
     starts = range(0, len(events), rows_per_file)
     for number, start in enumerate(starts):

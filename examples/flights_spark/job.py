@@ -1,4 +1,4 @@
-"""What the supervisor tells an application: one life, from start to death or to the end of the input."""
+"""The parameters of one life of the application."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SINK_ID = "flights"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The same in every life but for `tasks`, the number of partitions in which Spark writes."""
+    """The parameters; only `tasks`, the number of partitions in which Spark writes, differs between lives."""
 
     database_url: str
     bootstrap_servers: str

@@ -1,7 +1,7 @@
-"""When the application dies, and in how many tasks it writes: a plan drawn from one seed. Pure.
+"""Plan when the application is killed, and in how many tasks it writes, from one seed; pure functions.
 
-Most deaths come at a moment that nobody chose. In the few milliseconds between the decision and Kafka's commit such a
-death hardly ever falls, so for some of them the supervisor waits for exactly that.
+Most kills come at a random moment. A random kill hardly ever falls into the few milliseconds between the decision and
+Kafka's commit, so for some kills the supervisor waits for exactly that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LATEST_S: Final = {Moment.STARTING: 6.0, Moment.RUNNING: 4.0, Moment.DECIDED: 3
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The death of one life: `after_s` seconds after its start (STARTING) or its first new work (the others)."""
+    """The end of one life: `after_s` seconds after its start (STARTING) or after its first new attempt (the others)."""
 
     moment: Moment
     after_s: float
@@ -36,14 +36,14 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One run of the application; without `kill` it ends when everything is written."""
+    """One run of the application; without a `kill` it ends when everything is written."""
 
     tasks: int
     kill: Kill | None
 
 
 def plan_lives(seed: int, kills: int) -> Sequence[Life]:
-    """`kills` lives that are ended, each with another number of tasks than the one before, and one that is not."""
+    """Return `kills` lives that are killed, each with another number of tasks than the one before, and a last one."""
     dice = random.Random(seed)
     moments = [_moment(number) for number in range(kills)]
     dice.shuffle(moments)
@@ -55,7 +55,7 @@ def plan_lives(seed: int, kills: int) -> Sequence[Life]:
 
 
 def _moment(number: int) -> Moment:
-    """Of every six kills two wait for a decision, one does not wait for anything to be written."""
+    """Return the moment of a kill: of every six kills, two wait for a decision, and one hits the start."""
     return (Moment.DECIDED, Moment.RUNNING, Moment.RUNNING, Moment.DECIDED, Moment.RUNNING, Moment.STARTING)[number % 6]
 
 

@@ -1,4 +1,4 @@
-"""One application after the other, each until it dies as planned, the last one until everything is written."""
+"""Run one application after the other: each is killed as planned, the last one writes the rest."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from examples.flights_spark.tally import Tally
 
 _LONGEST_LIFE_S: Final = 300.0
 _LOG_TAIL_LINES: Final = 40
-_GLANCE_S: Final = 0.05
-_STARE_S: Final = 0.0005
-"""Between two looks of who waits for a decision, which Kafka follows within milliseconds."""
+_POLL_S: Final = 0.05
+_DECISION_POLL_S: Final = 0.0005
+"""While waiting for a decision, after which Kafka's commit follows within milliseconds."""
 
 
 def run_lives(
@@ -31,10 +31,10 @@ def run_lives(
     seconds: Callable[[], float],
     on_change: Callable[[Tally], None],
 ) -> Tally:
-    """Write everything through the deaths of `plan`; `seconds` tells how long the run has been going on.
+    """Write everything despite the kills of `plan`; `seconds` returns the time since the start of the run.
 
-    A life that has written everything before its death is the last one. Raises WorkerFailedError for an application
-    that ends in any other way than these two, and where one takes too long.
+    A life that finishes before its kill is the last one. Raises WorkerFailedError if an application ends in any other
+    way, or takes too long.
     """
     tally = Tally()
     for life in plan:
@@ -55,23 +55,23 @@ def run_lives(
 
 
 def _is_time_to_kill(application: Application, kill: Kill | None, watch: StoreWatch, tally: Tally) -> bool:
-    """True when its moment has come; False when the application has ended well before that."""
+    """Wait until the kill is due and return True, or return False if the application finished before."""
     started_s = time.monotonic()
-    lives_on = _Vigil(application, tally, started_s + _LONGEST_LIFE_S)
+    waiting = _Waiting(application, tally, started_s + _LONGEST_LIFE_S)
     if kill is None:
-        return lives_on.until(lambda: False, _GLANCE_S)
+        return waiting.until(lambda: False, _POLL_S)
     if kill.moment is not Moment.STARTING:
         before = watch.newest_work()
-        if not lives_on.until(lambda: watch.newest_work() != before, _GLANCE_S):
+        if not waiting.until(lambda: watch.newest_work() != before, _POLL_S):
             return False
         started_s = time.monotonic()
-    if not lives_on.until(lambda: time.monotonic() >= started_s + kill.after_s, _GLANCE_S):
+    if not waiting.until(lambda: time.monotonic() >= started_s + kill.after_s, _POLL_S):
         return False
-    return kill.moment is not Moment.DECIDED or lives_on.until(watch.is_in_doubt, _STARE_S)
+    return kill.moment is not Moment.DECIDED or waiting.until(watch.is_in_doubt, _DECISION_POLL_S)
 
 
-class _Vigil:
-    """Waits beside an application."""
+class _Waiting:
+    """Waits for conditions while an application runs."""
 
     def __init__(self, application: Application, tally: Tally, deadline_s: float) -> None:
         self._application = application
@@ -79,7 +79,7 @@ class _Vigil:
         self._deadline_s = deadline_s
 
     def until(self, condition: Callable[[], bool], pause_s: float) -> bool:
-        """True when the condition holds; False when the application has ended well before that."""
+        """Wait until the condition holds and return True, or return False if the application finished before."""
         while not condition():
             status = self._application.status()
             if status == 0:
@@ -87,12 +87,12 @@ class _Vigil:
             if status is not None:
                 raise self._failure(f"ended with status {status}")
             if time.monotonic() > self._deadline_s:
-                raise self._failure(f"was not done within {_LONGEST_LIFE_S:g} s")
+                raise self._failure(f"did not finish within {_LONGEST_LIFE_S:g} s")
             time.sleep(pause_s)
         return True
 
     def _failure(self, what: str) -> WorkerFailedError:
         return WorkerFailedError(
             f"life {self._tally.lives} of the application {what}; the end of its log:\n"
-            f"{self._application.last_words(_LOG_TAIL_LINES)}"
+            f"{self._application.log_tail(_LOG_TAIL_LINES)}"
         )

@@ -1,4 +1,4 @@
-"""The two ways to write, and the names of what each writes to."""
+"""The two methods of writing, and their topics."""
 
 from __future__ import annotations
 

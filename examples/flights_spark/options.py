@@ -1,4 +1,4 @@
-"""The command line."""
+"""The options of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEFAULT_PLOT: Final = Path("build/flights-spark.png")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the person wants."""
+    """The options of a run."""
 
     rows: int
     rows_per_batch: int
@@ -25,7 +25,7 @@ class Options:
 
     @classmethod
     def parse(cls, arguments: Sequence[str] | None) -> Options:
-        """From the command line. Exits with status 2 and a sentence where it makes no sense."""
+        """Parse the command line. Exits with status 2 and a message if it is invalid."""
         given = vars(_parser().parse_args(arguments))
         if given["seed"] is None:
             given["seed"] = random.SystemRandom().randrange(1_000_000)
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m examples.flights_spark",
         description="Stream flights through Spark to a Kafka topic, a Postgres table and running totals, kill the "
         "driver again and again, and compare all of them with the input at the end.",
-        epilog="Exit status: 0 the sink wrote everything exactly once; 1 it did not; 2 it could not be carried out.",
+        epilog="Exit status: 0 the sink wrote everything exactly once; 1 it did not; 2 the run could not be completed.",
     )
     add = parser.add_argument
     add("--rows", type=_at_least_1, default=12_000, metavar="N", help="flights (default: %(default)s)")
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how often the driver is killed (default: %(default)s)",
     )
     add("--partitions", type=_at_least_1, default=4, metavar="N", help="of each topic (default: %(default)s)")
-    add("--seed", type=int, metavar="N", help="chooses when it is killed (default: a different one each time; shown)")
+    add("--seed", type=int, metavar="N", help="chooses the kills (default: a random one, which is printed)")
     add("--plot", type=Path, default=_DEFAULT_PLOT, metavar="FILE", help="where the plot goes (default: %(default)s)")
     return parser
 

@@ -1,4 +1,4 @@
-"""Offsets and kills over time, as a PNG."""
+"""Plot offsets and kills over time, as a PNG."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ROWS: Final = "#188038"
 _KILL: Final = "#d93025"
 _TITLES: Final = {
     Method.EXACTLY_ONCE: "This sink: every flight once, in the topic and in the table",
-    Method.AT_LEAST_ONCE: "foreachBatch, a producer and an insert: what a kill interrupts is written again",
+    Method.AT_LEAST_ONCE: "foreachBatch, a producer and an insert: a batch that a kill interrupts is written again",
 }
 
 
 def save_plot(path: Path, samples: Mapping[Method, Sequence[Sample]], tally: Tally, *, rows: int) -> None:
-    """A panel for each method, one above the other on the same axis of time."""
-    from matplotlib.figure import Figure  # takes as long to load as everything else here
+    """Draw a panel for each method, one above the other on the same time axis."""
+    from matplotlib.figure import Figure  # takes as long to import as everything else together
 
     figure = Figure(figsize=(11, 8), layout="constrained")
     panels = figure.subplots(len(samples), 1, sharex=True, sharey=True)

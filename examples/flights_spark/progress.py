@@ -1,4 +1,4 @@
-"""How a run shows that it lives: a line per life."""
+"""The progress of a run: a line per life."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from examples.flights_spark.tally import Tally
 
 
 class LinePerLife:
-    """Says of each life in how many tasks it writes, and how it ended."""
+    """Prints for each life the number of its tasks, and how it ended."""
 
     def __init__(self, console: Console, kills: int) -> None:
         self._console = console
         self._kills = kills
-        self._said_kills = 0
+        self._printed_kills = 0
 
     def __call__(self, tally: Tally) -> None:
-        if tally.kills == self._said_kills:
-            self._say(f"life {tally.lives}: Spark writes in {_tasks(tally.tasks[-1])} a batch")
+        if tally.kills == self._printed_kills:
+            self._print(f"life {tally.lives}: Spark writes in {_tasks(tally.tasks[-1])} a batch")
             return
-        self._said_kills = tally.kills
+        self._printed_kills = tally.kills
         second, moment = tally.killed[-1]
-        self._say(f"  killed after {second:.1f} s, {moment} ({tally.kills} of {self._kills})")
+        self._print(f"  killed after {second:.1f} s, {moment} ({tally.kills} of {self._kills})")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, highlight=False)
 
 

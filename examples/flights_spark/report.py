@@ -1,4 +1,4 @@
-"""The table at the end, for a person."""
+"""The report at the end of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_APPLICABLE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run, after all its deaths."""
+    """The result of a run, after all its kills."""
 
     tally: Tally
     verdicts: Mapping[Method, Verdict]
@@ -29,7 +29,7 @@ class Result:
 
 
 def print_report(console: Console, result: Result, options: Options) -> None:
-    """Print what happened, and what it means."""
+    """Print what happened and what it means."""
     console.print()
     console.print(_table(result, options.rows))
     for method, verdict in result.verdicts.items():
@@ -38,7 +38,7 @@ def print_report(console: Console, result: Result, options: Options) -> None:
     if result.tally.kills:
         console.print(_moments(result.tally), highlight=False)
     console.print(
-        f"The same plan again: --seed {options.seed}. Offsets and kills over time: {options.plot}", highlight=False
+        f"To repeat the same plan: --seed {options.seed}. Plot of offsets and kills: {options.plot}", highlight=False
     )
 
 

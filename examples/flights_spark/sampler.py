@@ -1,4 +1,4 @@
-"""Offsets and rows over time, for the plot."""
+"""Sample offsets and rows over time, for the plot."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at what a method has written; offsets are sums over the partitions of its topic."""
+    """What a method had written at one moment; offsets are sums over the partitions of its topic."""
 
     second: float
     end_offset: int
-    """Of the log, with everything that was aborted or is still open, and with markers."""
+    """The end of the log, including aborted and open transactions, and markers."""
     stable_offset: int
-    """The last stable offset: how far a read_committed consumer gets."""
+    """The last stable offset, up to which a read_committed consumer can read."""
     rows: int
 
 
 class Sampler:
-    """Looks again and again, in a thread of its own, until it is left."""
+    """Takes samples in a thread of its own until the `with` block ends."""
 
     def __init__(
         self, bootstrap_servers: str, engine: sa.Engine, *, partitions: int, seconds: Callable[[], float]
@@ -57,7 +57,7 @@ class Sampler:
             try:
                 stable, end = self._offset(method, "read_committed"), self._offset(method, "read_uncommitted")
             except KafkaException:
-                continue  # a plot with a gap is still a plot
+                continue  # a missing sample only leaves a gap in the plot
             samples.append(Sample(self._seconds(), end, stable, count_rows(connection, method)))
 
     def _offset(self, method: Method, isolation_level: str) -> int:
@@ -79,7 +79,7 @@ class Sampler:
 
 
 def last(samples: Sequence[Sample]) -> Sample:
-    """What there was at the end; nothing where nobody looked."""
+    """Return the last sample, or an empty one if there is none."""
     return samples[-1] if samples else Sample(0.0, 0, 0, 0)
 
 

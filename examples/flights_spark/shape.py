@@ -1,4 +1,4 @@
-"""What both queries do with the flights before they write them: the same columns, in the same tasks."""
+"""The transformations that both queries apply before they write: the same columns, in the same tasks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from examples.flights_spark.job import Job
 
 
 def read_flights(spark: SparkSession, job: Job) -> DataFrame:
-    """The stream: a file of the input per batch."""
+    """Return the input as a stream, with one file per batch."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(job.input_directory)
 
 
 def shaped(flights: DataFrame, batch_id: int, tasks: int) -> DataFrame:
-    """Columns of the table and of Kafka. A task has all flights of a plane, in their order, so that theirs is kept."""
+    """Return the columns for table and topic. All flights of a plane are in one task, in order, so order is kept."""
     return (
         flights.withColumn("batch", f.lit(batch_id).cast("bigint"))
         .withColumn("carrier", f.get_json_object("event", "$.data.carrier"))

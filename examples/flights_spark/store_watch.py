@@ -1,4 +1,4 @@
-"""What the commit store says while an application runs, and what a dead one has left in it."""
+"""Read the commit store while an application runs, and after it was killed."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _UNDECIDED: Final = sa.text(
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Batches that a death has left: decided ones will be rolled forward, undecided ones back."""
+    """The open batches that a killed application left: decided ones will be rolled forward, undecided ones back."""
 
     decided: int
     undecided: int
 
 
 class StoreWatch:
-    """One connection that reads outside of any transaction, for questions that are asked every millisecond."""
+    """Reads the store outside of any transaction, on one connection, fast enough for polling every millisecond."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
     def newest_work(self) -> tuple[object, ...]:
-        """Something that changes with every attempt of a task."""
+        """Return a value that changes with every attempt of a task."""
         return tuple(self._connection.execute(_NEWEST_WORK, {"sink": SINK_ID}).one())
 
     def is_in_doubt(self) -> bool:
-        """Whether a batch is decided and Kafka does not know all of it."""
+        """Return whether a batch is decided and not all of its transactions are committed in Kafka."""
         return bool(self._connection.scalar(_IN_DOUBT, {"sink": SINK_ID}))
 
     def left(self) -> Left:

@@ -1,4 +1,4 @@
-"""The tables: a row per flight and a total per carrier, once for each way to write."""
+"""The tables of each method: a row per flight, and a total per carrier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METADATA: Final = sa.MetaData()
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Where one method writes."""
+    """The tables of one method."""
 
     flights: sa.Table
     totals: sa.Table
@@ -45,7 +45,7 @@ def _tables(suffix: str, *, unique: bool) -> Tables:
 
 TABLES: Final[Mapping[Method, Tables]] = {
     Method.EXACTLY_ONCE: _tables("", unique=True),
-    # With a primary key it would stop at the first repetition instead of showing it.
+    # With a primary key, it would stop at the first duplicate instead of showing it.
     Method.AT_LEAST_ONCE: _tables("_at_least_once", unique=False),
 }
 COLUMNS: Final = ("number", "batch", "tailnum", "carrier", "distance", "event")
@@ -62,14 +62,14 @@ class FlightRow:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What one carrier has flown."""
+    """The flights and the distance of one carrier."""
 
     flights: int
     distance: int
 
 
 def add_up(connection: sa.Connection, tables: Tables, batch_id: int) -> None:
-    """Add the rows of this batch to the totals: right if it is done once, and wrong if it is done twice."""
+    """Add the rows of this batch to the totals, which is correct only if it is done exactly once."""
     flights, totals = tables.flights, tables.totals
     of_batch = (
         sa.select(flights.c.carrier, sa.func.count(), sa.func.sum(flights.c.distance))
@@ -93,7 +93,7 @@ def count_rows(connection: sa.Connection, method: Method) -> int:
 
 
 def read_rows(connection: sa.Connection, method: Method) -> Sequence[FlightRow]:
-    """Every row, in the order of the input."""
+    """Return every row, in the order of the input."""
     table = TABLES[method].flights
     query = sa.select(table.c.number, table.c.tailnum, table.c.event).order_by(table.c.number)
     return [FlightRow(*row) for row in connection.execute(query)]

@@ -1,4 +1,4 @@
-"""What has happened so far, counted. No I/O."""
+"""The counts of a run; no I/O."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from examples.flights_spark.kill_plan import Moment
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of one run, and the moments that the plot shows."""
+    """The counts of one run, and the kills that the plot shows."""
 
     lives: int = 0
     tasks: list[int] = field(default_factory=list)
-    """In how many tasks each life has written."""
+    """The number of tasks of each life."""
     killed: list[tuple[float, Moment]] = field(default_factory=list)
-    """When, in seconds since the start of the run, and in what moment."""
+    """Each kill: seconds since the start of the run, and its moment."""
     rolled_forward: int = 0
-    """Batches that a death left decided, so that the next life completed them."""
+    """Batches that a kill left decided; the next life completed them."""
     rolled_back: int = 0
-    """Batches that a death left undecided, so that the next life undid them and wrote them anew."""
+    """Batches that a kill left undecided; the next life aborted them and wrote them again."""
 
     @property
     def kills(self) -> int:

@@ -1,4 +1,4 @@
-"""Do input, topic, table and totals tell the same story? Pure: what was read in, every disagreement out."""
+"""Compare input, topic, table and totals, and list every divergence; pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.flights_spark.tables import FlightRow, Total
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Every disagreement, by kind; all empty where everything was written exactly once."""
+    """Every divergence, by kind; all empty if everything was written exactly once."""
 
     rows: int
     records: int
@@ -26,7 +26,7 @@ class Verdict:
         return sum(map(len, self.kinds.values()))
 
     def examples(self, count: int) -> list[str]:
-        """The first few disagreements, as sentences."""
+        """Return the first few divergences, as sentences."""
         return [divergence.what for divergence in chain(*self.kinds.values())][:count]
 
 
@@ -68,7 +68,7 @@ def _rows_that_differ(events: Sequence[Event], rows: Iterable[FlightRow]) -> Ite
     for row in rows:
         event = events[row.number] if 0 <= row.number < len(events) else None
         if event is None or (event.key, event.value) != (row.tailnum, row.event):
-            yield Divergence(row.number, f"the row of flight {row.number} is not what the input says")
+            yield Divergence(row.number, f"the row of flight {row.number} differs from the input")
 
 
 def _wrong_totals(events: Iterable[Event], totals: Mapping[str, Total]) -> Iterable[Divergence]:
@@ -76,11 +76,11 @@ def _wrong_totals(events: Iterable[Event], totals: Mapping[str, Total]) -> Itera
     for carrier in sorted(expected.keys() | totals.keys()):
         right, found = expected.get(carrier), totals.get(carrier)
         if right != found:
-            yield Divergence(None, f"the totals of {carrier} are {found}, and should be {right}")
+            yield Divergence(None, f"the totals of {carrier} are {found} but should be {right}")
 
 
 def expected_totals(events: Iterable[Event]) -> dict[str, Total]:
-    """What the input adds up to."""
+    """Return the totals of the input."""
     totals: dict[str, Total] = {}
     for event in events:
         flight = json.loads(event.value)["data"]

@@ -1,6 +1,6 @@
-"""A service that moves each order to one of two topics, exactly once: consume, decide, produce in one transaction.
+"""A service that moves each order to one of two topics, exactly once: consume and produce in one transaction.
 
-KAFKA_BOOTSTRAP_SERVERS=... python transfers.py      moves what is there, and ends
+KAFKA_BOOTSTRAP_SERVERS=... python transfers.py      moves all available orders, then exits
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GROUP = "transfers"
 
 
 def move_all(servers: str) -> int:
-    """Move every order that nobody has moved yet; how many they were."""
+    """Move every order that has not been moved yet, and return their number."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": TRANSACTIONAL_ID})
     consumer = Consumer(
         {
@@ -29,7 +29,7 @@ def move_all(servers: str) -> int:
         }
     )
     try:
-        producer.init_transactions()  # fences whoever was killed, and ends what it left open
+        producer.init_transactions()  # fences a killed predecessor, and aborts the transaction it left open
         consumer.subscribe([ORDERS])
         return _move_on(producer, consumer)
     finally:
@@ -42,7 +42,7 @@ def _move_on(producer: Producer, consumer: Consumer) -> int:
         if message is not None:
             _move(producer, consumer, message)
             moved += 1
-    if message.error().code() != KafkaError._PARTITION_EOF:
+    if message.error().code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - confluent-kafka's public constant
         raise KafkaException(message.error())
     return moved
 

@@ -1,6 +1,6 @@
-"""Columns as Spark's own Kafka sink names them, as tables that `Producer.send_batch()` takes: one per topic.
+"""Check the Kafka columns, which have the names of Spark's own Kafka sink, and split rows by topic for `send_batch()`.
 
-Nothing is done per row in Python: Arrow's kernels part the rows by topic, and the producer encodes whole columns.
+No Python code runs per row: Arrow's kernels split the rows by topic, and the producer encodes whole columns.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from spark_sink.errors import SinkOptionError
 from spark_sink.options import SinkOptions
 
 KAFKA_COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
-"""What goes to Kafka. Other columns do not, as with Spark's own sink; they are there for a table."""
+"""The columns that are sent to Kafka. As in Spark's own sink, other columns are not; a table may use them."""
 
 _SENT: Final = ("key", "value", "headers", "partition")
 _LEGAL_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class TopicRows(NamedTuple):
-    """Rows of one topic in their order, as `send_batch()` takes them."""
+    """Rows of one topic, in order, in the form that `send_batch()` requires."""
 
     topic: str
     rows: pa.RecordBatch
     bytes: int
-    """Of keys and values."""
+    """The size of keys and values."""
 
 
 # ---- the schema -------------------------------------------------------------------------------------------------
 
 
 def check_schema(schema: pa.Schema, options: SinkOptions) -> None:
-    """SinkOptionError unless rows of this schema can be sent. Before any transaction exists."""
+    """Raise SinkOptionError unless rows of this schema can be sent. Called before any transaction exists."""
     for name in KAFKA_COLUMNS:
         if schema.names.count(name) > 1:
-            raise SinkOptionError(f"the column {name} is there {schema.names.count(name)} times; select it once")
+            raise SinkOptionError(f"there are {schema.names.count(name)} columns {name}; select only one")
     if "value" not in schema.names:
         raise SinkOptionError(
-            f"the column value is missing: the columns are {', '.join(schema.names) or 'none'}. A record's value is "
-            "the column value, of type string or binary; to_json(struct(...)) makes one of others"
+            f"the column value is missing: the columns are {', '.join(schema.names) or 'none'}. A record's value comes "
+            "from the column value, of type string or binary; to_json(struct(...)) makes one from other columns"
         )
     if options.topic is not None and _LEGAL_TOPIC.fullmatch(options.topic) is None:
         raise SinkOptionError(
-            f"the option topic is {options.topic!r}: Kafka takes 1 to 249 letters, digits, '.', '_' and '-' (ASCII)"
+            f"the option topic is {options.topic!r}: Kafka allows 1 to 249 letters, digits, '.', '_' and '-' (ASCII)"
         )
     if options.topic is None and "topic" not in schema.names:
         raise SinkOptionError(
-            "no topic is named anywhere: set the option topic, or give each row one in a column topic, of type string"
+            "no topic is given: set the option topic, or give each row one in a column topic, of type string"
         )
     if options.include_headers and "headers" not in schema.names:
-        raise SinkOptionError("includeHeaders is true, and there is no column headers")
+        raise SinkOptionError("includeHeaders is true, but there is no column headers")
     for name, (is_right, wanted) in _TYPES.items():
         if name in schema.names and not is_right(schema.field(name).type):
             raise SinkOptionError(f"the column {name} is of type {schema.field(name).type}, not {wanted}")
@@ -88,7 +88,7 @@ def _is_partition(kind: pa.DataType) -> bool:
 
 _TYPES: Final[dict[str, tuple[Callable[[pa.DataType], bool], str]]] = {
     "key": (_is_text_or_bytes, "string or binary: cast it"),
-    "value": (_is_text_or_bytes, "string or binary: cast it, or make it one with to_json(struct(...))"),
+    "value": (_is_text_or_bytes, "string or binary: cast it, or convert it with to_json(struct(...))"),
     "headers": (_is_headers, "array<struct<key: string, value: binary>>"),
     "topic": (lambda kind: _is_text(kind), "string"),
     "partition": (_is_partition, "int"),
@@ -99,9 +99,9 @@ _TYPES: Final[dict[str, tuple[Callable[[pa.DataType], bool], str]]] = {
 
 
 def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[TopicRows]:
-    """The rows of each topic; `topic` is the option, which goes before a column, as with Spark's own sink.
+    """Yield the rows of each topic. `topic` is the option; it overrides the column, as in Spark's own sink.
 
-    Raises InvalidRecordError for a row without a topic; none of the rows was given out then.
+    Raises InvalidRecordError for a row without a topic; then no row was yielded.
     """
     sent = rows.select([name for name in _SENT if name in rows.schema.names])
     if topic is not None:

@@ -1,27 +1,31 @@
-"""The statuses of an attempt, as one literal table.
+"""The states of an attempt, as one literal table, and the states of its Kafka transaction that follow from them.
 
 An attempt is one try of one task to write its partition under a leased transactional id. `CHANGES` says which event
-leads from which status to which; nothing else changes a status, and a pair that is not in the table does not happen.
-The store asks `before` and `after` for every UPDATE it sends, and counts the rows.
+leads from which status to which. Nothing else changes a status, and a pair that is not in the table does not happen:
+the store takes the statuses for every UPDATE from `before` and `after`, and counts the rows that the UPDATE changed.
 
-Two rules follow from it: a Kafka transaction is committed only while its attempt is COMMITTING, and aborted by somebody
-else only while its attempt is ABORTING. Both statuses are final decisions, so whoever finds one may act upon it.
+Two rules follow. A Kafka transaction is committed only while its attempt is COMMITTING, and aborted by any process but
+its own task only while its attempt is ABORTING. Both statuses are final decisions, so any process that reads one may
+act upon it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
+from dataclasses import dataclass
+from enum import Enum, StrEnum
 from typing import Final
+
+from dualwrite.prepared_state import PreparedTxnState
 
 
 class AttemptStatus(StrEnum):
-    """Where an attempt stands. In the database by these values."""
+    """The status of an attempt; the values are what the database stores."""
 
     OPEN = "OPEN"
     """It has leased a transactional id, and may be writing."""
     PREPARED = "PREPARED"
-    """Its records are stored and its Kafka transaction can be committed by anybody; not decided."""
+    """Its records are stored and any process can commit its Kafka transaction; not decided."""
     COMMITTING = "COMMITTING"
     """Decided: its Kafka transaction is to be committed."""
     COMMITTED = "COMMITTED"
@@ -29,11 +33,11 @@ class AttemptStatus(StrEnum):
     """Condemned: its Kafka transaction is to be aborted."""
     ABORTED = "ABORTED"
     LOST = "LOST"
-    """It was decided, and the broker had dropped its transaction."""
+    """It was decided, but the broker had already dropped its transaction."""
 
 
 class AttemptEvent(StrEnum):
-    """What happens to an attempt; the values are for sentences."""
+    """An event that changes the status of an attempt; the values are for sentences."""
 
     PREPARE = "its task has prepared the Kafka transaction"
     CHOOSE = "its batch was decided, and it is one of the winners"
@@ -57,18 +61,71 @@ CHANGES: Final[Mapping[tuple[AttemptStatus, AttemptEvent], AttemptStatus]] = {
 }
 
 TERMINAL: Final = frozenset(set(AttemptStatus) - {status for status, _ in CHANGES})
-"""From here nothing leads on; the transactional id is free again."""
+"""The statuses that no event changes; the transactional id is free again."""
 
 LIVE: Final = frozenset(set(AttemptStatus) - TERMINAL)
-"""The transactional id is leased."""
+"""The statuses in which the attempt still leases its transactional id."""
 
 
 def before(event: AttemptEvent) -> tuple[AttemptStatus, ...]:
-    """The statuses in which `event` may happen."""
+    """Return the statuses in which `event` may happen."""
     return tuple(status for status, cause in CHANGES if cause is event)
 
 
 def after(event: AttemptEvent) -> AttemptStatus:
-    """The one status that `event` leads to."""
+    """Return the one status that `event` leads to."""
     (status,) = {status for (_, cause), status in CHANGES.items() if cause is event}
     return status
+
+
+# ---- completing the transaction -----------------------------------------------------------------------------------
+
+
+class Verdict(Enum):
+    """Whether the store wants the transaction of an attempt committed or aborted."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An attempt whose transaction has to be completed."""
+
+    attempt_id: str
+    transactional_id: str
+    verdict: Verdict
+    prepared_state: PreparedTxnState
+    """Empty unless the transaction was prepared."""
+
+
+class Ending(Enum):
+    """The result of completing the transaction of a claim."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    LOST = "the broker had aborted a transaction that was decided"
+    LEFT = "another process has completed it, or is about to"
+    FAILED = "not completed; has to be repeated"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The ending of one claim; LOST and FAILED have an `error` with the facts."""
+
+    ending: Ending
+    error: Exception | None = None
+
+
+VERDICTS: Final[Mapping[AttemptStatus, Verdict]] = {
+    AttemptStatus.COMMITTING: Verdict.COMMIT,
+    AttemptStatus.ABORTING: Verdict.ABORT,
+}
+"""The decided statuses, with what each demands of Kafka."""
+
+EVENTS: Final[Mapping[Ending, AttemptEvent]] = {
+    Ending.COMMITTED: AttemptEvent.COMMIT,
+    Ending.ABORTED: AttemptEvent.ABORT,
+    Ending.LOST: AttemptEvent.LOSE,
+}
+"""The endings that change a status, with the event that the store records."""

@@ -1,4 +1,6 @@
-"""What the driver does: plan a batch, decide it, tell Kafka, and recover what a crash left.
+"""The driver's side of a batch: plan it, decide it, complete its Kafka transactions, and recover after a crash.
+
+May import `attempt/`, `store/` and the modules at the top.
 
 Open first: `protocol.py`.
 """

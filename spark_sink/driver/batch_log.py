@@ -1,4 +1,4 @@
-"""What the log says about batches: one line for each, and a warning when they have many transactions."""
+"""The log lines about batches: one for each, and a warning if a batch has many transactions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 MANY_TRANSACTIONS: Final = 50
-"""Transactions of one batch from which on the time to end them all shows."""
+"""The number of transactions of one batch above which the time to complete them becomes noticeable."""
 
 _warned_of: set[str] = set()
 
 
-def speak_in_worker() -> None:
-    """Let this worker process of Spark's say what it does: nobody configures logging there, so INFO would be lost.
+def configure_worker_logging() -> None:
+    """Make the log of this Spark worker process visible: logging is not configured there, so INFO would be lost.
 
-    What it writes to stderr appears in the log of the driver or executor. Where `spark.sql.pyspark.worker.logging`
-    captures a worker's log, Spark has put a handler there, and it is used.
+    What the process writes to stderr appears in the log of the driver or executor. If
+    `spark.sql.pyspark.worker.logging` captures the log of workers, Spark has added a handler, which is then used.
     """
     if log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
@@ -37,7 +37,7 @@ def speak_in_worker() -> None:
 def log_batch(
     sink_id: str, query_id: str | None, batch_id: int, results: Sequence[TaskResult], summary: CommitSummary
 ) -> None:
-    """The line of a batch that was committed."""
+    """Log the line of a batch that was committed."""
     skipped = bool(results) and all(result.outcome is TaskOutcome.SKIPPED for result in results)
     prepared = [result for result in results if result.outcome is TaskOutcome.PREPARED]
     log.info(
@@ -64,8 +64,8 @@ def _warn_of_many(sink_id: str, transactions: int) -> None:
         return
     _warned_of.add(sink_id)
     log.warning(
-        "sink %s: this batch had %d Kafka transactions, one for each partition with rows. Up to %d are quick to end; "
-        "df.coalesce(n) before writeStream makes fewer of them",
+        "sink %s: this batch had %d Kafka transactions, one for each partition with rows. Up to %d are completed fast; "
+        "df.coalesce(n) before writeStream reduces their number",
         sink_id,
         transactions,
         MANY_TRANSACTIONS,

@@ -1,8 +1,8 @@
-"""What a query's checkpoint says about the query: its id, and which input a batch has.
+"""Read a query's checkpoint: the id of the query, and a digest of the input of a batch.
 
-Spark hands neither to a sink's planner and committer, but it hands over `checkpointLocation`, and they run beside the
-driver, which writes there. Whoever cannot read it goes without: the query's id is then learned from the tasks, and a
-restored older checkpoint is not found out.
+Spark gives neither to the planner and the committer of a sink, but it does give them `checkpointLocation`, and they run
+beside the driver, which writes there. A sink that cannot read the checkpoint works without it: it then takes the id of
+the query from the tasks, and does not detect that an older checkpoint was restored.
 """
 
 from __future__ import annotations
@@ -15,46 +15,52 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from spark_sink.errors import SinkOptionError
+
 _log = logging.getLogger("spark_sink")
 
 
 class Checkpoint:
-    """A checkpoint directory: a local path, or a URL of a file system that fsspec knows, where that is installed."""
+    """A checkpoint directory: a local path, or the URL of a file system that fsspec supports, if it is installed."""
 
     def __init__(self, location: str | None) -> None:
         self._location = location
 
     def query_id(self) -> str | None:
-        """The id that the query keeps over restarts; None where the checkpoint cannot be read."""
+        """Return the id that the query keeps across restarts; None if the checkpoint cannot be read."""
         content = self._read("metadata")
         if content is None:
             return None
         try:
             return str(json.loads(content)["id"])
         except (ValueError, LookupError, TypeError):
-            _log.warning("%s/metadata is not what Spark writes there; the query id is taken from tasks", self._location)
+            _log.warning(
+                "%s/metadata does not have the content that Spark writes; the query id is taken from the tasks",
+                self._location,
+            )
             return None
 
     def offsets_digest(self, batch_id: int) -> str | None:
-        """A digest of what Spark noted about the input of a batch before it began; None where that cannot be read.
+        """Return a digest of what Spark recorded about the input of a batch before it began.
 
-        It is taken of the whole entry, with the time in it: sources such as files write nothing but a counter, which
-        says the same of other input. Spark writes the entry once, and a replay reads it.
+        None if the checkpoint cannot be read. The digest covers the whole entry with its timestamp, because sources
+        such as files record only a counter, which is the same for other input. Spark writes the entry once, and a
+        replay reads it.
         """
         content = self._read(f"offsets/{batch_id}")
         return None if content is None else hashlib.sha256(content).hexdigest()
 
     def is_inside_batch(self) -> bool | None:
-        """Whether a batch is noted and not finished, as one is from before its plan until after its commit.
+        """Return whether a batch is recorded and not finished, as it is from before its plan until after its commit.
 
-        None where the checkpoint cannot be read.
+        None if the checkpoint cannot be read.
         """
         if self._read("metadata") is None:
             return None
         return max(self._entries("offsets"), default=-1) > max(self._entries("commits"), default=-1)
 
     def _entries(self, log: str) -> list[int]:
-        """The batches that one of Spark's logs has an entry of."""
+        """Return the batches that one of Spark's logs has an entry for."""
         try:
             names = _names(f"{self._root}/{log}")
         except Exception as error:
@@ -67,13 +73,27 @@ class Checkpoint:
             return None
         try:
             return _content(f"{self._root}/{name}")
-        except Exception as error:  # whatever a file system of fsspec's raises: the checkpoint is a help, not a need
+        except Exception as error:  # any error of an fsspec file system: the sink can do without the checkpoint
             _log.info("%s of the checkpoint cannot be read here: %s", name, error)
             return None
 
     @property
     def _root(self) -> str:
         return (self._location or "").rstrip("/")
+
+
+def check_trigger(checkpoint: Checkpoint) -> None:
+    """Raise SinkOptionError for a trigger that does not run micro-batches, if the checkpoint shows it.
+
+    With the continuous trigger, Spark silently drops the rows of sinks in Python: the code that would write them
+    returns an exception instead of raising it. A micro-batch is recorded in the checkpoint before it is planned; epochs
+    of the continuous and the real-time trigger are recorded afterwards.
+    """
+    if checkpoint.is_inside_batch() is False:
+        raise SinkOptionError(
+            "this sink does not support the continuous and the real-time trigger: Spark gives no sink in Python their "
+            "rows, or does not record an epoch before it runs; nothing was written. Use a trigger of micro-batches"
+        )
 
 
 def _content(location: str) -> bytes:
@@ -99,7 +119,7 @@ def _local_path(location: str) -> Path | None:
 
 
 def _file_system(location: str) -> tuple[Any, str]:
-    """That of fsspec, which forgets what it has seen there before, and the name in it."""
+    """Return the fsspec file system of a URL, with its cache emptied, and the path in it."""
     file_system, name = import_module("fsspec.core").url_to_fs(location)
     file_system.invalidate_cache()
     return file_system, name

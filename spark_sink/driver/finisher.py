@@ -1,7 +1,7 @@
-"""FINISH: Kafka is told what the store has decided, until it has been told everything.
+"""FINISH: complete in Kafka what the store has decided, with retries.
 
-The order is the protocol: first Kafka, then the store. A crash in between ends the same transactions once more, which
-Kafka answers in the same way, because their ids are leased until the store knows.
+The order matters: first Kafka, then the store. After a crash in between, the same transactions are completed again.
+Kafka then responds as it did before, because their transactional ids stay leased until the store has the result.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 
+from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
 from spark_sink.errors import BatchLostError, SinkError
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.sink_kafka import Claim, Ended, Ending, SinkKafka, Verdict
+from spark_sink.sink_kafka import SinkKafka
 from spark_sink.store.commit_store import CommitStore
 
 _FIRST_WAIT_S: Final = 0.1
@@ -22,26 +23,33 @@ _LONGEST_WAIT_S: Final = 5.0
 
 
 def waits_s(retries: int) -> Iterator[float]:
-    """How long to wait before each of so many tries after the first one."""
+    """Yield the time to wait before each retry."""
     for number in range(retries):
         yield min(_FIRST_WAIT_S * 2**number, _LONGEST_WAIT_S)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What FINISH did."""
+    """The result of FINISH."""
 
     committed: int
     aborted: int
     unfinished: int
-    """Claims that nobody had to wait for, and that are left to the next plan."""
+    """Claims without a required verdict that could not be completed; the next plan completes them."""
 
 
 class Finisher:
     """FINISH for one sink."""
 
     def __init__(
-        self, sink_id: str, store: CommitStore, kafka: SinkKafka, *, retries: int, pause: Pause, sleep: _Sleep
+        self,
+        sink_id: str,
+        store: CommitStore,
+        kafka: SinkKafka,
+        *,
+        retries: int,
+        pause: Pause,
+        sleep: Callable[[float], None],
     ) -> None:
         self._sink_id = sink_id
         self._store = store
@@ -53,9 +61,10 @@ class Finisher:
     def finish(
         self, claims: Sequence[Claim] | None, verdicts: Collection[Verdict], *, required: Collection[Verdict]
     ) -> Tally:
-        """End `claims` (None: what the store says), and what is left with these verdicts, in several tries.
+        """Complete `claims` (None: those in the store), then retry what is left in the store with these verdicts.
 
-        Raises BatchLostError, and SinkError where one with a required verdict is left; what was ended stays so.
+        Raises BatchLostError, and SinkError if a claim with a required verdict is left after the last retry. What was
+        completed stays completed.
         """
         waits = waits_s(self._retries)
         committed = aborted = 0
@@ -75,14 +84,14 @@ class Finisher:
         return Tally(committed, aborted, len(left))
 
     def _try(self, claims: Sequence[Claim]) -> tuple[Mapping[str, Ended], Exception | None]:
-        """What Kafka answered and the store knows, and the first reason why it is not everything."""
+        """Complete the claims once. Return the endings that the store has recorded, and the first failure, if any."""
         wanted = {claim.attempt_id: claim.verdict for claim in claims}
         try:
             ended = self._kafka.end(claims, lambda attempt_ids: self._still_wanted(wanted, attempt_ids))
             self._pause(PausePoint.BEFORE_STATUSES)
             self._store.record(self._sink_id, ended)
         except DBAPIError as error:
-            return {}, error  # what Kafka has ended it ends again
+            return {}, error  # Kafka completes the same transactions again at the next try
         self._raise_lost(claims, ended)
         return ended, next((end.error for end in ended.values() if end.ending is Ending.FAILED), None)
 
@@ -95,13 +104,13 @@ class Finisher:
     def _left(
         self, claims: Sequence[Claim], ended: Mapping[str, Ended], verdicts: Collection[Verdict]
     ) -> Sequence[Claim]:
-        """What is still to be ended: asked only where not everything was."""
+        """Return what still has to be completed; reads the store only if something was left."""
         if len(ended) == len(claims) and all(end.ending in _OVER for end in ended.values()):
             return ()
         try:
             return self._store.claims(self._sink_id, verdicts)
         except DBAPIError:
-            return claims  # who is not wanted any more is found out when they are ended
+            return claims  # the next try drops those that no longer have the same verdict
 
     def _raise_lost(self, claims: Sequence[Claim], ended: Mapping[str, Ended]) -> None:
         for claim in claims:
@@ -109,21 +118,20 @@ class Finisher:
             if end is not None and end.ending is Ending.LOST:
                 raise BatchLostError(
                     f"the sink {self._sink_id!r} had decided to commit {claim.prepared_state} of the transactional id "
-                    f"{claim.transactional_id!r} (attempt {claim.attempt_id}), and Kafka has dropped it: {end.error} "
-                    "The rest of the batch is visible. The sink stands still: write the lost records again by other "
+                    f"{claim.transactional_id!r} (attempt {claim.attempt_id}), but Kafka has dropped it: {end.error} "
+                    "The rest of the batch is visible. The sink is stopped: write the lost records again by other "
                     "means, then call acknowledge_lost (`dualwrite spark acknowledge-lost`)"
                 ) from end.error
 
     def _unfinished(self, left: Sequence[Claim], reason: Exception | None) -> SinkError:
         ids = ", ".join(sorted(claim.transactional_id for claim in left)[:5])
-        why = "another process was ending them at the same time" if reason is None else str(reason)
+        why = "another process was completing them at the same time" if reason is None else str(reason)
         return SinkError(
-            f"{len(left)} Kafka transactions of the sink {self._sink_id!r} could not be ended ({ids}): {why}. What is "
-            "decided stays decided; the next plan, or `dualwrite spark recover`, ends them"
+            f"{len(left)} Kafka transactions of the sink {self._sink_id!r} could not be completed ({ids}): {why}. What "
+            "is decided stays decided; the next plan, or `dualwrite spark recover`, completes them"
         )
 
 
-_Sleep = Callable[[float], None]
 _OVER: Final = frozenset({Ending.COMMITTED, Ending.ABORTED})
 
 

@@ -1,8 +1,8 @@
 """PLAN, WRITE, COMMIT, ABORT and FINISH of a batch, without Spark.
 
-The three processes of a query carry them out: the planner PLAN, a task worker WRITE, the committer COMMIT or ABORT;
-each of PLAN, COMMIT and ABORT ends with FINISH. A process may die between any two statements, and sleep for any time
-between them. What it leaves, the next PLAN puts right.
+The three processes of a query run them: the planner PLAN, a task worker WRITE, the committer COMMIT or ABORT. PLAN,
+COMMIT and ABORT each end with FINISH. A process may die between any two statements, and may be suspended between them
+for any time. The next PLAN cleans up what it leaves.
 """
 
 from __future__ import annotations
@@ -16,53 +16,54 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sqlalchemy.exc import DBAPIError
 
-from spark_sink.attempt.staged_rows import StagedRows
+from spark_sink.attempt.states import Verdict
+from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.finisher import Finisher, waits_s
 from spark_sink.errors import DecisionUnknownError, SinkError
-from spark_sink.handoff import Plan, TaskIdentity, TaskOutcome, TaskResult
+from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.producer_side import ProducerSide
-from spark_sink.sink_kafka import SinkKafka, TaskTransaction, Verdict
+from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
 from spark_sink.store import rules
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.dual_table import DualTableWriter
-from spark_sink.store.rows import Decided, Decision, Lease, Planned
+from spark_sink.store.tables import Decided, Decision, Planned
 from spark_sink.store.transactions import unavailable_means
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
 
+    from spark_sink.store.dual_table import DualTableWriter
+
 _log = logging.getLogger(__name__)
 
 SqlFn = Callable[["sa.Connection", int], object]
-"""What a caller does in the decision's transaction; its second argument is the batch id."""
+"""A function of the caller's that runs in the transaction of the decision; its second argument is the batch id."""
 
 _PRUNE_EVERY: Final = 16
-"""Generations; so that retention costs little, and up to as many batches more than it says are kept."""
+"""Generations between two prunings, so that retention costs little. Up to as many more batches are kept."""
 
 
 @dataclass(frozen=True)
 class CommitSummary:
-    """What COMMIT or FINISH did."""
+    """The result of COMMIT or FINISH."""
 
     decided_anew: bool
-    """False: the decision stood before, or none was asked for."""
+    """False if the decision existed before, and after FINISH alone."""
     records: int
-    """Of the batch; 0 where no decision was asked for."""
+    """Records of the batch; 0 after FINISH alone."""
     committed: int
-    """Kafka transactions that were committed now."""
+    """Kafka transactions that this call committed."""
     aborted: int
-    """Kafka transactions that were aborted now."""
+    """Kafka transactions that this call aborted."""
     unfinished: int
-    """Kafka transactions of losers that could not be aborted yet; the next plan does."""
+    """Kafka transactions of losers that could not be aborted yet; the next plan aborts them."""
     decision_ms: float
     phase_two_ms: float
 
 
 class Sink:
-    """One sink, in one process. Threads take turns."""
+    """One sink in one process. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -73,28 +74,29 @@ class Sink:
         pause: Pause | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`pause` is called at each PausePoint; `sleep` waits between tries, in seconds."""
+        """`pause` is called at each PausePoint; `sleep` waits between retries, in seconds."""
         self._options = options
         self._sink_id = options.sink_id
         self._store = store
         self._kafka = kafka
-        self._pause = pause or _go_on
+        self._pause = pause or _no_pause
         self._sleep = sleep
         self._table = _table_of(options)
+        self._partitions = PartitionWriter(options, store, kafka, self._table, self._pause)
         self._finisher = Finisher(
             options.sink_id, store, kafka, retries=options.commit_retries, pause=self._pause, sleep=sleep
         )
 
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
-        """With the store and the Kafka connections of this process, which are made when they are first needed.
+        """Open the sink with this process's database engine, and with Kafka connections that are made when needed.
 
         Raises SinkOptionError.
         """
-        return cls(options, CommitStore.open(options.store), ProducerSide(options, pause=pause), pause=pause)
+        return cls(options, CommitStore.open(options.store), ProducerSinkKafka(options, pause=pause), pause=pause)
 
     def close(self) -> None:
-        """Let go of Kafka; the database engine is the process's, and stays. Never raises."""
+        """Close the Kafka connections; the database engine belongs to the process and stays open. Never raises."""
         self._kafka.close()
 
     def __enter__(self) -> Self:
@@ -108,12 +110,12 @@ class Sink:
     # ---- PLAN -----------------------------------------------------------------------------------------------
 
     def plan(self, schema: pa.Schema, *, query_id: str | None) -> Plan:
-        """Fence older drivers, end what they left, and give the token for one batch.
+        """Fence older drivers, complete the transactions they left, and return the fencing token for one batch.
 
-        Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError where
-        Kafka could not be brought to end what was left; then the batch has not begun.
+        Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError if a
+        transaction could not be completed in Kafka. Then the batch has not begun.
         """
-        with unavailable_means("The batch has not begun: start the query again when the database is back"):
+        with unavailable_means("The batch has not begun: start the query again when the database is available"):
             planned = self._begin_generation(schema, query_id)
         self._pause(PausePoint.AFTER_GENERATION)
         self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
@@ -133,84 +135,13 @@ class Sink:
     # ---- WRITE ----------------------------------------------------------------------------------------------
 
     def write(self, plan: Plan, task: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write one partition under a transaction of its own, and make it durable that it can be committed.
+        """Write one partition in a transaction of its own, prepare it, and make the prepared state durable.
 
         Raises SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, DualTableError, StoreUnavailableError
-        and Kafka's errors; then this attempt does not become visible, and Spark may try again.
+        and Kafka's errors. Then this attempt does not become visible, and Spark may try again.
         """
         with unavailable_means("This attempt does not become visible, and Spark may try again"):
-            return self._write(plan, task, rows)
-
-    def _write(self, plan: Plan, task: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> TaskResult:
-        policy = self._options.on_new_checkpoint
-        if self._store.is_decided_for(self._sink_id, plan.generation, task, policy):
-            return _without_attempt(TaskOutcome.SKIPPED, plan, task)
-        filled = (batch for batch in rows if batch.num_rows)
-        first = next(filled, None)
-        if first is None:
-            return _without_attempt(TaskOutcome.EMPTY, plan, task)
-        lease = self._store.lease(self._sink_id, plan.generation, task)
-        if lease is None:
-            return _without_attempt(TaskOutcome.SKIPPED, plan, task)
-        self._pause(PausePoint.AFTER_LEASE)
-        return self._write_leased(plan, task, lease, first, filled)
-
-    def _write_leased(
-        self, plan: Plan, task: TaskIdentity, lease: Lease, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]
-    ) -> TaskResult:
-        staged = self._staged_rows(lease, task)
-        transaction = self._kafka.open(lease.transactional_id, lambda: self._still_mine(lease))
-        try:
-            self._pause(PausePoint.AFTER_INIT)
-            self._send(transaction, staged, first)
-            for batch in others:
-                self._send(transaction, staged, batch)
-            self._prepare(transaction, staged, lease)
-        except BaseException:
-            transaction.abort()
-            raise
-        finally:
-            transaction.close()
-        self._pause(PausePoint.AFTER_PREPARED)
-        return TaskResult(
-            outcome=TaskOutcome.PREPARED,
-            generation=plan.generation,
-            query_id=task.query_id,
-            batch_id=task.batch_id,
-            partition_id=task.partition_id,
-            attempt_id=lease.attempt_id,
-            records=transaction.records,
-            bytes=transaction.bytes,
-            staged_rows=0 if staged is None else staged.count,
-        )
-
-    def _staged_rows(self, lease: Lease, task: TaskIdentity) -> StagedRows | None:
-        if self._table is None:
-            return None
-        return StagedRows(self._store, self._table, lease.attempt_id, task.partition_id)
-
-    def _still_mine(self, lease: Lease) -> bool:
-        self._pause(PausePoint.AFTER_TAKE_OVER)
-        mine = self._store.is_open(lease.attempt_id)
-        self._pause(PausePoint.BEFORE_COMPLETION)
-        return mine
-
-    def _send(self, transaction: TaskTransaction, staged: StagedRows | None, batch: pa.RecordBatch) -> None:
-        transaction.write(batch)
-        if staged is not None:
-            staged.add(batch)
-        self._pause(PausePoint.AFTER_SEND)
-
-    def _prepare(self, transaction: TaskTransaction, staged: StagedRows | None, lease: Lease) -> None:
-        state = transaction.prepare()
-        self._pause(PausePoint.AFTER_PREPARE)
-
-        def inside(connection: sa.Connection) -> None:
-            if staged is not None:
-                staged.stage_rest(connection)
-            self._pause(PausePoint.BEFORE_PREPARED)
-
-        self._store.mark_prepared(lease.attempt_id, state, records=transaction.records, inside=inside)
+            return self._partitions.write(plan, task, rows)
 
     # ---- COMMIT ---------------------------------------------------------------------------------------------
 
@@ -225,23 +156,25 @@ class Sink:
     ) -> CommitSummary:
         """Decide the batch, and commit its Kafka transactions.
 
-        `sql_fn(connection, batch_id)` runs in the decision's transaction; once more where a deadlock undid that. Raises
-        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, StoreUnavailableError, SinkError and what
-        `sql_fn` raises, after which nothing is decided; BatchLostError, and SinkError where Kafka did not answer, after
-        which the decision stands and the next plan goes on; DecisionUnknownError, after which the next plan finds out.
+        `sql_fn(connection, batch_id)` runs in the transaction of the decision, and again if a deadlock undid that.
+
+        Raises SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, StoreUnavailableError, SinkError and
+        what `sql_fn` raises; then nothing is decided. Raises BatchLostError, and SinkError if Kafka did not complete a
+        transaction; then the batch is decided and the next plan continues. Raises DecisionUnknownError if only the next
+        plan can find out whether the batch is decided.
         """
         self._pause(PausePoint.COMMIT_START)
         began_s = time.perf_counter()
         decision = rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest)
-        asked = "" if sql_fn is None else " (or another database, which sql_fn asks, if the error is of that one)"
-        with unavailable_means(f"The batch is not decided, and nothing of it is visible{asked}: Spark replays it"):
+        other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
+        with unavailable_means(f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"):
             decided = self._decide(decision, sql_fn)
         decided_s = time.perf_counter()
         self._pause(PausePoint.AFTER_DECISION)
         tally = self._finisher.finish(decided.claims, tuple(Verdict), required=(Verdict.COMMIT,))
         self._pause(PausePoint.AFTER_FINISH)
         ended_s = time.perf_counter()
-        self._forget_old_batches(decision)
+        self._delete_old_batches(decision)
         return CommitSummary(
             decided_anew=decided.anew,
             records=decided.records,
@@ -280,28 +213,28 @@ class Sink:
             ) from unknown
         raise unknown
 
-    def _forget_old_batches(self, decision: Decision) -> None:
+    def _delete_old_batches(self, decision: Decision) -> None:
         if decision.generation is None or decision.generation % _PRUNE_EVERY:
             return
         try:
             self._store.prune(self._sink_id, self._options.retention_batches)
         except DBAPIError:
             _log.warning(
-                "old batches of the sink %s were not forgotten; tried again later", self._sink_id, exc_info=True
+                "old batches of the sink %s could not be deleted; it is tried again later", self._sink_id, exc_info=True
             )
 
     # ---- ABORT, FINISH --------------------------------------------------------------------------------------
 
     def abort(self, results: Sequence[TaskResult], *, query_id: str | None, batch_id: int) -> None:
-        """Give up an undecided batch; of a decided one nothing is touched. Never raises: it would hide the first error.
+        """Give up an undecided batch; leave a decided one alone. Never raises, which would hide the first error.
 
-        Without results it needs the query id to know whose attempts to give up.
+        Without results, the query id is needed to find the attempts of the batch.
         """
         try:
             self._abort(results, query_id or next((result.query_id for result in results), None), batch_id)
         except Exception:
             _log.warning(
-                "batch %s of the sink %s could not be cleaned up; the next plan does",
+                "batch %s of the sink %s could not be cleaned up; the next plan does it",
                 batch_id,
                 self._sink_id,
                 exc_info=True,
@@ -309,7 +242,7 @@ class Sink:
 
     def _abort(self, results: Sequence[TaskResult], query_id: str | None, batch_id: int) -> None:
         if query_id is None:
-            _log.info("batch %s of the sink %s was given up; the next plan cleans up", batch_id, self._sink_id)
+            _log.info("batch %s of the sink %s was given up; the next plan cleans up after it", batch_id, self._sink_id)
             return
         generations: Collection[int | None] = {result.generation for result in results} or {None}
         for generation in generations:
@@ -318,9 +251,9 @@ class Sink:
         self._finisher.finish(None, (Verdict.ABORT,), required=())
 
     def finish(self) -> CommitSummary:
-        """End in Kafka what is decided or condemned. May run at any time, twice, or in two processes at once.
+        """Complete in Kafka what is decided or condemned. May run at any time, twice, or in two processes at once.
 
-        Raises BatchLostError, and SinkError where Kafka could not be brought to it.
+        Raises BatchLostError, and SinkError if Kafka did not complete a transaction.
         """
         began_s = time.perf_counter()
         tally = self._finisher.finish(None, tuple(Verdict), required=tuple(Verdict))
@@ -336,31 +269,23 @@ class Sink:
         )
 
     def is_decided(self, query_id: str, batch_id: int) -> bool:
-        """Whether the batch was decided. Raises CheckpointMismatchError where newer ones are, and it is not known."""
+        """Return whether the batch is decided.
+
+        Raises CheckpointMismatchError if the store no longer has the batch and a newer one is decided.
+        """
         return self._store.is_decided(self._sink_id, query_id, batch_id)
 
 
-def _go_on(point: PausePoint) -> None:
-    """Nobody wants to stop here."""
+def _no_pause(point: PausePoint) -> None:
+    """Continue at once; only tests pause."""
 
 
 def _table_of(options: SinkOptions) -> DualTableWriter | None:
     if options.dual is None:
         return None
+    from spark_sink.store.dual_table import DualTableWriter
+
     store = options.store
     return DualTableWriter(
         options.dual, sink_id=options.sink_id, store_schema=store.schema, create_tables=store.create_tables
-    )
-
-
-def _without_attempt(outcome: TaskOutcome, plan: Plan, task: TaskIdentity) -> TaskResult:
-    return TaskResult(
-        outcome=outcome,
-        generation=plan.generation,
-        query_id=task.query_id,
-        batch_id=task.batch_id,
-        partition_id=task.partition_id,
-        attempt_id=None,
-        records=0,
-        bytes=0,
     )

@@ -1,12 +1,15 @@
-"""`SinkRecovery`: end what a Spark application has left open, without the application.
+"""`SinkRecovery`: complete the transactions that a Spark application has left open, without the application.
 
     recovery = SinkRecovery(CommitStore(engine), completion, admin, sink_ids=["orders"])
     report = recovery.recover()  # or recovery.plan(), which changes nothing
 
-An open transaction holds readers of committed records back until somebody ends it; on a broker with two-phase commit
-for ever. Whoever starts the application again need not do anything: its first plan does this and more. What is done
-about an attempt and why it is safe: `spark_sink.driver.recovery_plan`. How: FINISH of the protocol, which any number of
-processes may carry out at once.
+An open transaction blocks read_committed consumers until it is completed; with two-phase commit no timeout ends it. If
+the application can be started again, recovery is not needed: the first plan does all of this and more.
+
+The store's row decides, as it does for the sink itself: recovery commits COMMITTING attempts and aborts ABORTING ones,
+which any number of processes may do at once, and repeatedly. Ages do not matter for that; they only keep recovery from
+doing the work of a process that is about to do it. An undecided attempt (OPEN, PREPARED) belongs to its application:
+recovery aborts it only if an operator has named the sink as one whose application is gone, and no fact contradicts.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol
 
@@ -23,12 +27,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
-from spark_sink.attempt.states import AttemptStatus
-from spark_sink.driver.recovery_plan import AFTERWARDS, CHANGES, NEEDS_SOMEBODY, Action, Facts, decide
+from spark_sink.attempt.states import AttemptStatus, Claim, Ended, Ending
 from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews
-from spark_sink.sink_kafka import Claim, Ended
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import AttemptRow
+from spark_sink.store.tables import AttemptRow
 
 __all__ = ["Action", "Found", "RecoveryReport", "SinkRecovery"]
 
@@ -37,13 +39,69 @@ _log = logging.getLogger("spark_sink")
 DEFAULT_MIN_AGE_MS: Final = 60_000
 
 
+# ---- what to do: pure ---------------------------------------------------------------------------------------------
+
+
+class Action(StrEnum):
+    """What recovery does about an attempt, or why it does nothing."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    CONDEMN = "condemn"
+    YOUNG = "young"
+    IN_USE = "in-use"
+    UNDECIDED = "undecided"
+    NO_ROW = "no-row"
+    LOST = "lost"
+    FAILED = "failed"
+
+
+CHANGES: Final = frozenset({Action.COMMIT, Action.ABORT, Action.CONDEMN})
+"""The actions that change something."""
+
+NEEDS_OPERATOR: Final = frozenset({Action.UNDECIDED, Action.NO_ROW, Action.LOST, Action.FAILED})
+"""The actions that change nothing and need an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about one live attempt. Ages in milliseconds, by the database's clock."""
+
+    status: AttemptStatus
+    age_ms: int
+    """Time since its row last changed."""
+    quiet_ms: int
+    """Time since any row of its sink last changed."""
+    is_named: bool
+    """Whether an operator has named the sink as one whose application is gone."""
+
+
+def decide(facts: Facts, *, min_age_ms: int) -> Action:
+    """Return what to do about a live attempt."""
+    decided = _BY_ROW.get(facts.status)
+    if decided is not None:
+        return Action.YOUNG if facts.age_ms < min_age_ms else decided
+    if facts.quiet_ms < min_age_ms:
+        return Action.YOUNG
+    return Action.CONDEMN if facts.is_named else Action.UNDECIDED
+
+
+_BY_ROW: Final = {AttemptStatus.COMMITTING: Action.COMMIT, AttemptStatus.ABORTING: Action.ABORT}
+
+AFTERWARDS: Final = {Ending.LEFT: Action.IN_USE, Ending.LOST: Action.LOST, Ending.FAILED: Action.FAILED}
+"""The action to report instead of a change that failed or was not needed."""
+
+
+# ---- recovery -----------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One transaction that recovery met.
+    """One transaction that recovery found.
 
-    `changed`: what `action` names was carried out. `attempt` is None for a transaction without a row. `open` is what
-    the coordinator says of it, None where nothing is open. `age_ms`: since the row changed, or since the transaction
-    began where there is no row.
+    `changed`: recovery has carried out `action`. `attempt` is None for a transaction without a row. `open` is the
+    coordinator's description, None if nothing is open. `age_ms`: time since the row changed, or, without a row, since
+    the transaction began.
     """
 
     sink_id: str
@@ -57,13 +115,13 @@ class Found:
 
     @property
     def is_left(self) -> bool:
-        """Whether somebody has to look, or a later round has to do something."""
-        return self.action in NEEDS_SOMEBODY or (self.action in CHANGES and not self.changed)
+        """Whether an operator or a later round has to act."""
+        return self.action in NEEDS_OPERATOR or (self.action in CHANGES and not self.changed)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What one round met, in `sinks` sinks. `unseen` says what could not be asked."""
+    """The result of one round over `sinks` sinks. `unseen` says what could not be queried."""
 
     found: tuple[Found, ...]
     sinks: int
@@ -76,12 +134,12 @@ class RecoveryReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left and everything was seen."""
+        """Whether nothing is left and everything could be queried."""
         return not self.left and not self.unseen
 
 
 class EndsTransactions(Protocol):
-    """The half of `SinkKafka` that is needed here; `Completion` is one."""
+    """The part of `SinkKafka` that recovery needs; `Completion` implements it."""
 
     def end(
         self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
@@ -90,12 +148,12 @@ class EndsTransactions(Protocol):
 
 
 class SinkRecovery:
-    """Finds what is open of some sinks, or of all in the store, and ends it as the store has decided.
+    """Finds the open transactions of some sinks, or of all in the store, and completes them as the store has decided.
 
-    `condemn`: sinks whose application is gone for certain; what it has left undecided is aborted, unless something has
-    changed in the rows of that sink within `min_age_ms`. Should the application live after all, its batch fails, and it
-    goes on when it is started again: nothing is lost or doubled by it. `min_age_ms` keeps recovery out of the way of
-    who is about to do the same. Not for use by several threads at once.
+    `condemn` names sinks whose application is certainly gone; their undecided attempts are aborted, unless a row of the
+    sink has changed within `min_age_ms`. If the application is running after all, its batch fails and its next start
+    continues; nothing is lost or duplicated. `min_age_ms` keeps recovery out of the way of a process that is about to
+    do the same. Only one thread at a time may use it.
     """
 
     def __init__(
@@ -118,14 +176,14 @@ class SinkRecovery:
         self._views = SinkViews(store, admin, now_ms=lambda: int(clock() * 1000))
 
     def plan(self) -> RecoveryReport:
-        """What `recover()` would do now. Changes nothing, and takes no lock."""
+        """Report what `recover()` would do now. Changes nothing, and takes no lock."""
         return self._round(apply=False)
 
     def recover(self) -> RecoveryReport:
-        """End what can be ended now; what cannot is reported with its error, and keeps nothing else from it.
+        """Complete what can be completed now; report the rest with its error. One failure does not stop the others.
 
-        Raises where nothing can be done: SinkError for a database without a commit store, the database's own errors,
-        and Kafka's.
+        Raises if nothing can be done: SinkError for a database without a commit store, the database's own errors, and
+        Kafka's.
         """
         return self._round(apply=True)
 
@@ -138,7 +196,7 @@ class SinkRecovery:
         failed: Callable[[Exception], None],
         apply: bool = True,
     ) -> None:
-        """Recover (or plan) every `interval_s` seconds until `stopped` is set; what fails is told and repeated."""
+        """Recover (or plan) every `interval_s` seconds until `stopped` is set. Pass failures to `failed`, and retry."""
         while not stopped.is_set():
             try:
                 report = self._round(apply=apply)
@@ -174,7 +232,7 @@ class SinkRecovery:
         return decide(facts, min_age_ms=self._min_age_ms)
 
     def _carried_out(self, view: SinkView, actions: Mapping[str, Action]) -> Mapping[str, Ended]:
-        """What Kafka answered, by attempt id."""
+        """Carry the actions out; return the endings by attempt id."""
         if Action.CONDEMN in actions.values():
             count = self._store.condemn(view.sink_id)
             _log.warning("sink %s: %d undecided attempts were condemned by an operator", view.sink_id, count)
@@ -189,7 +247,7 @@ class SinkRecovery:
 
 
 def _found(view: SinkView, attempt: AttemptRow, action: Action, ended: Ended | None) -> Found:
-    """`ended` is None where nothing was tried."""
+    """Report an attempt; `ended` is None if nothing was tried."""
     actual = action if ended is None else AFTERWARDS.get(ended.ending, action)
     error = attempt.detail if ended is None or ended.error is None else " ".join(str(ended.error).split())
     return Found(

@@ -1,4 +1,4 @@
-"""What store and brokers say of a sink: decisions, live attempts, and the transactions that are open."""
+"""The state of a sink in the store and at the brokers: decisions, live attempts, and open transactions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dualwrite.admin import TransactionAdmin, TransactionDescription
 from dualwrite.errors import IncompleteAnswerError
 from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import AttemptRow, BatchRow, BatchStatus, SinkRow
+from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, SinkRow
 
-AnswerT = TypeVar("AnswerT")
+ResponseT = TypeVar("ResponseT")
 
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _SHOWN_STATUSES: Final = LIVE | {AttemptStatus.LOST}
@@ -24,12 +24,12 @@ _SHOWN_STATUSES: Final = LIVE | {AttemptStatus.LOST}
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that holds back readers of committed records."""
+    """A transaction that blocks read_committed consumers."""
 
     transactional_id: str
     state: str
     pair: str
-    """Producer id and epoch, as a prepared state is written."""
+    """Producer id and epoch, formatted as in a prepared state."""
     age_ms: int
     """By this machine's clock."""
     topic_partitions: tuple[str, ...]
@@ -37,28 +37,28 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class SinkView:
-    """A sink at one moment. Rows are of the store; `row` is None for a sink that the store does not know."""
+    """A sink at one moment. `row` is its row in the store; None if the store does not have the sink."""
 
     sink_id: str
     row: SinkRow | None
     attempts: tuple[AttemptRow, ...]
-    """The live ones, and those that are lost and not acknowledged."""
+    """The live attempts, and those that are lost and not acknowledged."""
     batches: tuple[BatchRow, ...]
-    """All decided ones that the store still has, the newest first."""
+    """All decided batches that the store still has, the newest first."""
     open: Mapping[str, OpenTransaction]
-    """By transactional id; each of them has a live attempt, or had one until a moment ago."""
+    """Open transactions by transactional id; each has a live attempt, or had one a moment ago."""
     orphans: tuple[OpenTransaction, ...]
-    """Open, and no attempt has their id: nothing in this store decides them."""
+    """Open transactions with an id that no attempt has: nothing in this store decides them."""
     now: dt.datetime
-    """By the database's clock."""
+    """The time of the database's clock."""
 
     def age_ms(self, since: dt.datetime) -> int:
-        """How long ago that was, at least 0."""
+        """Return the time since then, at least 0."""
         return max(0, round((self.now - since) / dt.timedelta(milliseconds=1)))
 
     @property
     def quiet_ms(self) -> int:
-        """How long nothing has changed in the rows of this sink."""
+        """The time since any row of this sink last changed."""
         changes = [attempt.updated_at for attempt in self.attempts]
         changes += [batch.done_at or batch.decided_at for batch in self.batches[:1]]
         changes += [self.row.updated_at] if self.row is not None else []
@@ -66,7 +66,7 @@ class SinkView:
 
 
 class SinkViews:
-    """Looks at sinks. `unseen` collects sentences about brokers that could not be asked."""
+    """Reads the state of sinks. `unseen` collects sentences about brokers that could not be queried."""
 
     def __init__(self, store: CommitStore, admin: TransactionAdmin, *, now_ms: Callable[[], int]) -> None:
         self._store = store
@@ -74,14 +74,14 @@ class SinkViews:
         self._now_ms = now_ms
 
     def all_ids(self) -> list[str]:
-        """Every sink of the store."""
+        """Return the ids of all sinks in the store."""
         return [row.sink_id for row in self._store.sinks()]
 
     def look(self, sink_ids: Iterable[str], unseen: list[str]) -> list[SinkView]:
-        """One view of each. Raises what database and brokers raise, KafkaTimeoutError for one.
+        """Return a view of each sink. Raises the errors of the database and of Kafka, for example KafkaTimeoutError.
 
-        The brokers are asked before the store and once more after it: a row is there before its transaction is opened
-        and until it is ended, so what was open all the time and has no row in between has none at all.
+        The brokers are queried before the store and again after it. A row exists from before its transaction opens
+        until it is completed. So a transaction that was open both times, and had no row in between, has no row at all.
         """
         wanted = list(dict.fromkeys(sink_ids))
         rows = {row.sink_id: row for row in self._store.sinks()}
@@ -107,8 +107,8 @@ class SinkViews:
         )
 
     def _open(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
-        """The open transactions whose ids this sink hands out; a sink id with the same beginning is another one."""
-        listed = _as_far_as_seen(lambda: self._admin.transactions_of_prefix(f"{sink_id}-"), unseen)
+        """Return the open transactions with ids of this sink, and not of another whose id begins with this sink's."""
+        listed = _partial_response(lambda: self._admin.transactions_of_prefix(f"{sink_id}-"), unseen)
         own = re.compile(rf"{re.escape(sink_id)}-\d+-\d+")
         ids = [row.transactional_id for row in listed if row.state in _OPEN_STATES]
         return self._described([each for each in ids if own.fullmatch(each)], unseen)
@@ -116,7 +116,7 @@ class SinkViews:
     def _described(self, ids: Sequence[str], unseen: list[str]) -> dict[str, OpenTransaction]:
         if not ids:
             return {}
-        described = _as_far_as_seen(lambda: self._admin.describe_transactions(ids), unseen)
+        described = _partial_response(lambda: self._admin.describe_transactions(ids), unseen)
         return {each: self._opened(found) for each, found in described.items() if found and found.state in _OPEN_STATES}
 
     def _opened(self, found: TransactionDescription) -> OpenTransaction:
@@ -136,7 +136,7 @@ class SinkViews:
 
 
 def _is_of_interest(attempt: AttemptRow, batches: Iterable[BatchRow]) -> bool:
-    """Not a lost one whose batch somebody has seen to."""
+    """Return False for a lost attempt whose batch was acknowledged."""
     if attempt.status is not AttemptStatus.LOST:
         return True
     key = (attempt.query_id, attempt.batch_id)
@@ -144,15 +144,15 @@ def _is_of_interest(attempt: AttemptRow, batches: Iterable[BatchRow]) -> bool:
 
 
 def lost_batches(view: SinkView) -> list[BatchRow]:
-    """Those that nobody has acknowledged: they stop the query."""
+    """Return the lost batches that no operator has acknowledged; they stop the query."""
     return [batch for batch in view.batches if batch.status is BatchStatus.LOST and not batch.is_closed]
 
 
-def _as_far_as_seen(ask: Callable[[], AnswerT], unseen: list[str]) -> AnswerT:
-    """What was answered, with sentences in `unseen` about what was not."""
+def _partial_response(ask: Callable[[], ResponseT], unseen: list[str]) -> ResponseT:
+    """Return the response as far as it is complete; add a sentence to `unseen` for each broker without one."""
     try:
         return ask()
     except IncompleteAnswerError as error:
         unseen.extend(dict.fromkeys(" ".join(str(failure).split()) for failure in error.failures.values()))
-        partial: AnswerT = error.partial
+        partial: ResponseT = error.partial
         return partial

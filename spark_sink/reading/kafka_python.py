@@ -1,4 +1,4 @@
-"""kafka-python, which this distribution needs anyway: slower, and nothing else has to be installed."""
+"""`Cluster` and `Records` with kafka-python, which dualwrite requires anyway: slower, but nothing more to install."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, Final, TypeVar
 
 from spark_sink.errors import SourceReadError
-from spark_sink.reading.clients import OffsetOutOfRangeError, persistently
+from spark_sink.reading.clients import OffsetOutOfRangeError, retried
 from spark_sink.reading.kafka_settings import (
     READ_UNCOMMITTED,
     WAIT_AT_THE_END_MS,
@@ -23,29 +23,31 @@ _MOST_RECORDS: Final = 2_000
 _SHORTEST_WAIT_MS: Final = 2
 _LONGEST_WAIT_MS: Final = 100
 
-_Answer = TypeVar("_Answer")
+_Response = TypeVar("_Response")
 
 
 class KafkaPythonCluster:
-    """The driver's side. See `Cluster`."""
+    """A `Cluster`, for the driver."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._level = settings["isolation.level"]
         self._timeout_ms = api_timeout_ms(settings)
         self._kafka: Any = import_module("kafka")
-        self._admin = _asked(
+        self._admin = _called(
             "a connection", lambda: self._kafka.KafkaAdminClient(**connection_of_kafka_python(settings))
         )
 
     def partitions(self, topics: Collection[str] | None) -> Mapping[str, Collection[int]]:
         wanted = None if topics is None else list(topics)
-        described = self._ask("its topics", lambda: self._admin.describe_topics(wanted))
+        described = self._query("its topics", lambda: self._admin.describe_topics(wanted))
         found = {}
         for topic in described:
             code = topic["error_code"]
             if code not in (0, _UNKNOWN_TOPIC):
                 error = import_module("kafka.errors").for_code(code)
-                raise SourceReadError(f"Kafka was asked for the topic {topic['name']}, and says: {error.__name__}")
+                raise SourceReadError(
+                    f"Kafka was queried for the topic {topic['name']}, and responds: {error.__name__}"
+                )
             if code == 0 and not (topics is None and topic["is_internal"]):
                 found[topic["name"]] = tuple(sorted(each["partition_index"] for each in topic["partitions"]))
         return found
@@ -66,14 +68,14 @@ class KafkaPythonCluster:
     def _offsets(self, partitions: Collection[Partition], timestamp: int, level: str) -> dict[Partition, int]:
         if not partitions:
             return {}
-        asked = {self._kafka.TopicPartition(*each): timestamp for each in partitions}
-        answers = self._ask(
-            "offsets", lambda: self._admin.list_partition_offsets(asked, level, timeout_ms=self._timeout_ms)
+        queried = {self._kafka.TopicPartition(*each): timestamp for each in partitions}
+        responses = self._query(
+            "offsets", lambda: self._admin.list_partition_offsets(queried, level, timeout_ms=self._timeout_ms)
         )
-        return {Partition(*each): answer.offset for each, answer in answers.items()}
+        return {Partition(*each): response.offset for each, response in responses.items()}
 
-    def _ask(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
-        return _asked(what, lambda: persistently(ask, _may_pass, self._timeout_ms / 1000))
+    def _query(self, what: str, call: Callable[[], _Response]) -> _Response:
+        return _called(what, lambda: retried(call, _is_transient, self._timeout_ms / 1000))
 
     def close(self) -> None:
         self._admin.close()
@@ -83,13 +85,13 @@ _UNKNOWN_TOPIC: Final = 3
 
 
 class KafkaPythonRecords:
-    """A task's side. See `Records`."""
+    """A `Records`, for a task."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._kafka: Any = import_module("kafka")
         self._errors: Any = import_module("kafka.errors")
         wanted = {"fetch_max_wait_ms": WAIT_AT_THE_END_MS} | fetching_of_kafka_python(settings)
-        self._consumer = _asked(
+        self._consumer = _called(
             "a connection",
             lambda: self._kafka.KafkaConsumer(
                 **connection_of_kafka_python(settings),
@@ -102,7 +104,7 @@ class KafkaPythonRecords:
         )
 
     def read(self, wanted: OffsetRange, *, headers: bool, patience_ms: int) -> Iterator[Chunk]:
-        """Up to a position that is not before the end of the range; it passes markers and aborted records."""
+        """See `Records.read`. Reads until the position reaches the end of the range; it moves past markers too."""
         partition = self._kafka.TopicPartition(*wanted.partition)
         self._consumer.assign([partition])
         self._consumer.seek(partition, wanted.start)
@@ -114,15 +116,15 @@ class KafkaPythonRecords:
             if reached > position:
                 position, wait_ms = reached, _SHORTEST_WAIT_MS
                 deadline = time.monotonic() + patience_ms / 1000
-            else:  # poll() waits for records, and does not return because the position has moved
+            else:  # poll() waits for records, and does not return if only the position has moved
                 wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
             inside = [each for each in records if each.offset < wanted.end] if position > wanted.end else records
             if inside:
                 yield _chunk(inside, headers)
             elif time.monotonic() > deadline:
                 raise SourceReadError(
-                    f"Kafka has given nothing of {wanted.partition} from offset {position} on for {patience_ms} ms, "
-                    f"though it goes on to {wanted.end}; see kafkaConsumer.pollTimeoutMs"
+                    f"Kafka has returned nothing of {wanted.partition} from offset {position} on for {patience_ms} ms, "
+                    f"although it continues to offset {wanted.end}; see kafkaConsumer.pollTimeoutMs"
                 )
         self._consumer.assign([])
 
@@ -150,17 +152,17 @@ def _chunk(records: Collection[Any], headers: bool) -> Chunk:
     )
 
 
-def _asked(what: str, ask: Callable[[], _Answer]) -> _Answer:
+def _called(what: str, call: Callable[[], _Response]) -> _Response:
     try:
-        return ask()
+        return call()
     except import_module("kafka.errors").KafkaError as error:
         raise _refused(what, error) from error
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     unknown = import_module("kafka.errors").UnknownTopicOrPartitionError
     return bool(getattr(error, "retriable", False)) and not isinstance(error, unknown)
 
 
 def _refused(what: str, error: Exception) -> SourceReadError:
-    return SourceReadError(f"Kafka was asked for {what}, and kafka-python says: {type(error).__name__}: {error}")
+    return SourceReadError(f"Kafka was queried for {what}, and kafka-python reports: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
-"""The source's options `kafka.*`, by the Java consumer's names as Spark users write them, for the two libraries.
+"""Translate the source's options `kafka.*`, with the Java consumer's names that Spark users know, for both libraries.
 
-Every name is translated, taken as it is, or refused with a sentence; none is ignored.
+Every name is translated, passed on, or refused with a sentence that says what to do; none is ignored.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 
 WAIT_AT_THE_END_MS: Final = 5
-"""`fetch.max.wait.ms` unless it was set: what is read is there already, so only the end of a range is waited at."""
+"""`fetch.max.wait.ms` unless it was set: all records of a range exist already, so a fetch waits only at its end."""
 
 _DECIDED_BY_THE_SOURCE: Final = {
-    "auto.offset.reset": "a new query starts at startingOffsets, and goes on where its checkpoint says",
+    "auto.offset.reset": "a new query starts at startingOffsets, and continues from its checkpoint",
     "enable.auto.commit": "offsets are kept in the checkpoint and not in Kafka",
     "key.deserializer": "the column key is binary: cast it, or use a function on it",
     "value.deserializer": "the column value is binary: cast it, or use a function on it",
-    "interceptor.classes": "they are Java's, and might change what was written",
+    "interceptor.classes": "they are Java classes, and might change what was written",
     "group.instance.id": "the source joins no group",
     "partition.assignment.strategy": "the source joins no group",
-    "max.poll.records": "how much a batch reads is said by maxOffsetsPerTrigger",
+    "max.poll.records": "maxOffsetsPerTrigger sets how much a batch reads",
 }
 
 
 class _Fetching(NamedTuple):
-    """A setting of consumers alone: what the two libraries call it, and its kind."""
+    """A setting of consumers only: its names in the two libraries, and its type."""
 
     librdkafka: str
     kafka_python: str | None
@@ -58,10 +58,10 @@ _UNKNOWN_TO_LIBRDKAFKA: Final = ("default.api.timeout.ms",)
 
 
 def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """What `kafka.*` said, without that prefix, by the names of docs/security.md; texts still, so that they can travel.
+    """Return the options `kafka.*` by the names of docs/security.md, without that prefix; still strings, to be pickled.
 
-    `isolation.level` is `read_committed` unless it says otherwise. Raises SinkOptionError, whose text has no secret,
-    for what is unknown, wrong, decided by the source, or only for Java.
+    `isolation.level` is `read_committed` unless it is set. Raises SinkOptionError, whose text has no secret, for an
+    option that is unknown, invalid, set by the source, or only for Java.
     """
     for name in given:
         if name in _DECIDED_BY_THE_SOURCE:
@@ -71,8 +71,8 @@ def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
         _connection(settings)
     except ConfigError as error:
         raise SinkOptionError(
-            f"the consumer's settings, which are the options kafka.*, are wrong: {error}; to those of connections come "
-            f"{', '.join(_FETCHING)}"
+            f"the consumer's settings, which are the options kafka.*, are invalid: {error}; in addition to those of "
+            f"connections, there are {', '.join(_FETCHING)}"
         ) from None
     for name in settings.keys() & _FETCHING.keys():
         _value(name, settings[name])
@@ -83,24 +83,24 @@ def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def api_timeout_ms(settings: Mapping[str, str]) -> int:
-    """How long the cluster is asked about its topics and offsets (`default.api.timeout.ms`)."""
+    """Return the time limit for querying topics and offsets (`default.api.timeout.ms`)."""
     return _connection(settings).default_api_timeout_ms
 
 
 def needs_kafka_python(settings: Mapping[str, str]) -> bool:
-    """Whether only kafka-python can log in so: librdkafka wants to be told when a token expires."""
+    """Return whether only kafka-python supports this login: librdkafka requires the time when a token expires."""
     return _connection(settings).sasl_mechanism == "OAUTHBEARER"
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    """As confluent-kafka's clients take them; with `isolation.level` and the others of consumers."""
+    """Return the settings of confluent-kafka's clients, with `isolation.level` and the others of consumers."""
     wanted = {}
     for name, value in settings.items():
         if name in _FETCHING:
             wanted[_FETCHING[name].librdkafka] = value
         elif name not in _UNKNOWN_TO_LIBRDKAFKA:
             wanted[_TO_LIBRDKAFKA.get(name, name)] = value
-    if "ssl.certificate.location" in wanted:  # one PEM file may have both
+    if "ssl.certificate.location" in wanted:  # one PEM file may contain both
         wanted.setdefault("ssl.key.location", wanted["ssl.certificate.location"])
     if wanted.get("ssl.endpoint.identification.algorithm") == "":
         wanted["ssl.endpoint.identification.algorithm"] = "none"
@@ -108,7 +108,7 @@ def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def connection_of_kafka_python(settings: Mapping[str, str]) -> dict[str, Any]:
-    """As kafka-python's clients of every kind take them."""
+    """Return the settings that all of kafka-python's clients have."""
     config = _connection(settings)
     wanted: dict[str, Any] = {
         "bootstrap_servers": [f"{host}:{port}" for host, port in config.bootstrap_servers],
@@ -134,7 +134,7 @@ def connection_of_kafka_python(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def fetching_of_kafka_python(settings: Mapping[str, str]) -> dict[str, Any]:
-    """What its consumer takes besides."""
+    """Return the settings that only kafka-python's consumer has."""
     return {
         setting.kafka_python: _value(name, settings[name])
         for name, setting in _FETCHING.items()
@@ -148,7 +148,7 @@ def _token_provider(token: Callable[[], str]) -> Any:
 
 
 def connection_settings(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Those of connections, as `dualwrite.TransactionAdmin` takes them."""
+    """Return the settings of connections, for `dualwrite.TransactionAdmin`."""
     return resolved({name: text for name, text in settings.items() if name not in _FETCHING})
 
 

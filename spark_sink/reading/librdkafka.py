@@ -1,4 +1,4 @@
-"""confluent-kafka, which is librdkafka: the fast one of the two libraries."""
+"""`Cluster` and `Records` with confluent-kafka, which is librdkafka: the faster of the two libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from spark_sink.errors import SinkOptionError, SourceReadError
-from spark_sink.reading.clients import OffsetOutOfRangeError, persistently
+from spark_sink.reading.clients import OffsetOutOfRangeError, retried
 from spark_sink.reading.kafka_settings import READ_COMMITTED, WAIT_AT_THE_END_MS, api_timeout_ms, for_librdkafka
 from spark_sink.reading.offsets import OffsetRange, Offsets, Partition
 from spark_sink.reading.rows import NO_TIMESTAMP_TYPE, Chunk
@@ -24,17 +24,27 @@ _ONLY_OF_CONSUMERS: Final = (
     *("isolation.level", "fetch.max.bytes", "fetch.min.bytes", "fetch.wait.max.ms", "max.partition.fetch.bytes"),
     *("check.crcs", "client.rack", "group.id"),
 )
-_Answer = TypeVar("_Answer")
+_Response = TypeVar("_Response")
 _MOST_MESSAGES: Final = 1_000
 _WAIT_S: Final = 0.25
 
+# The errors of librdkafka itself, from `rd_kafka_resp_err_t`: confluent-kafka has names for them that look private.
+# tests/spark/test_source_options.py compares the two.
+NOENT: Final = -156
+AUTO_OFFSET_RESET: Final = -140
+TIMED_OUT: Final = -185
+ALL_BROKERS_DOWN: Final = -187
+PARTITION_EOF: Final = -191
+RESOLVE: Final = -193
+TRANSPORT: Final = -195
+
 _TRANSIENT: Final = frozenset(
     {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._TIMED_OUT,
-        KafkaError._RESOLVE,
-        KafkaError._NOENT,  # no leaders found, which is so while a broker starts
+        TRANSPORT,
+        ALL_BROKERS_DOWN,
+        TIMED_OUT,
+        RESOLVE,
+        NOENT,  # no leaders found, as while a broker starts
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -44,15 +54,15 @@ _TRANSIENT: Final = frozenset(
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
-        # the group is a name only: nothing is committed and nobody joins
+        # the group is only a name: no offset is committed, and no consumer joins
         KafkaError.GROUP_AUTHORIZATION_FAILED,
     }
 )
-"""What librdkafka tells of and cures by itself."""
+"""The errors that librdkafka reports and recovers from by itself."""
 
 
 class ConfluentCluster:
-    """The driver's side. See `Cluster`."""
+    """A `Cluster`, for the driver."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         wanted = for_librdkafka(settings)
@@ -68,10 +78,10 @@ class ConfluentCluster:
     def partitions(self, topics: Collection[str] | None) -> Mapping[str, Collection[int]]:
         if topics is None:
             return self._all_topics()
-        return self._ask("its topics", lambda: self._described(confluent_kafka.TopicCollection(list(topics))))
+        return self._query("its topics", lambda: self._described(confluent_kafka.TopicCollection(list(topics))))
 
     def _described(self, topics: Any) -> Mapping[str, Collection[int]]:
-        """By a call that does not create what it asks about, as list_topics(topic) does."""
+        """Describe topics with a request that does not create them, as list_topics(topic) does."""
         found = {}
         for topic, description in self._admin.describe_topics(topics, request_timeout=self._timeout_s).items():
             try:
@@ -82,7 +92,7 @@ class ConfluentCluster:
         return found
 
     def _all_topics(self) -> Mapping[str, Collection[int]]:
-        found = self._ask("its topics", lambda: self._admin.list_topics(timeout=self._timeout_s)).topics
+        found = self._query("its topics", lambda: self._admin.list_topics(timeout=self._timeout_s)).topics
         return {
             name: sorted(each.partitions)
             for name, each in found.items()
@@ -107,25 +117,27 @@ class ConfluentCluster:
             return {}
         levels = confluent_kafka.IsolationLevel
         level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
-        asked = {confluent_kafka.TopicPartition(*each): spec for each in partitions}
+        queried = {confluent_kafka.TopicPartition(*each): spec for each in partitions}
 
-        def ask() -> dict[Partition, int]:
-            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._timeout_s)
-            found = {Partition(each.topic, each.partition): answer.result().offset for each, answer in answers.items()}
-            if OFFSET_INVALID in found.values():  # where the connection broke; it is not called an error
-                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-            return found
+        def call() -> dict[Partition, int]:
+            responses = self._admin.list_offsets(queried, isolation_level=level, request_timeout=self._timeout_s)
+            offsets = {
+                Partition(each.topic, each.partition): found.result().offset for each, found in responses.items()
+            }
+            if OFFSET_INVALID in offsets.values():  # the connection broke, which is not reported as an error
+                raise KafkaException(KafkaError(TRANSPORT))
+            return offsets
 
-        return self._ask("offsets", ask)
+        return self._query("offsets", call)
 
-    def _ask(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
+    def _query(self, what: str, call: Callable[[], _Response]) -> _Response:
         try:
-            return persistently(ask, self._starts_over, self._timeout_s)
+            return retried(call, self._reconnects, self._timeout_s)
         except KafkaException as error:
             raise _refused(what, error) from error
 
-    def _starts_over(self, error: Exception) -> bool:
-        """Whether it may pass. Then a new client asks, as this one does not forget leaders that are others now."""
+    def _reconnects(self, error: Exception) -> bool:
+        """Return whether an error is transient; then connect again, because this client keeps outdated leaders."""
         if not isinstance(error, KafkaException) or error.args[0].code() not in _TRANSIENT:
             return False
         self._connect()
@@ -136,7 +148,7 @@ class ConfluentCluster:
 
 
 class ConfluentRecords:
-    """A task's side. See `Records`."""
+    """A `Records`, for a task."""
 
     def __init__(self, settings: Mapping[str, str], group_prefix: str) -> None:
         self._known: set[str] = set()
@@ -144,7 +156,7 @@ class ConfluentRecords:
         self._consumer: Any = _made(
             Consumer,
             {
-                "group.id": group_prefix,  # a name that librdkafka insists on
+                "group.id": group_prefix,  # a name that librdkafka requires
                 "fetch.wait.max.ms": WAIT_AT_THE_END_MS,
                 **for_librdkafka(settings),
                 "enable.auto.commit": False,
@@ -155,12 +167,12 @@ class ConfluentRecords:
         )
 
     def read(self, wanted: OffsetRange, *, headers: bool, patience_ms: int) -> Iterator[Chunk]:
-        """Up to a message, or an end of the partition, that is not before the end of the range.
+        """See `Records.read`. Reads until a message, or the end of the partition, reaches the end of the range.
 
-        librdkafka's own position stays behind markers and aborted records; what it reports as the end of the partition
+        librdkafka's own position stays before markers and aborted records; the end of the partition that it reports
         does not.
         """
-        self._know(wanted.partition.topic)
+        self._look_up(wanted.partition.topic)
         self._consumer.assign([confluent_kafka.TopicPartition(*wanted.partition, wanted.start)])
         patience_s = patience_ms / 1000
         deadline = time.monotonic() + patience_s
@@ -177,13 +189,13 @@ class ConfluentRecords:
                 yield chunk
             elif time.monotonic() > deadline:
                 raise SourceReadError(
-                    f"Kafka has given nothing of {wanted.partition} from offset {position} on for {patience_ms} ms, "
-                    f"though it goes on to {wanted.end}; see kafkaConsumer.pollTimeoutMs"
+                    f"Kafka has returned nothing of {wanted.partition} from offset {position} on for {patience_ms} ms, "
+                    f"although it continues to offset {wanted.end}; see kafkaConsumer.pollTimeoutMs"
                 )
         self._consumer.unassign()
 
-    def _know(self, topic: str) -> None:
-        """librdkafka asks for the leader of a topic that is new to it up to a second after it was assigned."""
+    def _look_up(self, topic: str) -> None:
+        """Query the topic now: librdkafka looks up the leaders of a new topic up to a second after assign()."""
         if topic not in self._known:
             try:
                 self._consumer.list_topics(topic, timeout=self._timeout_s)
@@ -196,13 +208,13 @@ class ConfluentRecords:
 
 
 def _sorted_out(messages: Collection[Any], wanted: OffsetRange, position: int, headers: bool) -> tuple[int, Chunk]:
-    """Where reading goes on, and the records among these messages that are in the range."""
+    """Return the next position, and the records among these messages that are in the range."""
     records = []
     for message in messages:
         error = message.error()
         if error is None:
             records.append(message)
-        elif error.code() == KafkaError._PARTITION_EOF:
+        elif error.code() == PARTITION_EOF:
             position = max(position, message.offset())
         else:
             _raise_unless_transient(error, wanted)
@@ -222,7 +234,7 @@ def _sorted_out(messages: Collection[Any], wanted: OffsetRange, position: int, h
 
 
 def _raise_unless_transient(error: Any, wanted: OffsetRange) -> None:
-    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+    if error.code() in (AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise OffsetOutOfRangeError(error.str())
     if error.fatal() or error.code() not in _TRANSIENT:
         raise _refused(f"records of {wanted.partition}", KafkaException(error))
@@ -232,8 +244,8 @@ def _made(client: Any, config: Mapping[str, Any]) -> Any:
     try:
         return client(dict(config), logger=_log)
     except KafkaException as error:
-        raise SinkOptionError(f"librdkafka does not take the options kafka.*: {error.args[0].str()}") from error
+        raise SinkOptionError(f"librdkafka refuses the options kafka.*: {error.args[0].str()}") from error
 
 
 def _refused(what: str, error: KafkaException) -> SourceReadError:
-    return SourceReadError(f"Kafka was asked for {what}, and confluent-kafka says: {error.args[0].str()}")
+    return SourceReadError(f"Kafka was queried for {what}, and confluent-kafka reports: {error.args[0].str()}")

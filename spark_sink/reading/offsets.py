@@ -1,7 +1,4 @@
-"""Offsets of topic partitions: as Spark keeps them in checkpoints, what one batch may take, and how tasks share it.
-
-Pure: what a cluster has is passed in.
-"""
+"""Offsets of topic partitions: their JSON in checkpoints, the limit of a batch, and the ranges of its tasks. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Final, NamedTuple
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""Offsets that Spark's users write for the two ends of a partition."""
+"""The numbers that stand for the two ends of a partition, as in Spark's own Kafka source."""
 
 
 class Partition(NamedTuple):
@@ -26,14 +23,14 @@ class Partition(NamedTuple):
 
 
 Offsets = Mapping[Partition, int]
-"""By partition, the offset of the next record."""
+"""The offset of the next record, by partition."""
 
 Json = Mapping[str, Mapping[str, int]]
-"""`{"topic": {"0": 12}}`, as Spark's own Kafka source writes it, too."""
+"""`{"topic": {"0": 12}}`, the format of Spark's own Kafka source."""
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """In one order, always: Spark takes two offsets for equal if their texts are."""
+    """Return the JSON, always in the same order: Spark compares offsets as strings."""
     written: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         written.setdefault(partition.topic, {})[str(partition.number)] = offsets[partition]
@@ -41,7 +38,7 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(written: Json) -> dict[Partition, int]:
-    """What `to_json` was given. Raises ValueError for anything that it cannot have written."""
+    """Return the offsets that `to_json` has written. Raises ValueError for anything else."""
     return dict(_read(written))
 
 
@@ -61,7 +58,7 @@ def _read(written: object) -> Iterator[tuple[Partition, int]]:
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What one task reads: from `start` up to, and without, `end`."""
+    """The range that one task reads: from `start` up to, but not including, `end`."""
 
     partition: Partition
     start: int
@@ -69,15 +66,15 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """Offsets in it. Markers of transactions, aborted and compacted records have one and are no rows."""
+        """The number of offsets. Transaction markers, aborted and compacted records have offsets but make no rows."""
         return self.end - self.start
 
 
 def limited(start: Offsets, end: Offsets, most: int) -> dict[Partition, int]:
-    """An end that is at most `most` offsets away, shared in proportion to what each partition has.
+    """Return an end that is at most `most` offsets away, shared in proportion to the backlog of each partition.
 
-    Each partition with anything gets at least one, so that none starves: more than `most` in total only where more
-    partitions than that have something.
+    Each partition with a backlog gets at least one offset, so that none starves. The total exceeds `most` only if more
+    partitions than that have a backlog.
     """
     backlog = {each: end[each] - start[each] for each in end if end[each] > start[each]}
     total = sum(backlog.values())
@@ -91,14 +88,14 @@ def limited(start: Offsets, end: Offsets, most: int) -> dict[Partition, int]:
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """What is in between, partition by partition; those with nothing are left out."""
+    """Return the ranges in between, by partition, without empty ones."""
     return [OffsetRange(each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
 
 
 def split(ranges: list[OffsetRange], *, at_least: int | None = None, largest: int | None = None) -> list[OffsetRange]:
-    """Ranges cut so that none has more than `largest` offsets and there are about `at_least` of them (`minPartitions`).
+    """Split ranges so that none has more than `largest` offsets and there are about `at_least` (`minPartitions`).
 
-    Large ones are cut into more pieces; the pieces of one differ by one offset at most.
+    Larger ranges are split into more pieces; the pieces of one range differ by at most one offset.
     """
     pieces = ranges
     if largest is not None:

@@ -1,4 +1,4 @@
-"""The source's options, which have the names of Spark's own Kafka source; parsed once, before anything is read."""
+"""Parse and check the source's options, which have the names of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from spark_sink.errors import SinkOptionError
-from spark_sink.option_values import OptionValues
+from spark_sink.options import OptionValues
 from spark_sink.reading.kafka_settings import checked_settings
 from spark_sink.reading.offsets import EARLIEST, LATEST, Offsets, Partition, from_json
 
@@ -20,7 +20,7 @@ DEFAULT_GROUP_PREFIX: Final = "spark-kafka-source"
 
 
 class Library(Enum):
-    """`consumer.library`: who speaks to Kafka. AUTO: confluent-kafka where it is installed, else kafka-python."""
+    """`consumer.library`: the Kafka library. AUTO: confluent-kafka if it is installed, else kafka-python."""
 
     AUTO = "auto"
     CONFLUENT_KAFKA = "confluent-kafka"
@@ -28,7 +28,7 @@ class Library(Enum):
 
 
 class OnNoTimestamp(Enum):
-    """`startingOffsetsByTimestampStrategy`: what to do where no record is as late as `startingTimestamp`."""
+    """`startingOffsetsByTimestampStrategy`: what to do if no record is as late as `startingTimestamp`."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -36,32 +36,32 @@ class OnNoTimestamp(Enum):
 
 @dataclass(frozen=True)
 class Topics:
-    """Which partitions are read; exactly one of them is given."""
+    """The partitions to read; exactly one of the fields is set."""
 
     subscribe: tuple[str, ...] | None = None
     pattern: str | None = None
-    """`subscribePattern`: a regular expression that the whole name of a topic must match."""
+    """`subscribePattern`: a regular expression that must match the whole name of a topic."""
     assign: tuple[Partition, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Where to start or to end: one of the three."""
+    """A start or an end; one of the fields is set."""
 
     everywhere: int | None = None
     """EARLIEST or LATEST."""
     offsets: Offsets | None = None
-    """By partition; EARLIEST and LATEST may be among them."""
+    """Offsets by partition; may be EARLIEST or LATEST."""
     timestamp_ms: int | None = None
-    """The first record that is as late as this."""
+    """The first record with this or a later timestamp."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the caller asked for. Picklable; its repr has no secrets."""
+    """The parsed options. Picklable; its repr has no secrets."""
 
     kafka: Mapping[str, str] = field(repr=False)
-    """Consumer settings by the names of `docs/security.md` and Kafka's, without the prefix `kafka.`."""
+    """Consumer settings by the names of `docs/security.md` and of Kafka, without the prefix `kafka.`."""
     topics: Topics
     starting: Bound | None
     """None: latest for a stream, earliest for a batch query."""
@@ -78,10 +78,10 @@ class SourceOptions:
 
 
 def parse(options: Mapping[str, object]) -> SourceOptions:
-    """What a reader was given, checked. Names in any case: Spark hands them over in lower case.
+    """Parse and check the options of a reader. Names may be in any case: Spark passes them in lower case.
 
-    Raises SinkOptionError, whose text has no secret, for an unknown option (with the nearest name), one that is
-    missing, or a value that cannot be.
+    Raises SinkOptionError, whose text has no secret, for an unknown option (with the nearest name), a missing option,
+    or an invalid value.
     """
     given = _given(options)
     kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
@@ -104,16 +104,16 @@ def parse(options: Mapping[str, object]) -> SourceOptions:
 
 
 def check_for_stream(options: SourceOptions) -> None:
-    """SinkOptionError for what only a batch query can have."""
+    """Raise SinkOptionError for options that are only for batch queries."""
     if options.ending is not None:
         raise SinkOptionError(
-            "endingOffsets and endingTimestamp are for batch queries (spark.read); a stream reads on, and "
-            "trigger(availableNow=True) ends it at what is there when it begins"
+            "endingOffsets and endingTimestamp are for batch queries (spark.read); a stream does not end, unless with "
+            "trigger(availableNow=True), which reads what exists when it starts"
         )
 
 
 def check_for_batch(options: SourceOptions) -> None:
-    """SinkOptionError for a batch query that would read nothing, or cannot."""
+    """Raise SinkOptionError for a batch query that would read nothing, and for options that are only for streams."""
     start, end = options.starting or Bound(), options.ending or Bound()
     if start.everywhere == LATEST or LATEST in (start.offsets or {}).values():
         raise SinkOptionError("startingOffsets: a batch query that starts at the latest offsets has nothing to read")
@@ -125,7 +125,7 @@ def check_for_batch(options: SourceOptions) -> None:
 
 _KAFKA: Final = "kafka."
 
-_NAMES: Final = (
+NAMES: Final = (
     "subscribe",
     "subscribePattern",
     "assign",
@@ -145,29 +145,31 @@ _NAMES: Final = (
 )
 
 _REFUSED: Final = {
-    "path": "load() takes no path: topics are named by subscribe, subscribePattern or assign",
-    "topic": "topic is an option of the sink; a source is told its topics by subscribe, subscribePattern or assign",
-    "startingoffsetsbytimestamp": "startingOffsetsByTimestamp is not known; startingTimestamp is for all partitions",
-    "endingoffsetsbytimestamp": "endingOffsetsByTimestamp is not known; endingTimestamp is for all partitions",
+    "path": "load() takes no path: set subscribe, subscribePattern or assign",
+    "topic": "topic is an option of the sink; for a source, set subscribe, subscribePattern or assign",
+    "startingoffsetsbytimestamp": (
+        "startingOffsetsByTimestamp is not supported; startingTimestamp applies to all partitions"
+    ),
+    "endingoffsetsbytimestamp": "endingOffsetsByTimestamp is not supported; endingTimestamp applies to all partitions",
     "minoffsetspertrigger": (
-        "minOffsetsPerTrigger is not known here, as Spark lets no source in Python wait for a time; set "
+        "minOffsetsPerTrigger is not supported, because Spark does not let a source in Python delay a batch; set "
         "trigger(processingTime=...)"
     ),
-    "maxtriggerdelay": "maxTriggerDelay is of minOffsetsPerTrigger, which is not known here",
-    "fetchoffset.numretries": "how long offsets are asked for is said by kafka.default.api.timeout.ms",
-    "fetchoffset.retryintervalms": "the time between two questions is said by kafka.retry.backoff.ms",
+    "maxtriggerdelay": "maxTriggerDelay belongs to minOffsetsPerTrigger, which is not supported",
+    "fetchoffset.numretries": "set kafka.default.api.timeout.ms, the time limit for querying offsets",
+    "fetchoffset.retryintervalms": "set kafka.retry.backoff.ms, the time between two requests",
 }
-"""Names in lower case, as all names are compared."""
+"""Names in lower case, in which all names are compared."""
 
 
 def _given(options: Mapping[str, object]) -> dict[str, str]:
-    """All options by lower-case names, every name known, `kafka.` ones not looked at yet."""
-    known = {name.lower() for name in _NAMES}
+    """Return all options by lower-case names, and refuse unknown names; those with `kafka.` are not checked yet."""
+    known = {name.lower() for name in NAMES}
     given: dict[str, str] = {}
     for written, value in options.items():
         name = written.lower()
         if name in given:
-            raise SinkOptionError(f"the option {written} is given twice: names are the same in upper and lower case")
+            raise SinkOptionError(f"the option {written} is given twice: names are not case-sensitive")
         if name in _REFUSED:
             raise SinkOptionError(_REFUSED[name])
         if name not in known and not name.startswith(_KAFKA):
@@ -177,13 +179,13 @@ def _given(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def _unknown(written: str) -> str:
-    by_name = {name.lower(): name for name in _NAMES} | {
+    by_name = {name.lower(): name for name in NAMES} | {
         f"{_KAFKA}{name}": f"{_KAFKA}{name}" for name in ("bootstrap.servers", "isolation.level")
     }
     close = difflib.get_close_matches(written.lower(), by_name, n=1)
     if close:
         return f"unknown option {written}; did you mean {by_name[close[0]]}?"
-    return f"unknown option {written}; the options are {', '.join(_NAMES)}, and kafka.* for the consumer"
+    return f"unknown option {written}; the options are {', '.join(NAMES)}, and kafka.* for the consumer"
 
 
 def _count(own: OptionValues, name: str) -> int | None:
@@ -193,7 +195,7 @@ def _count(own: OptionValues, name: str) -> int | None:
 def _topics(own: OptionValues) -> Topics:
     names = ("subscribe", "subscribePattern", "assign")
     if sum(own.text(name) is not None for name in names) != 1:
-        raise SinkOptionError(f"exactly one of the options {', '.join(names)} says what is read")
+        raise SinkOptionError(f"set exactly one of the options {', '.join(names)}")
     pattern = own.text("subscribePattern")
     if pattern is not None:
         try:
@@ -211,12 +213,12 @@ def _assigned(text: str) -> tuple[Partition, ...]:
     except (ValueError, TypeError, AttributeError) as error:
         raise SinkOptionError(f'assign: {text!r} is not JSON like {{"topic": [0, 1]}} ({error})') from error
     if not found or not all(isinstance(each.number, int) and each.number >= 0 for each in found):
-        raise SinkOptionError(f'assign: {text!r} names no partitions; it is JSON like {{"topic": [0, 1]}}')
+        raise SinkOptionError(f'assign: {text!r} names no partitions; it must be JSON like {{"topic": [0, 1]}}')
     return tuple(sorted(set(found)))
 
 
 def _bound(own: OptionValues, by_offset: str, by_time: str) -> Bound | None:
-    """A timestamp wins, as it does in Spark's own source."""
+    """Return the start or the end. A timestamp takes precedence, as in Spark's own source."""
     if own.text(by_time) is not None:
         return Bound(timestamp_ms=_milliseconds(own, by_time))
     text = own.text(by_offset)

@@ -1,6 +1,6 @@
-"""Which offsets a query reads: where it starts, how far a batch goes, how tasks share it, and what was lost.
+"""`Planner`: where a query starts, how far a batch reads, what each task reads, and which records were lost.
 
-No Spark in here, and no Kafka but what `Cluster` answers.
+Imports neither Spark nor a Kafka library; it queries a `Cluster`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _FIRST_FEW: Final = 5
 
 
 class Planner:
-    """Of one query, in the driver."""
+    """The planner of one query, in the driver."""
 
     def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
         self._options = options
-        self._cluster = cluster
+        self.cluster: Final = cluster
 
     def starting(self, otherwise: int) -> dict[Partition, int]:
-        """Where a new query starts: `startingOffsets` or `startingTimestamp`, else `otherwise` (EARLIEST or LATEST)."""
+        """Return the start of a new query: `startingOffsets`, `startingTimestamp` or `otherwise` (EARLIEST, LATEST)."""
         found = self._resolved(self._options.starting or Bound(everywhere=otherwise), self._partitions(()), "starting")
         return self._within("startingOffsets", self._options.starting, found)
 
     def ending(self, start: Offsets) -> dict[Partition, int]:
-        """Where a batch query ends: `endingOffsets` or `endingTimestamp`, else with what is committed now."""
+        """Return the end of a batch query: `endingOffsets`, `endingTimestamp` or what is committed now."""
         bound = self._options.ending or Bound(everywhere=LATEST)
         found = self._within("endingOffsets", bound, self._resolved(bound, start.keys(), "ending"))
         if bound.everywhere == LATEST:
@@ -54,44 +54,44 @@ class Planner:
         for each in sorted(end):
             if end[each] < start[each]:
                 raise SinkOptionError(
-                    f"{each} would be read from offset {start[each]} to {end[each]}, which is before it"
+                    f"{each} would be read from offset {start[each]} to offset {end[each]}, which is lower"
                 )
-        undecided = {each: last for each, last in self._cluster.ends(end).items() if end[each] > last}
+        undecided = {each: last for each, last in self.cluster.ends(end).items() if end[each] > last}
         for each, last in undecided.items():
             raise SourceReadError(
-                f"{each} can be read up to offset {last}, and not to {end[each]}: a transaction is open there. Wait "
-                "for it, or read with kafka.isolation.level=read_uncommitted"
+                f"{each} can be read up to offset {last}, but not to {end[each]}: a transaction is open there. Wait "
+                "until it is completed, or read with kafka.isolation.level=read_uncommitted"
             )
 
     def latest(self, start: Offsets) -> dict[Partition, int]:
-        """What can be read now; with partitions that are new, and without those that are gone.
+        """Return how far each partition can be read now, with new partitions and without those that no longer exist.
 
-        It is behind `start` where a partition was made anew, which is a loss. With read_committed the last stable
-        offset may be behind a start that somebody chose; then there is nothing to read yet.
+        The end is lower than `start` if a partition was recreated, which is a loss. With read_committed, the last
+        stable offset may be lower than a start that was configured; then there is nothing to read yet.
         """
-        ends = self._cluster.ends(self._partitions(start))
+        ends = self.cluster.ends(self._partitions(start))
         behind = [each for each, end in ends.items() if end < start.get(each, 0)]
-        ahead = self._cluster.high_watermarks(behind)
+        ahead = self.cluster.high_watermarks(behind)
         return {**ends, **{each: start[each] for each in behind if ahead[each] >= start[each]}}
 
     def limited(self, start: Offsets, end: Offsets, most: int) -> dict[Partition, int]:
-        """`end`, or what is not more than `most` offsets away."""
+        """Return `end`, or an end that is at most `most` offsets away."""
         return limited({**self._beginnings_of_new(start, end), **start}, end, most)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """What tasks read of a batch. Raises SourceDataLossError where some of it is gone (`failOnDataLoss`)."""
+        """Return the ranges of a batch for its tasks. Raises SourceDataLossError for lost ones (`failOnDataLoss`)."""
         gone = start.keys() - end.keys()
         if gone:
-            self._lost(f"{_named(gone)} of the checkpoint {_are(gone)} not in Kafka any more")
+            self._lost(f"{_named(gone)} of the checkpoint {_are(gone)} no longer in Kafka")
         new = self._beginnings_of_new(start, end)
         for each, beginning in new.items():
             if beginning > 0:
-                self._lost(f"the partition {each} is new, and its first {beginning} offsets are gone already")
+                self._lost(f"the partition {each} is new, but its first {beginning} offsets were already deleted")
         begin = {**new, **start}
         for each in sorted(begin.keys() & end.keys()):
             if end[each] < begin[each]:
                 self._lost(
-                    f"{each} ends at offset {end[each]}, and was read up to {begin[each]} before: it was made anew"
+                    f"{each} ends at offset {end[each]}, but was read up to {begin[each]} before: it was recreated"
                 )
         ranges = ranges_between(begin, end)
         kept = [self._still_there(each, first) for each, first in self._with_beginnings(ranges)]
@@ -102,7 +102,7 @@ class Planner:
         )
 
     def _with_beginnings(self, ranges: Collection[OffsetRange]) -> Iterable[tuple[OffsetRange, int]]:
-        beginnings = self._cluster.beginnings([each.partition for each in ranges])
+        beginnings = self.cluster.beginnings([each.partition for each in ranges])
         return [(each, beginnings[each.partition]) for each in ranges]
 
     def _still_there(self, wanted: OffsetRange, beginning: int) -> OffsetRange:
@@ -112,25 +112,25 @@ class Planner:
         return OffsetRange(wanted.partition, min(beginning, wanted.end), wanted.end)
 
     def _beginnings_of_new(self, start: Offsets, end: Offsets) -> Offsets:
-        return self._cluster.beginnings(sorted(end.keys() - start.keys()))
+        return self.cluster.beginnings(sorted(end.keys() - start.keys()))
 
     def _lost(self, what: str) -> None:
         report_loss(what, fail=self._options.fail_on_data_loss)
 
     def _partitions(self, known: Iterable[Partition]) -> list[Partition]:
-        """All that the query reads now."""
+        """Return all partitions that the query reads now."""
         topics = self._options.topics
         if topics.assign is not None:
-            existing = self._cluster.partitions({each.topic for each in topics.assign})
+            existing = self.cluster.partitions({each.topic for each in topics.assign})
             missing = [each for each in topics.assign if each.number not in existing.get(each.topic, ())]
             self._must_exist("assign", [each for each in missing if each not in set(known)])
             return [each for each in topics.assign if each not in missing]
         if topics.pattern is not None:
             matches: Callable[[str], object] = re.compile(topics.pattern).fullmatch
-            existing = {name: each for name, each in self._cluster.partitions(None).items() if matches(name)}
+            existing = {name: each for name, each in self.cluster.partitions(None).items() if matches(name)}
         else:
             assert topics.subscribe is not None
-            existing = self._cluster.partitions(topics.subscribe)
+            existing = self.cluster.partitions(topics.subscribe)
             known_topics = {each.topic for each in known}
             self._must_exist("subscribe", [t for t in topics.subscribe if t not in existing and t not in known_topics])
         return sorted(Partition(topic, number) for topic, numbers in existing.items() for number in numbers)
@@ -138,8 +138,8 @@ class Planner:
     def _must_exist(self, option: str, missing: Collection[str | Partition]) -> None:
         if missing:
             raise SourceReadError(
-                f"{option}: {_named(missing)} {_are(missing)} not in Kafka, or may not be seen by this user; create it "
-                "first, or take subscribePattern, which waits for topics that match"
+                f"{option}: {_named(missing)} {_are(missing)} not in Kafka, or this user has no right to describe it; "
+                "create it first, or use subscribePattern, which waits for matching topics"
             )
 
     def _resolved(self, bound: Bound, partitions: Collection[Partition], side: str) -> dict[Partition, int]:
@@ -148,53 +148,53 @@ class Planner:
         wanted = dict.fromkeys(partitions, bound.everywhere) if bound.offsets is None else dict(bound.offsets)
         if set(wanted) != set(partitions):
             raise SinkOptionError(
-                f"{side}Offsets: every partition that is read must be in it, and no other; "
-                f"{_named(set(wanted) ^ set(partitions))} {_are(set(wanted) ^ set(partitions))} on one side only. "
-                "-2 stands for the earliest offset, and -1 for the latest"
+                f"{side}Offsets must have every partition that is read, and no other; "
+                f"{_named(set(wanted) ^ set(partitions))} {_are(set(wanted) ^ set(partitions))} only in one of the "
+                "two. -2 stands for the earliest offset, and -1 for the latest"
             )
-        beginnings = self._cluster.beginnings([each for each, offset in wanted.items() if offset == EARLIEST])
-        ends = self._cluster.ends([each for each, offset in wanted.items() if offset == LATEST])
+        beginnings = self.cluster.beginnings([each for each, offset in wanted.items() if offset == EARLIEST])
+        ends = self.cluster.ends([each for each, offset in wanted.items() if offset == LATEST])
         return {each: beginnings.get(each, ends.get(each, offset or 0)) for each, offset in wanted.items()}
 
     def _at_time(self, timestamp_ms: int, partitions: Collection[Partition], side: str) -> dict[Partition, int]:
-        found = self._cluster.at_time(partitions, timestamp_ms)
+        found = self.cluster.at_time(partitions, timestamp_ms)
         none = sorted(each for each, offset in found.items() if offset is None)
         if none and side == "starting" and self._options.on_no_timestamp is OnNoTimestamp.ERROR:
             raise SourceReadError(
                 f"startingTimestamp: {_named(none)} {'has' if len(none) == 1 else 'have'} no record as late as "
-                f"{timestamp_ms}; startingOffsetsByTimestampStrategy=latest would start at what comes next"
+                f"{timestamp_ms}; startingOffsetsByTimestampStrategy=latest starts at the next record"
             )
-        ends = self._cluster.ends(none)
+        ends = self.cluster.ends(none)
         return {each: ends[each] if offset is None else offset for each, offset in found.items()}
 
     def _within(self, option: str, bound: Bound | None, found: dict[Partition, int]) -> dict[Partition, int]:
-        """Offsets that somebody wrote down may be of another time: they are compared with what there is."""
+        """Limit configured offsets to those that exist, and report a loss if that changes one: they may be outdated."""
         if bound is None or bound.offsets is None:
             return found
-        beginnings, ends = self._cluster.beginnings(found), self._cluster.high_watermarks(found)
+        beginnings, ends = self.cluster.beginnings(found), self.cluster.high_watermarks(found)
         inside = {}
         for each, offset in sorted(found.items()):
             inside[each] = min(max(offset, beginnings[each]), ends[each])
             if inside[each] != offset:
-                self._lost(f"{option}: {each} has offsets {beginnings[each]} to {ends[each]}, and not {offset}")
+                self._lost(f"{option}: {each} has offsets {beginnings[each]} to {ends[each]}, but not {offset}")
         return inside
 
 
 def lost_offsets(wanted: OffsetRange, beginning: int) -> str:
-    """The sentence about a range that begins too early."""
+    """Return a sentence about a range whose first offsets no longer exist."""
     return (
-        f"{wanted.partition} begins at offset {beginning} now, and offsets {wanted.start} to "
-        f"{min(beginning, wanted.end) - 1} were still to be read: they were deleted"
+        f"{wanted.partition} begins at offset {beginning} now, but offsets {wanted.start} to "
+        f"{min(beginning, wanted.end) - 1} were not read yet: they were deleted"
     )
 
 
 def report_loss(what: str, *, fail: bool) -> None:
-    """Raise SourceDataLossError, or warn of it."""
+    """Raise SourceDataLossError, or log a warning if `fail` is False."""
     if fail:
         raise SourceDataLossError(
-            f"{what}. The query has not gone on without it; where that is wanted, start it with failOnDataLoss=false"
+            f"{what}. The query has stopped; to continue without these records, start it with failOnDataLoss=false"
         )
-    _log.warning("%s; the query goes on without it, as failOnDataLoss is false", what)
+    _log.warning("%s; the query continues without these records, because failOnDataLoss is false", what)
 
 
 def _named(things: Iterable[object]) -> str:

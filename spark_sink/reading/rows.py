@@ -1,4 +1,4 @@
-"""Records as Arrow record batches with the columns of Spark's own Kafka source."""
+"""Convert records to Arrow record batches with the columns of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_sink.reading.offsets import Partition
 
 MOST_ROWS: Final = 10_000
-"""Of one record batch; Spark's own measure (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
+"""The rows of one record batch; Spark's own default (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 
 NO_TIMESTAMP_TYPE: Final = -1
@@ -20,7 +20,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Chunk(NamedTuple):
-    """Some records of one partition, column by column, as a consumer gave them."""
+    """Some records of one partition, as columns."""
 
     keys: list[bytes | None]
     values: list[bytes | None]
@@ -28,16 +28,16 @@ class Chunk(NamedTuple):
     timestamps_ms: list[int | None]
     timestamp_types: list[int]
     headers: list[Headers | None]
-    """Empty where nobody asked for headers."""
+    """Empty unless headers were requested."""
 
     @property
     def bytes(self) -> int:
-        """Of keys and values."""
+        """The size of keys and values."""
         return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
 
 
 class Rows:
-    """Gathers chunks of one partition until they are worth a record batch."""
+    """Collects chunks of one partition until they fill a record batch."""
 
     def __init__(self, partition: Partition, schema: pa.Schema) -> None:
         self._partition = partition
@@ -47,26 +47,26 @@ class Rows:
         self._reset()
 
     def _reset(self) -> None:
-        self._gathered = Chunk([], [], [], [], [], [])
+        self._collected = Chunk([], [], [], [], [], [])
         self._bytes = 0
 
     def add(self, chunk: Chunk) -> None:
-        """Keep these records, which come after the others."""
-        columns: Iterable[tuple[Any, Any]] = zip(self._gathered, chunk, strict=True)
-        for gathered, added in columns:
-            gathered.extend(added)
+        """Append these records."""
+        columns: Iterable[tuple[Any, Any]] = zip(self._collected, chunk, strict=True)
+        for collected, added in columns:
+            collected.extend(added)
         self._bytes += chunk.bytes
         if chunk.offsets:
             self.next_offset = chunk.offsets[-1] + 1
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to take them."""
-        return len(self._gathered.offsets) >= MOST_ROWS or self._bytes >= MOST_BYTES
+        """Whether there are enough records for a record batch."""
+        return len(self._collected.offsets) >= MOST_ROWS or self._bytes >= MOST_BYTES
 
     def take(self) -> Iterable[pa.RecordBatch]:
-        """What was gathered, as one record batch; nothing if there is none."""
-        rows, count = self._gathered, len(self._gathered.offsets)
+        """Yield the collected records as one record batch; nothing if there are none."""
+        rows, count = self._collected, len(self._collected.offsets)
         if not count:
             return
         self._reset()
@@ -95,7 +95,7 @@ def _typed(column: list[object] | pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _structs(headers: object) -> list[dict[str, object]] | None:
-    """Null where a record has none, as in Spark's own source."""
+    """Return the headers of a record, or null if it has none, as in Spark's own source."""
     if not headers:
         return None
     return [{"key": name, "value": value} for name, value in headers]  # type: ignore[attr-defined]

@@ -3,9 +3,9 @@
     spark.dataSource.register(DualWriteKafkaSource)
     spark.readStream.format("dualwrite-kafka-source").option("subscribe", "orders").options(...)
 
-Options and columns are those of Spark's own Kafka source; `kafka.isolation.level` is `read_committed` unless it says
-otherwise. A stream's reader lives in one process for as long as the query does, which asks Kafka for offsets; `read()`
-runs in tasks, which are given a range of offsets and nothing else.
+Options and columns are those of Spark's own Kafka source; `kafka.isolation.level` is `read_committed` unless it is set.
+A stream's reader lives in one process for as long as the query does, and queries Kafka for offsets there. `read()` runs
+in tasks, which get only a range of offsets.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_sink.driver.batch_log import speak_in_worker
+from spark_sink.driver.batch_log import configure_worker_logging
 from spark_sink.errors import SinkOptionError, SourceReadError
-from spark_sink.reading.clients import Cluster, connect
+from spark_sink.reading.clients import Cluster, OffsetOutOfRangeError
+from spark_sink.reading.connections import connect, consumer
 from spark_sink.reading.offsets import EARLIEST, LATEST, OffsetRange, Offsets, from_json, to_json
 from spark_sink.reading.options import SourceOptions, check_for_batch, check_for_stream, parse
-from spark_sink.reading.planner import Planner
-from spark_sink.reading.task import read_range
+from spark_sink.reading.planner import Planner, lost_offsets, report_loss
+from spark_sink.reading.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,50 +62,50 @@ _HEADERS: Final = StructField(
 
 
 class DualWriteKafkaSource(DataSource):
-    """Reads Kafka. docs/spark.md has the options."""
+    """The source that reads from Kafka. See docs/spark.md for the options."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises SinkOptionError."""
+        """Parse the options. Raises SinkOptionError."""
         self._options = parse(options)
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """Return the name to use with `format()`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns, with `headers` where `includeHeaders` asks for them."""
+        """Return the columns, with `headers` if `includeHeaders` is true."""
         return StructType([*_COLUMNS, *[_HEADERS] * self._options.include_headers])
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's
-        """Of one query."""
+        """Return the reader of one streaming query."""
         check_for_stream(self._options)
         return StreamReader(self._options, self._columns(schema))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Of one batch query."""
+        """Return the reader of one batch query."""
         check_for_batch(self._options)
         return BatchReader(self._options, self._columns(schema))
 
     def _columns(self, schema: StructType) -> StructType:
         if schema != self.schema():
             raise SinkOptionError(
-                f"{FORMAT} has columns of its own ({', '.join(self.schema().names)}) and takes no other schema; cast "
-                "the column value, or use from_json on it"
+                f"{FORMAT} has fixed columns ({', '.join(self.schema().names)}) and does not accept another schema; "
+                "cast the column value, or use from_json on it"
             )
-        speak_in_worker()
+        configure_worker_logging()
         return schema
 
 
 @dataclass(frozen=True)
 class TaskRange(InputPartition):
-    """What one task reads, as Spark wants it wrapped."""
+    """The range that one task reads, in the class that Spark requires."""
 
     wanted: OffsetRange
 
 
 class _Reader:
-    """What both kinds of readers do. Pickled for the tasks, so what is connected stays behind."""
+    """The common part of both kinds of readers. It is pickled for the tasks, without the connection."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -116,79 +117,115 @@ class _Reader:
 
     @property
     def _planner(self) -> Planner:
+        """The planner, connected when it is first needed."""
         if self._cluster is None:
             self._cluster = connect(self._options)
         return Planner(self._options, self._cluster)
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task. Spark has a partition of its own where a batch query has none."""
+        """Read a range, in a task. Spark passes a partition of its own if a batch query has none."""
         if not isinstance(partition, TaskRange):
             return iter(())
-        speak_in_worker()
+        configure_worker_logging()
         return read_range(self._options, partition.wanted, to_arrow_schema(self._schema, timezone="UTC"))
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """One batch query: its offsets are fixed when it is planned."""
+    """The reader of one batch query, whose offsets are fixed when it is planned."""
 
     def partitions(self) -> list[TaskRange]:
-        """One for each task."""
+        """Return the ranges, one for each task."""
         try:
             planner = self._planner
             start = planner.starting(EARLIEST)
             return [TaskRange(each) for each in planner.ranges(start, planner.ending(start))]
         finally:
-            self._let_go()
+            self._disconnect()
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query. Offsets are `{"topic": {"0": 12}}`, which is how Spark's own source writes them, too."""
+    """The reader of one streaming query. Offsets are `{"topic": {"0": 12}}`, as in Spark's own source."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._latest: Offsets | None = None
-        self._ends_with_what_is_there = False
+        self._ends_with_this_offset = False
         self._last_to_read: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Where a new query starts; one that has a checkpoint is not asked."""
+        """Return the start of a new query; Spark does not call this for a query with a checkpoint."""
         return to_json(self._planner.starting(LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """`maxOffsetsPerTrigger`, if it was given."""
+        """Return `maxOffsetsPerTrigger` as a limit, if it is set."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """What is there at the first look, which comes next, is all that this run reads."""
-        self._ends_with_what_is_there = True
+        """Make the next `latestOffset` the end of this run."""
+        self._ends_with_this_offset = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """How far the next batch goes: as far as transactions are decided, or as far as the limit allows."""
+        """Return the end of the next batch: what is committed now, or as much as the limit allows."""
         planner, begin = self._planner, from_json(start)
         end = planner.latest(begin) if self._last_to_read is None else self._last_to_read
-        if self._ends_with_what_is_there:
+        if self._ends_with_this_offset:
             self._last_to_read = end
         self._latest = end
         if isinstance(limit, ReadMaxRows):
             end = planner.limited(begin, end, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
-            raise SourceReadError(f"Spark asks for a {type(limit).__name__}, which this source cannot keep")
+            raise SourceReadError(f"Spark passes a {type(limit).__name__}, a limit that this source does not support")
         return to_json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
-        """What the last look found, for the query's progress."""
+        """Return the latest offsets found, for the progress of the query."""
         return None if self._latest is None else to_json(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TaskRange]:
-        """One for each task of a batch."""
+        """Return the ranges of a batch, one for each task."""
         return [TaskRange(each) for each in self._planner.ranges(from_json(start), from_json(end))]
 
     def stop(self) -> None:
-        """The query has ended."""
-        self._let_go()
+        """Close the connection, at the end of the query."""
+        self._disconnect()
+
+
+# ---- in a task --------------------------------------------------------------------------------------------------
+
+
+def read_range(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the range, in order. Raises SourceReadError, and SourceDataLossError for deleted records."""
+    rows = Rows(wanted.partition, schema)
+    try:
+        yield from _read_records(options, wanted, rows)
+    except OffsetOutOfRangeError:
+        unread = OffsetRange(wanted.partition, max(wanted.start, rows.next_offset), wanted.end)
+        yield from _read_records(options, _what_is_left(options, unread), rows)
+    yield from rows.take()
+
+
+def _read_records(options: SourceOptions, wanted: OffsetRange, rows: Rows) -> Iterator[pa.RecordBatch]:
+    if not wanted.size:
+        return
+    with consumer(options) as records:
+        for chunk in records.read(wanted, headers=options.include_headers, patience_ms=options.poll_timeout_ms):
+            rows.add(chunk)
+            if rows.is_full:
+                yield from rows.take()
+
+
+def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
+    """Return what still exists of a range: retention may delete records after the batch was planned."""
+    cluster = connect(options)
+    try:
+        beginning = cluster.beginnings([wanted.partition])[wanted.partition]
+    finally:
+        cluster.close()
+    report_loss(lost_offsets(wanted, beginning), fail=options.fail_on_data_loss)
+    return OffsetRange(wanted.partition, min(max(beginning, wanted.start), wanted.end), wanted.end)

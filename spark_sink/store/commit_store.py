@@ -1,9 +1,9 @@
-"""Where a batch is decided: sinks, decisions and attempts in a SQL database.
+"""`CommitStore`: the SQL database that decides batches, and keeps the sinks, decisions and attempts.
 
-A batch is decided when it has a row in `dw_batch`; that row, the winners' change to COMMITTING and the rows of the
-dual table appear in one transaction. Every method is one transaction. Those that change who may win hold the lock of
-the sink's row from their first statement on; a task that takes a lease shares it. So a generation, once read in there,
-is the sink's until the transaction ends.
+A batch is decided when it has a row in `dw_batch`. One transaction writes that row, changes the winners to COMMITTING,
+and moves the rows of the dual table. Every method is one transaction. Those that change which attempts may win hold the
+lock of the sink's row from their first statement on; a task that takes a lease shares the lock. So a generation that
+was read under the lock is the sink's generation until the transaction ends.
 """
 
 from __future__ import annotations
@@ -16,36 +16,51 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import TERMINAL, AttemptEvent, AttemptStatus, after, before
+from spark_sink.attempt.states import (
+    EVENTS,
+    TERMINAL,
+    VERDICTS,
+    AttemptEvent,
+    AttemptStatus,
+    Claim,
+    Ended,
+    Ending,
+    Verdict,
+    after,
+    before,
+)
 from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
-from spark_sink.sink_kafka import Claim, Ended, Ending, Verdict
 from spark_sink.store import rules
-from spark_sink.store.rows import AttemptRow, BatchRow, BatchStatus, Decided, Decision, Lease, Planned, SinkRow
-from spark_sink.store.tables import DETAIL_LENGTH, StoreTables
+from spark_sink.store.tables import (
+    DETAIL_LENGTH,
+    AttemptRow,
+    BatchRow,
+    BatchStatus,
+    Decided,
+    Decision,
+    Lease,
+    Planned,
+    SinkRow,
+    StoreTables,
+    attempt_row,
+    batch_row,
+    sink_row,
+)
 from spark_sink.store.transactions import Intact, StoreTransactions, engine_for, locking
 
 Steps = Callable[[sa.Connection], object]
-"""What somebody adds to a transaction of the store."""
+"""Statements of the caller, to run in a transaction of the store."""
 
-VERDICTS: Final[Mapping[AttemptStatus, Verdict]] = {
-    AttemptStatus.COMMITTING: Verdict.COMMIT,
-    AttemptStatus.ABORTING: Verdict.ABORT,
-}
-_EVENTS: Final[Mapping[Ending, AttemptEvent]] = {
-    Ending.COMMITTED: AttemptEvent.COMMIT,
-    Ending.ABORTED: AttemptEvent.ABORT,
-    Ending.LOST: AttemptEvent.LOSE,
-}
 _LEASE_TRIES: Final = 50
 
 
 class CommitStore:
-    """The store on one engine. Threads may share it; processes may not."""
+    """The commit store on one engine. Threads may share it; processes may not."""
 
     def __init__(self, engine: sa.Engine, *, schema: str | None = None, create_tables: bool = True) -> None:
-        """`create_tables`: whether the first plan of this object creates what is missing."""
+        """`create_tables`: whether the first plan of this object creates missing tables."""
         self._engine = engine
         self._tables = StoreTables(schema)
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
@@ -54,7 +69,7 @@ class CommitStore:
 
     @classmethod
     def open(cls, options: StoreOptions) -> Self:
-        """On this process's engine for the options. Raises SinkOptionError."""
+        """Open the store on this process's engine for the options. Raises SinkOptionError."""
         return cls(engine_for(options), schema=options.schema, create_tables=options.create_tables)
 
     @property
@@ -62,7 +77,7 @@ class CommitStore:
         return self._engine
 
     def create_tables(self) -> None:
-        """Create the tables that are missing; safe when several processes do it at once."""
+        """Create the tables that are missing; safe if several processes do it at once."""
         self._tables.create(self._engine)
 
     # ---- PLAN -----------------------------------------------------------------------------------------------
@@ -72,7 +87,7 @@ class CommitStore:
     ) -> Planned:
         """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
 
-        `query_id` where it is known. `inside` is carried out in the transaction. Raises CheckpointMismatchError, and
+        `query_id` is None if it is not known. `inside` runs in the transaction. Raises CheckpointMismatchError, and
         BatchLostError while a lost batch of the sink is not acknowledged; then nothing has changed.
         """
         if self._may_create:
@@ -110,17 +125,17 @@ class CommitStore:
                 lambda connection: connection.execute(sa.insert(self._sink).values(sink_id=sink_id, generation=0))
             )
         except IntegrityError:
-            return  # another planner added it in the same instant, which is as good
+            return  # another planner has just added it
 
     def _unacknowledged(self, connection: sa.Connection, sink_id: str) -> list[BatchRow]:
         t = self._batch.c
         lost = (t.sink_id == sink_id, t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
-        return [_batch_row(row) for row in connection.execute(sa.select(self._batch).where(*lost))]
+        return [batch_row(row) for row in connection.execute(sa.select(self._batch).where(*lost))]
 
     # ---- WRITE ----------------------------------------------------------------------------------------------
 
     def is_decided_for(self, sink_id: str, generation: int, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
-        """Whether the task's batch is decided. Raises SinkFencedError, CheckpointMismatchError."""
+        """Return whether the task's batch is decided. Raises SinkFencedError, CheckpointMismatchError."""
         decisions = self._decided_from(sink_id, task.query_id, task.batch_id)
         nearest = sa.select(sa.func.min(self._batch.c.batch_id)).where(*decisions).scalar_subquery()
         query = sa.select(self._sink.c.generation, self._sink.c.query_id, nearest).where(
@@ -133,7 +148,7 @@ class CommitStore:
         return rules.is_decided(task.query_id, task.batch_id, decided)
 
     def lease(self, sink_id: str, generation: int, task: TaskIdentity) -> Lease | None:
-        """An OPEN attempt with a transactional id of its own; None where the batch was decided in the meantime.
+        """Open an attempt and lease it a transactional id; return None if the batch was decided in the meantime.
 
         Raises SinkFencedError.
         """
@@ -141,11 +156,11 @@ class CommitStore:
             try:
                 return self._transactions.write(lambda connection: self._lease(connection, sink_id, generation, task))
             except IntegrityError:
-                continue  # another attempt of the same partition took the slot in this instant
+                continue  # another attempt of the same partition has just taken the slot
         return self._transactions.write(lambda connection: self._lease(connection, sink_id, generation, task))
 
     def _lease(self, connection: sa.Connection, sink_id: str, generation: int, task: TaskIdentity) -> Lease | None:
-        # The lock lets plans and decisions wait. What they did before it was granted, the next statements see.
+        # The lock makes plans and decisions wait; the next statements see what they did before it was granted.
         query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
         rules.check_generation(sink_id, connection.scalar(locking(query, connection, shared=True)), generation)
         if self._found(connection, sink_id, task.query_id, task.batch_id) is not None:
@@ -172,12 +187,12 @@ class CommitStore:
         return Lease(attempt_id, transactional_id)
 
     def is_open(self, attempt_id: str) -> bool:
-        """Whether the attempt is still its task's own."""
+        """Return whether the attempt still belongs to its task."""
         query = sa.select(self._attempt.c.status).where(self._attempt.c.attempt_id == attempt_id)
         return self._transactions.read(lambda connection: connection.scalar(query)) == AttemptStatus.OPEN
 
     def stage(self, attempt_id: str, steps: Steps) -> None:
-        """Carry out `steps` in a transaction in which the attempt stays OPEN. Raises AttemptCondemnedError."""
+        """Run `steps` in a transaction in which the attempt stays OPEN. Raises AttemptCondemnedError."""
         query = sa.select(self._attempt.c.status).where(self._attempt.c.attempt_id == attempt_id)
 
         def locked(connection: sa.Connection) -> None:
@@ -195,7 +210,7 @@ class CommitStore:
         def steps(connection: sa.Connection) -> None:
             if inside is not None:
                 inside(connection)
-            # Last, because a Postgres transaction that has failed answers COMMIT with a rollback and no error.
+            # Last, because Postgres responds to the COMMIT of a failed transaction with a rollback and no error.
             values = {"prepared_state": str(state), "n_records": records}
             if not self._change(connection, AttemptEvent.PREPARE, self._attempt.c.attempt_id == attempt_id, **values):
                 raise rules.condemned(attempt_id)
@@ -205,11 +220,11 @@ class CommitStore:
     # ---- COMMIT, ABORT --------------------------------------------------------------------------------------
 
     def decide(self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None) -> Decided:
-        """Take the decision, or find that it stands; then the batch is committed, whatever happens to this process.
+        """Take the decision, unless it exists already. Then the batch is committed, even if this process dies.
 
-        `inside` is carried out in the transaction, unless the decision stands; once more where a deadlock undid it.
-        Raises SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and
-        the database's errors; then nothing is decided. Raises DecisionUnknownError where only `resolve` can tell.
+        `inside` runs in the transaction, unless the decision exists already; again if a deadlock undid it. Raises
+        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and the
+        database's errors; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
         """
         return self._transactions.decide(
             lambda connection, intact: self._decide(connection, decision, policy, _followed_by(intact, inside)),
@@ -247,9 +262,9 @@ class CommitStore:
         return Decided(True, decision.records, _claims(rules.as_decided(decision, live)))
 
     def _insert_decision(self, connection: sa.Connection, decision: Decision, *, nothing_left: bool) -> None:
-        """The last statement, and only in the transaction in which the winners were chosen.
+        """Insert the decision, as the last statement, in the transaction that has chosen the winners and in no other.
 
-        `inside` may have lost that one without telling: the driver begins another, and Postgres turns COMMIT into
+        `inside` may have lost that transaction silently: the driver begins another one, or Postgres turns COMMIT into
         ROLLBACK. Then this statement finds no chosen winner, or fails.
         """
         t = self._attempt.c
@@ -272,15 +287,15 @@ class CommitStore:
         insert = sa.insert(self._batch).from_select([*values, "generation", "done_at"], select)
         if connection.execute(insert, execution_options={"preserve_rowcount": True}).rowcount != 1:
             raise SinkError(
-                f"the transaction that was to decide batch {decision.batch_id} of the query {decision.query_id} was "
-                "ended by something inside it, and another one begun; nothing was decided: leave COMMIT and ROLLBACK "
-                "to the sink"
+                f"a statement inside the transaction that decides batch {decision.batch_id} of the query "
+                f"{decision.query_id} has ended it, and another transaction has begun; nothing was decided: leave "
+                "COMMIT and ROLLBACK to the sink"
             )
 
     def resolve(self, decision: Decision) -> Decided | None:
-        """What became of a decision whose COMMIT got no answer: it stands, or None, and then it never will.
+        """Find out whether a decision exists whose COMMIT got no response. None: it does not, and never will.
 
-        Waits at the sink's row until the lost transaction has happened or is gone.
+        Waits for the lock of the sink's row until the lost transaction is committed or rolled back.
         """
 
         def steps(connection: sa.Connection) -> Decided | None:
@@ -293,16 +308,16 @@ class CommitStore:
         return self._transactions.write(steps)
 
     def is_decided(self, sink_id: str, query_id: str, batch_id: int) -> bool:
-        """Whether the batch has a decision. Raises CheckpointMismatchError where it is older than what is known."""
+        """Return whether the batch is decided. Raises CheckpointMismatchError if it is older than all known ones."""
         return self._transactions.read(lambda c: self._found(c, sink_id, query_id, batch_id) is not None)
 
     def condemn(
         self, sink_id: str, *, query_id: str | None = None, batch_id: int | None = None, generation: int | None = None
     ) -> int:
-        """Condemn the attempts that are OPEN or PREPARED, of the whole sink or of a part; returns how many.
+        """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; return how many there were.
 
-        Nothing of a decision is touched: its winners are neither. A driver that lives goes on, and finds its attempts
-        gone; `plan` is what fences it.
+        The attempts of a decision are in neither status, so they stay. A running driver is not fenced, which only
+        `plan` does: it continues, and finds its attempts condemned.
         """
         wanted = {"query_id": query_id, "batch_id": batch_id, "generation": generation}
         part = [self._attempt.c[name] == value for name, value in wanted.items() if value is not None]
@@ -316,9 +331,9 @@ class CommitStore:
     def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int | None) -> None:
         """Condemn the undecided attempts of a batch and, unless it is decided, end its generation.
 
-        Spark gives a batch up while tasks of it still run: one that comes late must get no transaction that nobody
-        would end until the query is started again. Without `generation`, which no task has told then, the current one
-        is meant if the sink is this query's.
+        Spark gives a batch up while some of its tasks still run. A late task must not open another transaction, which
+        would stay open until the query is started again. `generation` is None if no task has reported one; then the
+        current generation ends if the sink belongs to this query.
         """
 
         def steps(connection: sa.Connection) -> None:
@@ -338,28 +353,28 @@ class CommitStore:
     # ---- FINISH ---------------------------------------------------------------------------------------------
 
     def claims(self, sink_id: str, verdicts: Collection[Verdict] = tuple(Verdict)) -> tuple[Claim, ...]:
-        """What is to be ended in Kafka."""
+        """Return the transactions that have to be completed in Kafka."""
         live = self._transactions.read(lambda connection: self._live(connection, sink_id))
         return tuple(claim for claim in _claims(live) if claim.verdict in verdicts)
 
     def still_wanted(self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str]) -> set[str]:
-        """Of these attempts, those that have still the verdict in `wanted`."""
+        """Return those of these attempts that still have the verdict in `wanted`."""
         t = self._attempt.c
         query = sa.select(t.attempt_id, t.status).where(t.attempt_id.in_(list(attempt_ids)))
         rows = self._transactions.read(lambda connection: connection.execute(query).all())
         return {attempt_id for attempt_id, status in rows if VERDICTS.get(AttemptStatus(status)) is wanted[attempt_id]}
 
     def record(self, sink_id: str, ended: Mapping[str, Ended]) -> None:
-        """Write down, by attempt id, what Kafka has answered; FAILED and LEFT change nothing.
+        """Record the endings, given by attempt id; FAILED and LEFT change nothing.
 
-        A batch of which nothing is left to do becomes DONE, and one that lost a transaction LOST.
+        A batch with nothing left to do becomes DONE, and one that lost a transaction becomes LOST.
         """
 
         def steps(connection: sa.Connection) -> None:
             self._locked_sink(connection, sink_id)
             for ending in (Ending.COMMITTED, Ending.ABORTED):
                 if ids := [attempt_id for attempt_id, end in ended.items() if end.ending is ending]:
-                    self._change(connection, _EVENTS[ending], self._attempt.c.attempt_id.in_(ids))
+                    self._change(connection, EVENTS[ending], self._attempt.c.attempt_id.in_(ids))
             for attempt_id, end in ended.items():
                 if end.ending is Ending.LOST:
                     self._lose(connection, (attempt_id,), str(end.error))
@@ -384,40 +399,41 @@ class CommitStore:
     # ---- operators ------------------------------------------------------------------------------------------
 
     def sinks(self) -> list[SinkRow]:
-        """Every sink of the store, by its id."""
+        """Return every sink of the store, ordered by id."""
         query = sa.select(self._sink).order_by(self._sink.c.sink_id)
-        return self._transactions.read(lambda connection: [_sink_row(row) for row in connection.execute(query)])
+        return self._transactions.read(lambda connection: [sink_row(row) for row in connection.execute(query)])
 
     def batches(self, sink_id: str, statuses: Collection[BatchStatus] = tuple(BatchStatus)) -> list[BatchRow]:
-        """The decided batches of a sink, the newest first."""
+        """Return the decided batches of a sink, the newest first."""
         t = self._batch.c
         query = sa.select(self._batch).where(t.sink_id == sink_id, t.status.in_(list(statuses)))
         ordered = query.order_by(t.generation.desc(), t.batch_id.desc())
-        return self._transactions.read(lambda connection: [_batch_row(row) for row in connection.execute(ordered)])
+        return self._transactions.read(lambda connection: [batch_row(row) for row in connection.execute(ordered)])
 
     def attempts(self, sink_id: str, statuses: Collection[AttemptStatus] = tuple(AttemptStatus)) -> list[AttemptRow]:
-        """The attempts of a sink, by generation and partition."""
+        """Return the attempts of a sink, ordered by generation and partition."""
         t = self._attempt.c
         query = sa.select(self._attempt).where(t.sink_id == sink_id, t.status.in_(list(statuses)))
         ordered = query.order_by(t.generation, t.partition_id, t.created_at)
-        return self._transactions.read(lambda connection: [_attempt_row(row) for row in connection.execute(ordered)])
+        return self._transactions.read(lambda connection: [attempt_row(row) for row in connection.execute(ordered)])
 
     def prune(self, sink_id: str, keep: int) -> int:
-        """Forget all but the newest `keep` decided batches of each query, and of all batch jobs together.
+        """Delete all but the newest `keep` decided batches of each query, and of all batch jobs together.
 
-        At least one stays, and so does what is not done, or lost and not acknowledged. With the batches go their
-        attempts, and those that were aborted `keep` generations ago. Returns how many batches went.
+        At least one batch stays, and so does each that is not done, or is lost and not acknowledged. The attempts of
+        the deleted batches are deleted too, and those that were aborted `keep` generations ago. Returns the number of
+        deleted batches.
         """
         batches = self.batches(sink_id)
-        forgotten = rules.expired(batches, keep)
-        if not forgotten:
+        old_batches = rules.expired(batches, keep)
+        if not old_batches:
             return 0
         a, b = self._attempt.c, self._batch.c
         of_query = sa.and_(a.query_id == sa.bindparam("of_query"), a.batch_id == sa.bindparam("of_batch"))
         old = sa.and_(a.status == AttemptStatus.ABORTED, a.generation < batches[0].generation - keep)
         over = (a.sink_id == sink_id, a.live_txn_id.is_(None))
         batch = (b.query_id == sa.bindparam("of_query"), b.batch_id == sa.bindparam("of_batch"))
-        keys = [{"of_query": row.query_id, "of_batch": row.batch_id} for row in forgotten]
+        keys = [{"of_query": row.query_id, "of_batch": row.batch_id} for row in old_batches]
 
         def steps(connection: sa.Connection) -> None:
             connection.execute(sa.delete(self._attempt).where(*over, of_query), keys)
@@ -425,12 +441,12 @@ class CommitStore:
             connection.execute(sa.delete(self._batch).where(b.sink_id == sink_id, *batch), keys)
 
         self._transactions.write(steps)
-        return len(forgotten)
+        return len(old_batches)
 
     def mark_lost(self, sink_id: str, attempt_ids: Collection[str], detail: str) -> int:
-        """Say of COMMITTING attempts that Kafka has dropped their transactions; returns how many they were.
+        """Record that Kafka has dropped the transactions of COMMITTING attempts; return how many there were.
 
-        FINISH does so by itself where the broker says it. By hand it is for a broker that can no longer tell.
+        FINISH does this if the broker reports it. Call it by hand if the broker has forgotten the transactions.
         """
 
         def steps(connection: sa.Connection) -> int:
@@ -442,7 +458,7 @@ class CommitStore:
         return self._transactions.write(steps)
 
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
-        """Let the query go on after a LOST batch; its lost records stay lost. Returns whether there was one."""
+        """Let the query continue after a LOST batch; its records stay lost. Return whether there was such a batch."""
         t = self._batch.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)
         lost = (t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
@@ -454,43 +470,43 @@ class CommitStore:
     def _locked_sink(self, connection: sa.Connection, sink_id: str) -> SinkRow | None:
         query = sa.select(self._sink).where(self._sink.c.sink_id == sink_id)
         row = connection.execute(locking(query, connection)).one_or_none()
-        return None if row is None else _sink_row(row)
+        return None if row is None else sink_row(row)
 
     def _decided_from(self, sink_id: str, query_id: str, batch_id: int) -> Sequence[sa.ColumnElement[bool]]:
         t = self._batch.c
         return (t.sink_id == sink_id, t.query_id == query_id, t.batch_id >= batch_id)
 
     def _found(self, connection: sa.Connection, sink_id: str, query_id: str, batch_id: int) -> BatchRow | None:
-        """The decision of the batch. Raises CheckpointMismatchError where a newer one has outlived it."""
+        """Return the decision of the batch. Raises CheckpointMismatchError if it is gone and a newer one exists."""
         decisions = self._decided_from(sink_id, query_id, batch_id)
         query = sa.select(self._batch).where(*decisions).order_by(self._batch.c.batch_id).limit(1)
         row = connection.execute(query).one_or_none()
         decided = rules.is_decided(query_id, batch_id, None if row is None else row.batch_id)
-        return _batch_row(row) if row is not None and decided else None
+        return batch_row(row) if row is not None and decided else None
 
     def _live_in(self, sink_id: str) -> Sequence[sa.ColumnElement[bool]]:
         return (self._attempt.c.sink_id == sink_id, self._attempt.c.live_txn_id.is_not(None))
 
     def _live(self, connection: sa.Connection, sink_id: str) -> list[AttemptRow]:
         query = sa.select(self._attempt).where(*self._live_in(sink_id)).order_by(self._attempt.c.partition_id)
-        return [_attempt_row(row) for row in connection.execute(query)]
+        return [attempt_row(row) for row in connection.execute(query)]
 
     def _named(self, connection: sa.Connection, attempt_ids: Collection[str]) -> list[AttemptRow]:
         if not attempt_ids:
             return []
         query = sa.select(self._attempt).where(self._attempt.c.attempt_id.in_(list(attempt_ids)))
-        return [_attempt_row(row) for row in connection.execute(query)]
+        return [attempt_row(row) for row in connection.execute(query)]
 
     def _change(
         self, connection: sa.Connection, event: AttemptEvent, *where: sa.ColumnElement[bool], **values: Any
     ) -> int:
-        """Let `event` happen to those attempts to which it may; returns how many they were."""
+        """Apply `event` to those attempts whose status permits it; return how many there were."""
         status = after(event)
         changed: dict[str, Any] = {"status": status, "updated_at": sa.func.now(), **values}
         if status in TERMINAL:
             changed["live_txn_id"] = None
-        may = self._attempt.c.status.in_(before(event))
-        return connection.execute(sa.update(self._attempt).where(may, *where).values(changed)).rowcount
+        permitted = self._attempt.c.status.in_(before(event))
+        return connection.execute(sa.update(self._attempt).where(permitted, *where).values(changed)).rowcount
 
 
 def _followed_by(intact: Intact, inside: Steps | None) -> Steps:
@@ -507,44 +523,4 @@ def _claims(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
         Claim(attempt.attempt_id, attempt.transactional_id, verdict, PreparedTxnState(attempt.prepared_state))
         for attempt in live
         if (verdict := VERDICTS.get(attempt.status)) is not None
-    )
-
-
-def _sink_row(row: sa.Row[Any]) -> SinkRow:
-    return SinkRow(row.sink_id, row.generation, row.query_id, row.updated_at)
-
-
-def _batch_row(row: sa.Row[Any]) -> BatchRow:
-    return BatchRow(
-        sink_id=row.sink_id,
-        query_id=row.query_id,
-        batch_id=row.batch_id,
-        status=BatchStatus(row.status),
-        generation=row.generation,
-        attempts=row.n_attempts,
-        records=row.n_records,
-        offsets_digest=row.offsets_digest,
-        decided_at=row.decided_at,
-        done_at=row.done_at,
-        acknowledged_at=row.acknowledged_at,
-    )
-
-
-def _attempt_row(row: sa.Row[Any]) -> AttemptRow:
-    return AttemptRow(
-        attempt_id=row.attempt_id,
-        sink_id=row.sink_id,
-        query_id=row.query_id,
-        batch_id=row.batch_id,
-        generation=row.generation,
-        partition_id=row.partition_id,
-        task_attempt_id=row.task_attempt_id,
-        host=row.host,
-        transactional_id=row.txn_id,
-        prepared_state=row.prepared_state,
-        records=row.n_records,
-        status=AttemptStatus(row.status),
-        detail=row.detail,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
     )

@@ -1,11 +1,11 @@
-"""The table half of the dual write: rows wait in a staging table, and the decision moves them into the table.
+"""The table's part of the dual write: tasks write rows to a staging table, and the decision moves them to the table.
 
 There is one staging table for each sink and target. Its columns have the target's own types, so a value that the target
-would refuse or round is met by the same rules when a task stages it, long before the decision. Whoever stages shows no
-row to anybody: readers of the target see the rows of all tasks when the decision is committed, or none of them.
+would refuse or round meets the same rules when a task stages it, long before the decision. Staged rows are not visible
+in the target: its readers see the rows of all tasks when the decision is committed, or none of them.
 
-A table that somebody alters while a batch is under way is found out by `move`, after it has locked the target against
-alterations and before the decision can be committed; the next batch gets a staging table that fits.
+If the target is altered while a batch is running, `move` detects it, after it has locked the target against alterations
+and before the decision can be committed. The next batch gets a staging table with matching columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError, DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from dualwrite.recipes.sqlalchemy.state_table import exact_text
-from spark_sink.attempt.copying import copy_in
 from spark_sink.errors import DualTableError, SinkOptionError
 from spark_sink.options import DualMode, DualTable
 from spark_sink.store.dual_columns import (
@@ -34,11 +33,11 @@ from spark_sink.store.dual_columns import (
     mapped,
     refused,
 )
-from spark_sink.store.dual_types import ColumnKind, ColumnType
-from spark_sink.store.moving import Moving, as_sql
-from spark_sink.store.mysql_session import exact_values
+from spark_sink.store.row_transfer import RowMove, as_sql, copy_in, exact_values
 from spark_sink.store.table_catalog import (
+    ColumnKind,
     Columns,
+    ColumnType,
     TableName,
     engine_without_transactions,
     parse_table_name,
@@ -56,20 +55,20 @@ _INTEGER: Final = ColumnType(ColumnKind.INTEGER)
 
 
 class DualTableWriter:
-    """Stages the rows of tasks and moves those of the winners. Holds no connection; picklable; threads may share it."""
+    """Stages the rows of tasks, and moves those of the winners. Has no connection; picklable; threads may share it."""
 
     def __init__(
         self, options: DualTable, *, sink_id: str, store_schema: str | None, create_tables: bool = True
     ) -> None:
-        """`store_schema` is where the staging table is; without `create_tables` it must be there and fit.
+        """`store_schema` has the staging table; without `create_tables` it must exist, with matching columns.
 
-        Raises SinkOptionError where `dual.table` is no name of a table.
+        Raises SinkOptionError if `dual.table` is not a table name.
         """
         target = parse_table_name(options.table)
         if target is None:
             raise refused(
-                f"dual.table is {options.table!r}: that is table or schema.table, each taken literally, and in double "
-                "quotes where it has a dot"
+                f"dual.table is {options.table!r}: it must be table or schema.table, each taken literally, and in "
+                "double quotes if it has a dot"
             )
         self._options = options
         self._target: Final = target
@@ -78,15 +77,15 @@ class DualTableWriter:
 
     @property
     def staging_table(self) -> str:
-        """Its name, with its schema where that is not the default one."""
+        """The name of the staging table, with its schema if that is not the default."""
         return str(self._staging)
 
     def create(self, engine: sa.Engine, schema: pa.Schema) -> None:
-        """See to it that the staging table is there and fits; harmless when repeated or done by several.
+        """Make sure that the staging table exists with matching columns. May be repeated, or run in several processes.
 
-        For PLAN, before its transaction: it has a connection of its own, because DDL commits on MySQL. A staging table
-        that does not fit any more is dropped: rows in it belong to attempts that the same PLAN condemns. Raises
-        SinkOptionError where rows of this schema cannot go into the table; then nothing was changed.
+        For PLAN, before its transaction: uses a connection of its own, because DDL commits on MySQL. A staging table
+        that no longer matches is dropped: its rows belong to attempts that the same PLAN condemns. Raises
+        SinkOptionError if rows of this schema cannot be written to the table; then nothing was changed.
         """
         reason: DBAPIError | None = None
         for _ in range(_CREATION_TRIES):
@@ -100,12 +99,14 @@ class DualTableWriter:
                 try:
                     self._create_again(conn, wanted, exists=bool(staged))
                     return
-                except DBAPIError as error:  # somebody else was quicker, or we may not: the next look tells
+                except (
+                    DBAPIError
+                ) as error:  # another process was faster, or we lack the right: the next try shows which
                     reason = error
         raise refused(
-            f"the staging table {self._staging} for {self._options.table} is not there or does not fit, and was not "
-            f"created ({reason.orig if reason else 'commitStore.createTables is false'}); let somebody who may create "
-            f"it: {self._ddl(engine.dialect, wanted)}"
+            f"the staging table {self._staging} for {self._options.table} is missing or does not match, and was not "
+            f"created ({reason.orig if reason else 'commitStore.createTables is false'}); a user with "
+            f"the right to do so must create it: {self._ddl(engine.dialect, wanted)}"
         ) from reason
 
     def stage(
@@ -117,11 +118,10 @@ class DualTableWriter:
         *,
         first_seq: int = 0,
     ) -> int:
-        """Copy rows into the staging table, in the transaction that marks the attempt PREPARED; returns how many.
+        """Copy rows into the staging table, in the transaction that marks the attempt PREPARED; return their number.
 
-        The batches are whole ones of the DataFrame: the table's columns are picked here. May be called several times
-        for an attempt, each time with the next `first_seq`. Raises DualTableError for values that the table cannot
-        hold.
+        The batches have all columns of the DataFrame; this selects those of the table. May be called several times for
+        an attempt, each time with the next `first_seq`. Raises DualTableError for values that the table cannot store.
         """
         staged = self._staged_columns(conn)
         key = self._key_that_may_be_null(conn, staged)
@@ -129,36 +129,35 @@ class DualTableWriter:
         with self._refusals_explained("stage the rows"), exact_values(conn):
             for batch in filter(len, rows):
                 own = _own_columns(attempt_id, partition_id, seq, len(batch))
-                copy_in(conn, self._staging, own | self._picked(batch, staged, key))
+                copy_in(conn, self._staging, own | self._selected(batch, staged, key))
                 seq += len(batch)
         return seq - first_seq
 
     def move(self, conn: sa.Connection, winners: Collection[str], *, rows: int) -> None:
-        """Move the winners' rows into the table, in the decision, and discard those of all others, which it condemns.
+        """Move the winners' rows to the table, in the transaction of the decision, and discard those of all others.
 
-        `rows` is the sum of the winners' `staged_rows`.
+        `rows` is the sum of the winners' `staged_rows`. If several rows of an upsert have the same key, the last one
+        counts, in the order of partitions and rows.
 
-        An upsert's key that comes twice is decided by the last row in the order of partitions and rows. Raises
-        DualTableError, after which the transaction must be rolled back: where the table refuses the rows, where it was
-        altered since they were staged, and where they are not as many as were staged.
+        Raises DualTableError if the table refuses the rows, if it was altered after they were staged, and if there are
+        more or fewer than were staged. The transaction must then be rolled back.
         """
         staged = self._staged_columns(conn)
         with self._refusals_explained("move the rows into it"), exact_values(conn):
-            conn.execute(self._moving(conn, staged, winners))
+            conn.execute(self._move_statement(conn, staged, winners))
         found = self._delete(conn, winners)
         if found != rows:
             raise DualTableError(
-                f"{rows} rows were staged for {self._options.table}, and {self._staging} has {found} of them: another "
-                "driver of this sink has replaced it. Nothing of the batch is visible; start the query again, once"
+                f"{rows} rows were staged for {self._options.table}, but {self._staging} has {found} of them: another "
+                "driver of this sink has replaced it. Nothing of the batch is visible; start only one query again"
             )
         self._assert_unaltered(conn, staged)
         self.discard_all(conn)
 
     def discard_all(self, conn: sa.Connection) -> None:
-        """Delete whatever is staged: for PLAN, in the transaction in which it has condemned every live attempt.
+        """Delete all staged rows: for PLAN, in the transaction in which it has condemned every live attempt.
 
-        By the attempts that can be seen: a DELETE of everything would wait, on MySQL, for rows that a task is about to
-        stage in vain.
+        Deletes by attempt id: on MySQL, a DELETE of everything would wait for rows that a condemned task is staging.
         """
         staging = self._staging.clause(_ATTEMPT)
         attempts = conn.scalars(sa.select(staging.c[_ATTEMPT]).distinct()).all()
@@ -172,20 +171,20 @@ class DualTableWriter:
     # ---- the plan ----------------------------------------------------------------------------------------------
 
     def _checked(self, conn: sa.Connection, schema: pa.Schema) -> Columns:
-        """The columns of the table that get values."""
+        """Check the schema and the table; return the columns of the table that get values."""
         options = self._options
         table = read_columns(conn, self._target)
         if not table:
             raise refused(
                 f"there is no table {self._target} in the database of the commit store; names are taken literally: "
-                "upper and lower case matter, and a schema goes in front with a dot"
+                "they are case-sensitive, and a schema is given as schema.table"
             )
         check_columns(options, schema, table)
         engine = engine_without_transactions(conn, self._target)
         if engine is not None:
-            raise refused(f"{options.table} is a table of MySQL's {engine}, which has no transactions; use InnoDB")
+            raise refused(f"{options.table} uses MySQL's engine {engine}, which has no transactions; use InnoDB")
         if conn.dialect.name == "postgresql" and conn.dialect.driver != "psycopg":
-            raise refused(f"rows are copied into {options.table} by psycopg; let the URL begin postgresql+psycopg://")
+            raise refused(f"psycopg copies rows into {options.table}; use a URL that begins with postgresql+psycopg://")
         targets = mapped(options, schema, table)
         if options.mode is DualMode.UPSERT:
             self._check_key(conn, table, targets)
@@ -211,7 +210,7 @@ class DualTableWriter:
 
     def _ddl(self, dialect: sa.Dialect, wanted: Columns) -> str:
         mysql = dialect.name in ("mysql", "mariadb")
-        null = " NULL" if mysql else ""  # a TIMESTAMP would be NOT NULL otherwise, and would change by itself
+        null = " NULL" if mysql else ""  # otherwise a TIMESTAMP would be NOT NULL, and would be updated automatically
         columns = [
             f"{_ATTEMPT} {exact_text(64).compile(dialect=dialect)} NOT NULL",
             f"{_PARTITION} INTEGER NOT NULL",
@@ -225,31 +224,31 @@ class DualTableWriter:
     # ---- the tasks ---------------------------------------------------------------------------------------------
 
     def _staged_columns(self, conn: sa.Connection) -> Columns:
-        """Of the staging table, without its own."""
+        """Return the columns of the staging table, without those that the sink adds."""
         columns = read_columns(conn, self._staging)
         return {name: column for name, column in columns.items() if name not in OWN_COLUMNS}
 
     def _key_that_may_be_null(self, conn: sa.Connection, staged: Columns) -> tuple[str, ...]:
-        """A primary key may be NULL in SQLite only."""
+        """Return the key columns that need a check for NULL: a primary key may be NULL in SQLite only."""
         if self._options.mode is DualMode.INSERT or not staged:
             return ()
         if self._options.key is None and conn.dialect.name != "sqlite":
             return ()
         return self._key(conn, staged)
 
-    def _picked(
+    def _selected(
         self, batch: pa.RecordBatch, staged: Columns, key: Collection[str]
     ) -> dict[str, tuple[pa.Array, ColumnType]]:
         if not staged:
-            raise DualTableError(f"the staging table {self._staging} is gone; start the query again")
+            raise DualTableError(f"the staging table {self._staging} no longer exists; start the query again")
         targets = self._targets(batch.schema, staged)
         self._assert_key_is_there(batch, targets, key)
         return {name: (batch.column(index), staged[name].type) for name, index in targets.items()}
 
     def _targets(self, schema: pa.Schema, staged: Columns) -> dict[str, int]:
         other = (
-            f"the staging table {self._staging} is for other columns ({', '.join(staged)}) than these rows have: "
-            "another driver of this sink has replaced it"
+            f"the staging table {self._staging} has other columns ({', '.join(staged)}) than these rows: another "
+            "driver of this sink has replaced it"
         )
         try:
             targets = mapped(self._options, schema, staged)
@@ -263,27 +262,27 @@ class DualTableWriter:
         for name in key:
             if batch.column(targets[name]).null_count:
                 raise DualTableError(
-                    f"a row for {self._options.table} has no {name}, which the upsert goes by: NULL is the same as "
-                    "nothing, so the row would be inserted anew each time; filter such rows"
+                    f"a row for {self._options.table} has no {name}, a key column of the upsert: NULL equals nothing, "
+                    "so the row would be inserted again each time; filter such rows"
                 )
 
     # ---- the decision ------------------------------------------------------------------------------------------
 
-    def _moving(self, conn: sa.Connection, staged: Columns, winners: Collection[str]) -> sa.TextClause:
-        moving = Moving(conn.dialect, self._target, self._staging, list(staged), OWN_COLUMNS)
+    def _move_statement(self, conn: sa.Connection, staged: Columns, winners: Collection[str]) -> sa.TextClause:
+        moving = RowMove(conn.dialect, self._target, self._staging, list(staged), OWN_COLUMNS)
         if self._options.mode is DualMode.INSERT:
             return moving.insert(winners)
         return moving.upsert(winners, self._key(conn, staged))
 
     def _assert_unaltered(self, conn: sa.Connection, staged: Columns) -> None:
-        """The insert has locked the table: it stays as it is now until the decision is committed."""
+        """Raise DualTableError if the table was altered. The insert has locked it, so it stays as it is now."""
         table = read_columns(conn, self._target)
         for name, column in staged.items():
             if name not in table or table[name].type_sql != column.type_sql:
-                now = table[name].type_sql if name in table else "gone"
+                now = table[name].type_sql if name in table else "dropped"
                 raise DualTableError(
                     f"the column {name} of {self._options.table} was {column.type_sql} when the rows were staged, and "
-                    f"is {now}. Nothing of the batch is visible; start the query again, which adapts to it"
+                    f"is {now} now. Nothing of the batch is visible; start the query again, which adapts to the table"
                 )
 
     @contextmanager
@@ -293,7 +292,7 @@ class DualTableWriter:
         except _REFUSALS as error:
             raise DualTableError(
                 f"the database refuses to {purpose} of {self._options.table}: {_first_line(error)}. Nothing of the "
-                "batch is visible; mend the data or the table, and start the query again"
+                "batch is visible; correct the data or the table, and start the query again"
             ) from error
 
 
@@ -316,7 +315,7 @@ def _type_names(columns: Columns) -> dict[str, str]:
 
 
 def _staging_name(sink_id: str, target: TableName) -> str:
-    """Readable, within the 63 characters of PostgreSQL, and another one for each sink and target."""
+    """Return a readable name of at most 63 characters, PostgreSQL's limit, that is unique to the sink and target."""
     readable = re.sub(r"[^a-z0-9_]", "_", target.name.lower())[:_READABLE_LENGTH]
     digest = hashlib.sha256(repr((sink_id, target.schema, target.name)).encode()).hexdigest()[:12]
     return f"dw_stage_{readable}_{digest}"

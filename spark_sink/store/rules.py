@@ -1,4 +1,4 @@
-"""Who may plan, write and decide, given what the store's rows say. Pure: every caller has read them under a lock."""
+"""The rules for planning, writing and deciding, given the rows of the store. Pure: callers read them under a lock."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from spark_sink.errors import (
 )
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.options import OnNewCheckpoint
-from spark_sink.store.rows import AttemptRow, BatchRow, Decision
+from spark_sink.store.tables import AttemptRow, BatchRow, Decision
 
 JOB_PREFIX: Final = "job:"
-"""Of the query ids of batch jobs, which have no checkpoint."""
+"""The prefix of the query ids of batch jobs, which have no checkpoint."""
 
 
 def is_job(query_id: str) -> bool:
-    """Whether it stands for a batch job."""
+    """Return whether the query id is that of a batch job."""
     return query_id.startswith(JOB_PREFIX)
 
 
 def check_generation(sink_id: str, current: int | None, mine: int | None) -> None:
-    """Raise SinkFencedError where another plan has been made since `mine`; None is of no plan, and is not checked."""
+    """Raise SinkFencedError if there was another plan since `mine`; None, for no plan, is not checked."""
     if current is None:
         raise SinkError(
-            f"the commit store does not know the sink {sink_id!r}, though it was planned: its row was deleted, or this "
-            "process was given another store; nothing of this batch is visible"
+            f"the commit store does not have the sink {sink_id!r}, although it was planned: its row was deleted, or "
+            "this process uses another store; nothing of this batch is visible"
         )
     if mine is None or current == mine:
         return
     raise SinkFencedError(
-        f"the sink {sink_id!r} is at generation {current}, and this batch was planned with generation {mine}: its "
+        f"the sink {sink_id!r} is at generation {current}, but this batch was planned with generation {mine}: the "
         "batch was aborted, or another driver has taken over, or the same query runs twice. Nothing of the batch "
         "becomes visible through this driver; keep one query per sinkId"
     )
@@ -46,32 +46,32 @@ def check_generation(sink_id: str, current: int | None, mine: int | None) -> Non
 def query_to_claim(
     sink_id: str, known: str | None, query_id: str | None, on_new_checkpoint: OnNewCheckpoint
 ) -> str | None:
-    """The query id that the sink must be given from now on, or None where it keeps what it has.
+    """Return the new query id of the sink, or None if it keeps the one it has.
 
-    Raises CheckpointMismatchError where the sink belongs to another checkpoint and may not be given to this one.
+    Raises CheckpointMismatchError if the sink belongs to another checkpoint and must not be given to this one.
     """
     if query_id is None or query_id == known or is_job(query_id):
         return None
     if known is not None and on_new_checkpoint is OnNewCheckpoint.FAIL:
         raise CheckpointMismatchError(
-            f"the sink {sink_id!r} belongs to the query {known}, and this is the query {query_id}: the checkpoint was "
+            f"the sink {sink_id!r} belongs to the query {known}, but this is the query {query_id}: the checkpoint was "
             "deleted or replaced, or two queries share a sinkId. Its batches would count from 0 again and might repeat "
-            "what was written; nothing was. Put the checkpoint back, or take another sinkId, or say "
+            "records; nothing was written. Restore the checkpoint, or use another sinkId, or set "
             "onNewCheckpoint=adopt if this query starts where the other one ended"
         )
     return query_id
 
 
 def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
-    """Whether the batch is decided, given the oldest decided one of its query that is not older than itself.
+    """Return whether the batch is decided. `nearest` is the oldest decided batch of its query that is not older.
 
-    Raises CheckpointMismatchError where that is a newer one: decided batches are forgotten in their order.
+    Raises CheckpointMismatchError if that one is newer: decided batches are deleted in order.
     """
     if nearest is not None and nearest > batch_id:
         raise CheckpointMismatchError(
-            f"batch {batch_id} of the query {query_id} is not known any more, and batch {nearest} is decided: an older "
-            "copy of the checkpoint was restored. Writing it again might repeat records; nothing was written. "
-            "Restore the newest checkpoint, or start a new one that begins after the last decided batch"
+            f"batch {batch_id} of the query {query_id} is no longer known, but batch {nearest} is decided: an older "
+            "copy of the checkpoint was restored. Writing it again might repeat records; nothing was written. Restore "
+            "the newest checkpoint, or start a new one that begins after the last decided batch"
         )
     return nearest is not None
 
@@ -80,23 +80,23 @@ def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow]) -> None:
     """Raise BatchLostError for the first of these LOST batches."""
     for row in lost:
         raise BatchLostError(
-            f"batch {row.batch_id} of the query {row.query_id} was decided, and Kafka has dropped a part of it (see "
-            f"`detail` of its LOST rows in dw_attempt); the sink {sink_id!r} stands still, and nothing new has begun. "
+            f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has dropped a part of it (see "
+            f"`detail` of its LOST rows in dw_attempt); the sink {sink_id!r} is stopped, and nothing new has begun. "
             "Write the lost records again by other means, then call acknowledge_lost (`dualwrite spark "
             "acknowledge-lost`)"
         )
 
 
 def condemned(attempt_id: str) -> AttemptCondemnedError:
-    """A task finds that its attempt is not its own any more."""
+    """Return the error for a task whose attempt no longer belongs to it."""
     return AttemptCondemnedError(
-        f"attempt {attempt_id} is not OPEN any more: its batch was aborted, decided without it, or planned anew. Its "
+        f"attempt {attempt_id} is no longer OPEN: its batch was aborted, decided without it, or planned again. Its "
         "transaction is aborted and nothing of it becomes visible; Spark may try again"
     )
 
 
 def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow]) -> None:
-    """Raise where the decided batch is not the one that is to be decided again; `own` are the winners' rows."""
+    """Raise unless the decided batch is the one to be decided again; `own` are the rows of the winners."""
     digests = {row.offsets_digest, decision.offsets_digest} - {None}
     if len(digests) > 1:
         raise CheckpointMismatchError(
@@ -106,8 +106,8 @@ def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow]
         )
     if {attempt.attempt_id for attempt in own if attempt.status in _CHOSEN} != set(decision.winners):
         raise SinkError(
-            f"batch {row.batch_id} of the query {row.query_id} was decided at generation {row.generation}, and tasks "
-            "have written it once more. What they wrote is not committed, and the next plan aborts it"
+            f"batch {row.batch_id} of the query {row.query_id} was decided at generation {row.generation}, but tasks "
+            "have written it again. What they wrote is not committed, and the next plan aborts it"
         )
 
 
@@ -116,14 +116,14 @@ CONDEMNABLE: Final = frozenset(before(AttemptEvent.CONDEMN))
 
 
 def losers(decision: Decision, live: Sequence[AttemptRow]) -> tuple[str, ...]:
-    """The attempts that cannot win any more once `decision` is taken; `live` are all of the sink.
+    """Return the attempts that can no longer win once `decision` is taken; `live` are all live ones of the sink.
 
-    Raises where one that should win cannot.
+    Raises if an attempt that should win cannot.
     """
     if decision.skipped:
         raise SinkError(
-            f"a task found batch {decision.batch_id} of the query {decision.query_id} decided and skipped it, and now "
-            "it has no row: somebody has deleted it from dw_batch. Nothing was decided; the query can be started again"
+            f"a task found batch {decision.batch_id} of the query {decision.query_id} decided and skipped it, but now "
+            "it has no row: it was deleted from dw_batch. Nothing was decided; the query can be started again"
         )
     by_id = {attempt.attempt_id: attempt for attempt in live}
     for attempt_id in decision.winners:
@@ -138,7 +138,7 @@ def losers(decision: Decision, live: Sequence[AttemptRow]) -> tuple[str, ...]:
 
 
 def as_decided(decision: Decision, live: Sequence[AttemptRow]) -> list[AttemptRow]:
-    """The sink's live attempts once the decision is taken."""
+    """Return the sink's live attempts as they are once the decision is taken."""
     return [replace(attempt, status=_status_as_decided(decision, attempt)) for attempt in live]
 
 
@@ -167,13 +167,13 @@ def _check_winner(decision: Decision, attempt_id: str, live: Mapping[str, Attemp
 def decision_of(
     sink_id: str, query_id: str, batch_id: int, results: Sequence[TaskResult], offsets_digest: str | None
 ) -> Decision:
-    """What these results of one batch amount to. Raises SinkError where they are not of one batch and generation."""
-    strangers = [result for result in results if (result.query_id, result.batch_id) != (query_id, batch_id)]
+    """Return the decision for these results. Raises SinkError unless all are of one batch and one generation."""
+    others = [result for result in results if (result.query_id, result.batch_id) != (query_id, batch_id)]
     generations = {result.generation for result in results}
-    if strangers or len(generations) > 1:
+    if others or len(generations) > 1:
         raise SinkError(
             f"the results for batch {batch_id} of the query {query_id} are not of one batch and one generation "
-            f"(generations {sorted(generations)}, {len(strangers)} of other batches); nothing was decided"
+            f"(generations {sorted(generations)}, {len(others)} of other batches); nothing was decided"
         )
     chosen = sorted((r for r in results if r.outcome is TaskOutcome.PREPARED), key=lambda r: r.partition_id)
     if len({result.partition_id for result in chosen}) < len(chosen):
@@ -194,7 +194,7 @@ def decision_of(
 
 
 def smallest_free_slot(prefix: str, leased: Collection[str]) -> int:
-    """Of the transactional ids `prefix` and a number."""
+    """Return the smallest number that makes, after `prefix`, a transactional id that is not leased."""
     slot = 0
     while f"{prefix}{slot}" in leased:
         slot += 1
@@ -202,9 +202,9 @@ def smallest_free_slot(prefix: str, leased: Collection[str]) -> int:
 
 
 def expired(rows: Sequence[BatchRow], keep: int) -> list[BatchRow]:
-    """Which of a sink's batches may be forgotten: all but the newest `keep` of each query, and of all batch jobs.
+    """Return the batches that may be deleted: all but the newest `keep` of each query, and of all batch jobs together.
 
-    A batch that is not done, or lost and not acknowledged, is never forgotten.
+    A batch that is not done, or is lost and not acknowledged, is never deleted.
     """
     groups: dict[str, list[BatchRow]] = {}
     for row in sorted(rows, key=lambda row: (row.batch_id, row.generation), reverse=True):

@@ -1,7 +1,7 @@
-"""What a database says about the columns and keys of a table, in one short statement each.
+"""Read the columns and keys of a table from the database, each with one short statement.
 
-SQLAlchemy's reflection would do, and is used for the keys of MySQL and SQLite; otherwise it takes several statements
-and ten times as long, and every batch asks.
+Every batch reads them. SQLAlchemy's reflection takes several statements and ten times as long, so it is used only for
+the keys of MySQL and SQLite.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from spark_sink.store.dual_types import OF_TIME, ColumnKind, ColumnType
-
 
 @dataclass(frozen=True)
 class TableName:
-    """A table, by names that are taken literally."""
+    """A table name with its schema, both taken literally."""
 
     schema: str | None
     name: str
@@ -27,11 +26,11 @@ class TableName:
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
     def quoted(self, dialect: sa.Dialect) -> str:
-        """As SQL."""
+        """Return the name as SQL."""
         return ".".join(quoted_name(name, dialect) for name in (self.schema, self.name) if name is not None)
 
     def clause(self, *columns: str) -> sa.TableClause:
-        """For SQLAlchemy's statements."""
+        """Return the table for SQLAlchemy's statements."""
         schema = None if self.schema is None else sa.quoted_name(self.schema, True)
         return sa.table(sa.quoted_name(self.name, True), *map(_column, columns), schema=schema)
 
@@ -41,7 +40,7 @@ def _column(name: str) -> sa.ColumnClause[Any]:
 
 
 def quoted_name(name: str, dialect: sa.Dialect) -> str:
-    """A name as SQL. SQLAlchemy's own quoting would double each % for drivers that expect parameters."""
+    """Return a name as SQL. SQLAlchemy's own quoting doubles each % for drivers that expect parameters."""
     preparer = dialect.identifier_preparer
     escaped = name.replace(preparer.escape_quote, preparer.escape_to_quote)
     return f"{preparer.initial_quote}{escaped}{preparer.final_quote}"
@@ -51,7 +50,7 @@ _NAME_PART: Final = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^".`]+)')
 
 
 def parse_table_name(text: str) -> TableName | None:
-    """`table`, `schema.table`; either may be in quotes, and must be where it has a dot. None where it is neither."""
+    """Parse `table` or `schema.table`; a part with a dot must be in quotes. Return None for anything else."""
     parts: list[str] = []
     at = 0
     while match := _NAME_PART.match(text, at):
@@ -66,29 +65,64 @@ def parse_table_name(text: str) -> TableName | None:
     return None
 
 
+class ColumnKind(Enum):
+    """The kind of values in a column, as far as it matters for writing to it."""
+
+    BOOLEAN = "booleans"
+    INTEGER = "whole numbers"
+    DECIMAL = "decimal numbers"
+    BINARY_NUMERIC = "numbers, exact to 15 digits"
+    """SQLite's NUMERIC affinity."""
+    FLOAT32 = "4-byte floats"
+    FLOAT64 = "8-byte floats"
+    TEXT = "text"
+    FREE_TEXT = "any text"
+    """SQLite's TEXT, which also holds dates and exact decimals."""
+    PARSED = "values parsed from text"
+    """uuid, json, enum, inet and others."""
+    BYTES = "bytes"
+    DATE = "dates"
+    TIMESTAMP = "timestamps without a zone"
+    INSTANT = "timestamps with a zone"
+    TIME = "times of day"
+    ANYTHING = "anything"
+    UNKNOWN = "a type the sink does not support"
+
+
+OF_TIME: Final = frozenset({ColumnKind.TIMESTAMP, ColumnKind.INSTANT, ColumnKind.TIME})
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """The type of a column; `scale`: digits after the point, of a number or of seconds, None if there is no limit."""
+
+    kind: ColumnKind
+    scale: int | None = None
+
+
 @dataclass(frozen=True)
 class TableColumn:
-    """One column."""
+    """One column of a table."""
 
     name: str
     type_sql: str
-    """As in CREATE TABLE, with its collation where it is not the type's own."""
+    """The type as in CREATE TABLE, with the collation if it is not the default of the type."""
     type: ColumnType
     nullable: bool
     filled: bool
-    """Whether the database gives a value to a row that comes without."""
+    """Whether the database supplies a value for a row that has none."""
     read_only: bool
-    """Whether it is the database alone that gives values."""
+    """Whether only the database supplies values."""
     numbered: bool = False
-    """Whether the database numbers rows with it (MySQL)."""
+    """Whether it is AUTO_INCREMENT (MySQL)."""
 
 
 Columns = Mapping[str, TableColumn]
-"""By name, in the table's order; none where there is no such table."""
+"""Columns by name, in the order of the table; empty if there is no such table."""
 
 
 def read_columns(conn: sa.Connection, table: TableName) -> Columns:
-    """The columns, as this transaction sees them now."""
+    """Return the columns, as this transaction sees them now."""
     return {column.name: column for column in _READERS[conn.dialect.name](conn, table)}
 
 
@@ -200,7 +234,7 @@ def _mysql(conn: sa.Connection, table: TableName) -> list[TableColumn]:
 
 
 def _mysql_names(conn: sa.Connection, table: TableName) -> dict[str, str | None]:
-    """Plain values: of any other expression the server would compare every table of every database with it."""
+    """Return the names as plain values: the server would compare any other expression with all tables it has."""
     return {"schema": table.schema or conn.dialect.default_schema_name, "table": table.name}
 
 
@@ -234,7 +268,7 @@ _SQLITE_KINDS: Final = (
     ("DOUB", ColumnKind.FLOAT64),
     ("TIME", ColumnKind.TIME),
 )
-"""The first that the declared type contains: names that people use, then the rules of SQLite's affinities."""
+"""The first name that the declared type contains decides: common names, then the rules of SQLite's affinities."""
 
 
 def _sqlite(conn: sa.Connection, table: TableName) -> list[TableColumn]:
@@ -276,14 +310,14 @@ _READERS: Final[Mapping[str, Callable[[sa.Connection, TableName], list[TableColu
 
 @dataclass(frozen=True)
 class UniqueKey:
-    """Columns whose values no two rows have in common."""
+    """Columns in which no two rows have the same values."""
 
     columns: frozenset[str]
     is_primary: bool
 
 
 def unique_keys(conn: sa.Connection, table: TableName) -> list[UniqueKey]:
-    """Those that hold for all rows, and at once."""
+    """Return the unique keys that hold for all rows and are not deferred."""
     return _postgres_keys(conn, table) if conn.dialect.name == "postgresql" else _reflected_keys(conn, table)
 
 
@@ -327,7 +361,7 @@ _MYSQL_TRANSACTIONS: Final = sa.text(
 
 
 def engine_without_transactions(conn: sa.Connection, table: TableName) -> str | None:
-    """MySQL's storage engine of this table, where it has no transactions."""
+    """Return MySQL's storage engine of this table if it does not have transactions, else None."""
     if conn.dialect.name not in ("mysql", "mariadb"):
         return None
     found: str | None = conn.scalar(_MYSQL_TRANSACTIONS, _mysql_names(conn, table))

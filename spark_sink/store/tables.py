@@ -1,14 +1,17 @@
-"""The tables of the commit store, on any database, and how they come to be there."""
+"""The tables of the commit store on any database: how they are created, and their rows as dataclasses."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Final
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.recipes.sqlalchemy.state_table import exact_text
+from spark_sink.attempt.states import AttemptStatus, Claim
 
 SINK_ID_LENGTH: Final = 100
 QUERY_ID_LENGTH: Final = 255
@@ -22,8 +25,8 @@ _CREATION_TRIES: Final = 10
 class StoreTables:
     """`dw_sink`, `dw_batch` and `dw_attempt`, in a schema of the database or in its default one.
 
-    There are no indexes besides the keys: on MySQL a crash could leave a table without an index that has a statement of
-    its own.
+    There are no indexes besides the keys: an index is created by a statement of its own, and on MySQL a crash could
+    leave a table without it.
     """
 
     def __init__(self, schema: str | None) -> None:
@@ -68,23 +71,23 @@ class StoreTables:
             sa.Column("detail", sa.String(DETAIL_LENGTH), nullable=True),
             _now("created_at"),
             _now("updated_at"),
-            # Leases an id to one live attempt (NULL, which equals nothing, when it is terminal), and finds them. Ids
-            # begin with their sink's and end with two numbers, so that two sinks never have the same one.
+            # Leases an id to one live attempt, and finds the live attempts. In a terminal attempt the id is NULL, which
+            # equals no other value. An id begins with the sink id and ends with two numbers, so no two sinks share one.
             sa.UniqueConstraint("sink_id", "live_txn_id", name="dw_attempt_lease"),
         )
 
     def _table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
-        # InnoDB whatever the server's default is: others have no transactions.
+        # InnoDB, whatever the server's default is: other engines do not have transactions.
         return sa.Table(name, self.metadata, *parts, mysql_engine="InnoDB", mariadb_engine="InnoDB")
 
     def create(self, engine: sa.Engine) -> None:
-        """Create what is missing; safe when several processes do it at once, or one died half-way."""
+        """Create the tables that are missing; safe if several processes do it at once, or one died half-way."""
         for _ in range(_CREATION_TRIES):
             try:
                 self.metadata.create_all(engine)
             except (IntegrityError, ProgrammingError, OperationalError):
-                # Two processes created a table in the same instant. The loser looks again, and creates what the winner
-                # has not reached yet: MySQL commits each table by itself.
+                # Two processes created a table at the same time. The loser tries again, and creates what the winner has
+                # not reached yet: MySQL commits each table separately.
                 if self.exist(engine):
                     return
             else:
@@ -92,11 +95,169 @@ class StoreTables:
         self.metadata.create_all(engine)
 
     def exist(self, engine: sa.Engine) -> bool:
-        """Whether all of them are there."""
+        """Return whether all tables exist."""
         inspector = sa.inspect(engine)
         return all(inspector.has_table(table.name, schema=self.schema) for table in self.metadata.sorted_tables)
 
 
 def _now(name: str) -> sa.Column[dt.datetime]:
-    """By the database's clock, for people who look; nothing depends on it."""
+    """Return a column with the time of the database's clock, for operators; the protocol does not depend on it."""
     return sa.Column(name, sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now())
+
+
+# ---- rows -------------------------------------------------------------------------------------------------------
+
+
+class BatchStatus(StrEnum):
+    """The progress of a decided batch. A batch without a row is not decided."""
+
+    COMMIT = "COMMIT"
+    """Decided; not every Kafka transaction is completed."""
+    DONE = "DONE"
+    LOST = "LOST"
+    """The broker had dropped one of its transactions: an operator must act."""
+
+
+@dataclass(frozen=True)
+class SinkRow:
+    """One sink, with the generation that may write to it."""
+
+    sink_id: str
+    generation: int
+    query_id: str | None
+    """The query whose checkpoint the sink belongs to; None before the first one, and if it had only batch jobs."""
+    updated_at: dt.datetime
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """One decision."""
+
+    sink_id: str
+    query_id: str
+    batch_id: int
+    status: BatchStatus
+    generation: int
+    attempts: int
+    records: int
+    offsets_digest: str | None
+    decided_at: dt.datetime
+    done_at: dt.datetime | None
+    acknowledged_at: dt.datetime | None
+    """When an operator allowed the query to go on after a LOST batch."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is left to do for the batch."""
+        return self.status is BatchStatus.DONE or self.acknowledged_at is not None
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One attempt of one task."""
+
+    attempt_id: str
+    sink_id: str
+    query_id: str
+    batch_id: int
+    generation: int
+    partition_id: int
+    task_attempt_id: int
+    host: str
+    transactional_id: str
+    prepared_state: str
+    """Empty unless the transaction was prepared."""
+    records: int
+    status: AttemptStatus
+    detail: str | None
+    """The response of Kafka, for a LOST attempt."""
+    created_at: dt.datetime
+    updated_at: dt.datetime
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a task leased: a row of its own, and a transactional id that no other live attempt has."""
+
+    attempt_id: str
+    transactional_id: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A new generation, with the claims that the older ones left."""
+
+    generation: int
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision for the store to take, from the results of the tasks."""
+
+    sink_id: str
+    query_id: str
+    batch_id: int
+    generation: int | None
+    """The generation of all results; None if there is no result."""
+    winners: tuple[str, ...]
+    """Attempt ids, in the order of their partitions."""
+    records: int
+    staged_rows: int
+    skipped: bool
+    """Whether a task found that the batch was already decided."""
+    offsets_digest: str | None
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision that is durable."""
+
+    anew: bool
+    """False if the batch was decided before."""
+    records: int
+    claims: tuple[Claim, ...] = field(default=())
+    """The transactions to complete now: those of the winners, of the losers, and of older attempts."""
+
+
+def sink_row(row: sa.Row[Any]) -> SinkRow:
+    """Return a row of `dw_sink`."""
+    return SinkRow(row.sink_id, row.generation, row.query_id, row.updated_at)
+
+
+def batch_row(row: sa.Row[Any]) -> BatchRow:
+    """Return a row of `dw_batch`."""
+    return BatchRow(
+        sink_id=row.sink_id,
+        query_id=row.query_id,
+        batch_id=row.batch_id,
+        status=BatchStatus(row.status),
+        generation=row.generation,
+        attempts=row.n_attempts,
+        records=row.n_records,
+        offsets_digest=row.offsets_digest,
+        decided_at=row.decided_at,
+        done_at=row.done_at,
+        acknowledged_at=row.acknowledged_at,
+    )
+
+
+def attempt_row(row: sa.Row[Any]) -> AttemptRow:
+    """Return a row of `dw_attempt`."""
+    return AttemptRow(
+        attempt_id=row.attempt_id,
+        sink_id=row.sink_id,
+        query_id=row.query_id,
+        batch_id=row.batch_id,
+        generation=row.generation,
+        partition_id=row.partition_id,
+        task_attempt_id=row.task_attempt_id,
+        host=row.host,
+        transactional_id=row.txn_id,
+        prepared_state=row.prepared_state,
+        records=row.n_records,
+        status=AttemptStatus(row.status),
+        detail=row.detail,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

@@ -1,23 +1,21 @@
-"""How the commit store reaches its database: engines, and transactions that databases do to each other."""
+"""The engines of the commit store, and its transactions: locking, retries, and a COMMIT that got no response."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_conflicts import is_conflict
-from dualwrite.recipes.core.state_row import wait_given_up
-from dualwrite.recipes.pool.isolation import locks_whole_database
-from dualwrite.recipes.sql.postgres_durability import RAISE, RAISE_FOR_SESSION
+from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.store import wait_given_up
+from dualwrite.recipes.sql.postgres import RAISE, RAISE_FOR_SESSION
 from dualwrite.recipes.sqlalchemy.commit_wait import deciding
 from dualwrite.recipes.sqlalchemy.prepared_statements import prepare_nothing
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
 from spark_sink.options import StoreOptions
 
@@ -31,9 +29,9 @@ _engines: dict[tuple[int, str], sa.Engine] = {}
 
 
 def engine_for(options: StoreOptions) -> sa.Engine:
-    """The engine of this process for the store's database; made once, and never shared with a forked child.
+    """Return this process's engine for the store's database; made once, and never shared with a forked child.
 
-    Raises SinkOptionError where there is no URL, or a database that the store does not know, or no driver for it.
+    Raises SinkOptionError if there is no URL, or the store does not support the database, or its driver is missing.
     """
     url = _url(options)
     key = (os.getpid(), url.render_as_string(hide_password=False))
@@ -48,15 +46,15 @@ def _url(options: StoreOptions) -> sa.URL:
         text = os.environ.get(options.url_env)
         if text is None:
             raise SinkOptionError(
-                f"commitStore.urlEnv={options.url_env}, and this process has no such environment variable; nothing was "
+                f"commitStore.urlEnv={options.url_env}, but this process has no such environment variable; nothing was "
                 f"written: set it for the driver and, with spark.executorEnv.{options.url_env}, for the executors"
             )
     if text is None:
-        raise SinkOptionError("commitStore.url or commitStore.urlEnv is needed; nothing was written")
+        raise SinkOptionError("commitStore.url or commitStore.urlEnv is required; nothing was written")
     try:
         return sa.make_url(text)
     except sa.exc.ArgumentError as error:
-        raise SinkOptionError("commitStore.url is not a URL of SQLAlchemy's; nothing was written") from error
+        raise SinkOptionError("commitStore.url is not a SQLAlchemy URL; nothing was written") from error
 
 
 def _new_engine(url: sa.URL) -> sa.Engine:
@@ -80,7 +78,7 @@ def _new_engine(url: sa.URL) -> sa.Engine:
 
 
 def _raise_durability(dbapi_connection: Any, record: Any) -> None:
-    """A decision that Kafka carries out must not be forgotten, whatever the role or the URL says."""
+    """Make commits durable, whatever the role or the URL sets: a decision that Kafka carries out must not be lost."""
     cursor = dbapi_connection.cursor()
     cursor.execute(f"SELECT {RAISE_FOR_SESSION}")
     cursor.close()
@@ -88,7 +86,7 @@ def _raise_durability(dbapi_connection: Any, record: Any) -> None:
 
 
 def _commit(connection: sa.Connection) -> None:
-    """Raises NotDurableError where the server gave up waiting for a standby: what shows might be lost."""
+    """Commit. Raises NotDurableError if the server gave up waiting for a standby: the commit might be lost."""
     driver: Any = connection.connection.driver_connection
     with deciding(connection.dialect.driver, driver) as wait:
         connection.commit()
@@ -96,20 +94,28 @@ def _commit(connection: sa.Connection) -> None:
         raise wait_given_up(None)
 
 
+def locks_whole_database(dialect: sa.Dialect) -> bool:
+    """Return whether a writer locks the whole database, as in SQLite, so that there are no row locks."""
+    return dialect.name == "sqlite"
+
+
 Intact = Callable[[], None]
-"""Raises RecipeError or IllegalStateError where a transaction cannot be the decision any more."""
+"""A function that raises RecipeError or IllegalStateError if a transaction can no longer be the decision."""
 
 
 class StoreTransactions:
-    """Transactions on one engine, each of which excludes what it must from the first statement on."""
+    """Transactions on one engine, which take the locks they need with their first statement."""
 
     def __init__(self, engine: sa.Engine, tables_exist: Callable[[], bool]) -> None:
-        self._engine = _seeing_now(engine)
+        self._engine = _read_committed(engine)
         self._tables_exist = tables_exist
-        watch(self._engine)
+        self._deciding: sa.Engine | None = None
+        self._deciding_lock = Lock()
+        if locks_whole_database(engine.dialect):
+            self._deciding_engine()  # its listeners also make SQLite's commits durable, which every transaction needs
 
     def read(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
-        """Carry out `steps`, which only read."""
+        """Run `steps`, which only read."""
 
         def once() -> ResultT:
             with self._engine.connect() as connection:
@@ -118,7 +124,7 @@ class StoreTransactions:
         return self._explained(once)
 
     def write(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
-        """Carry out `steps` and commit; once more where another transaction was in the way."""
+        """Run `steps` and commit; again if the transaction conflicts with another one."""
 
         def once() -> ResultT:
             with self._engine.connect() as connection:
@@ -132,14 +138,20 @@ class StoreTransactions:
     def decide(
         self, steps: Callable[[sa.Connection, Intact], ResultT], resolve: Callable[[], ResultT | None]
     ) -> ResultT:
-        """As `write`, for steps of which a part is the caller's: nothing in them can end the transaction.
+        """Run `steps` and commit as `write` does, but guard against steps of the caller that end the transaction.
 
-        They are given a function that raises where something did so, or failed and was swallowed. Where COMMIT got no
-        answer, `resolve` finds out what became of it: the result, or None where it had no effect.
+        `steps` gets a function that raises if a statement has ended the transaction, or has failed and the caller
+        swallowed the error. If COMMIT gets no response, `resolve` finds out whether it took effect; it returns the
+        result, or None if it did not.
         """
+        # Only the driver decides: tasks need neither these modules nor the engine's listeners.
+        from dualwrite.recipes.core.buffer import RecordBuffer
+        from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
+
+        engine = self._deciding_engine()
 
         def once() -> ResultT:
-            work = SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
+            work = SqlAlchemyTransaction(engine.connect(), engine, RecordBuffer(), owned=True)
             work.decides(f"SELECT {RAISE}" if work.connection.dialect.name == "postgresql" else None)
             try:
                 _exclude_other_writers(work.connection)
@@ -157,48 +169,65 @@ class StoreTransactions:
 
         return self._explained(lambda: self._repeated(once))
 
+    def _deciding_engine(self) -> sa.Engine:
+        """Return the engine for decisions, which has listeners of its own.
+
+        They cannot be added to an engine that other threads may be using. SQLite's listeners belong to its connections,
+        so there the engine itself is used, and gets them at once.
+        """
+        from dualwrite.recipes.sqlalchemy.transaction import watch
+
+        with self._deciding_lock:
+            if self._deciding is None:
+                engine = self._engine
+                if not locks_whole_database(engine.dialect):
+                    engine = engine.execution_options()
+                watch(engine)
+                self._deciding = engine
+            return self._deciding
+
     def _repeated(self, once: Callable[[], ResultT]) -> ResultT:
         for _ in range(_CONFLICT_TRIES - 1):
             try:
                 return once()
             except DBAPIError as error:
                 if locks_whole_database(self._engine.dialect) or not is_conflict(error):
-                    raise  # SQLite's only conflict is that its lock was not free in time
+                    raise  # SQLite's only conflict is a lock that was not free in time
         return once()
 
     def _explained(self, steps: Callable[[], ResultT]) -> ResultT:
         try:
             return steps()
         except (OperationalError, ProgrammingError) as error:
-            if self._surely_exist():
+            if self._tables_may_exist():
                 raise
             raise SinkError(
                 "the tables dw_sink, dw_batch and dw_attempt are not in this database; nothing was written: create "
                 "them with `dualwrite spark init-store`, or let the sink do it (commitStore.createTables=true)"
             ) from error
 
-    def _surely_exist(self) -> bool:
+    def _tables_may_exist(self) -> bool:
         try:
             return self._tables_exist()
         except DBAPIError:
-            return True  # the database is away: its own error says more
+            return True  # the database is unreachable: its own error says more
 
 
 @contextmanager
 def unavailable_means(consequence: str) -> Iterator[None]:
-    """Whoever cannot reach the database is told what that means, by StoreUnavailableError."""
+    """Raise StoreUnavailableError, which states the consequence, if the database cannot be reached."""
     try:
         yield
     except DBAPIError as error:
-        if not _is_away(error):
+        if not _is_unreachable(error):
             raise
         raise StoreUnavailableError(
             f"the commit store's database cannot be reached ({error.orig}). {consequence}"
         ) from error
 
 
-def _is_away(error: DBAPIError) -> bool:
-    """No connection could be made, for which SQLAlchemy has no statement, or it broke."""
+def _is_unreachable(error: DBAPIError) -> bool:
+    """Return whether no connection could be made, for which SQLAlchemy has no statement, or it broke."""
     return error.connection_invalidated or (isinstance(error, OperationalError) and error.statement is None)
 
 
@@ -207,7 +236,7 @@ def _resolved(resolve: Callable[[], ResultT | None], lost: Exception) -> ResultT
         result = resolve()
     except DBAPIError as unreachable:
         raise DecisionUnknownError(
-            f"the database did not answer the COMMIT of a decision ({lost}), and cannot be asked what became of it "
+            f"the database did not respond to the COMMIT of a decision ({lost}), and cannot be queried for its outcome "
             f"({unreachable}). It is committed on both sides, or not at all: the next plan finds out"
         ) from lost
     if result is None:
@@ -215,20 +244,21 @@ def _resolved(resolve: Callable[[], ResultT | None], lost: Exception) -> ResultT
     return result
 
 
-def _seeing_now(engine: sa.Engine) -> sa.Engine:
-    """What is read after a lock was granted must be as new as the lock.
+def _read_committed(engine: sa.Engine) -> sa.Engine:
+    """Return the engine with statements that see everything committed before them, not an older snapshot.
 
-    MySQL's default does that in transactions that begin with a locking reading, as all of the store do.
+    What is read after a lock was granted must be as recent as the lock. MySQL's default level does that in transactions
+    that begin with a locking read, as all transactions of the store do.
     """
     return engine.execution_options(isolation_level="READ COMMITTED") if engine.dialect.name == "postgresql" else engine
 
 
 def _exclude_other_writers(connection: sa.Connection) -> None:
-    """SQLite would take its write lock with the first change, which is too late for what was read before."""
+    """Take SQLite's write lock now. By itself it does so with the first change, too late for what was read before."""
     if locks_whole_database(connection.dialect):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def locking(select: sa.Select[Any], connection: sa.Connection, *, shared: bool = False) -> sa.Select[Any]:
-    """The same reading, of rows that stay as they are until the transaction ends."""
+    """Return the query with row locks, which keep the rows as they are until the transaction ends."""
     return select if locks_whole_database(connection.dialect) else select.with_for_update(read=shared)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from spark_sink.attempt.states import Claim, Ending, Verdict
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
 from spark_sink.options import parse
-from spark_sink.producer_side import ProducerSide
-from spark_sink.sink_kafka import Claim, Ending, Verdict
+from spark_sink.sink_kafka import ProducerSinkKafka
 
 from .clusters import Cluster
 from .conftest import NewName
 from .reading import create_topics, read_committed
 
-MakeSide = Callable[..., ProducerSide]
+MakeSide = Callable[..., ProducerSinkKafka]
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def topic(cluster: Cluster, new_name: NewName) -> str:
 @pytest.fixture
 def make_side(cluster: Cluster, topic: str) -> Iterator[MakeSide]:
     """Sides of processes of their own, as far as Kafka can tell."""
-    made: list[ProducerSide] = []
+    made: list[ProducerSinkKafka] = []
 
-    def make(mode: str | None = None) -> ProducerSide:
+    def make(mode: str | None = None) -> ProducerSinkKafka:
         options = {
             "sinkId": "s",
             "topic": topic,
@@ -39,7 +39,7 @@ def make_side(cluster: Cluster, topic: str) -> Iterator[MakeSide]:
             "commitStore.urlEnv": "NOWHERE",
             "kafka.bootstrap.servers": cluster.bootstrap_servers,
         }
-        made.append(ProducerSide(parse(options)))
+        made.append(ProducerSinkKafka(parse(options)))
         return made[-1]
 
     yield make

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.root import cli
 from dualwrite.recipes.recovery.service import Action
-from spark_sink.driver.recovery_plan import Action as SparkAction
+from spark_sink.driver.recovery import Action as SparkAction
 from tests.cli.conftest import Call
 from tests.crash.scenario import Predecessor, Scenario
 from tests.support.databases import Database, SqliteDatabase

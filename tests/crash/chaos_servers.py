@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -263,6 +264,10 @@ class KillableKafka:
         with settings.open("a") as file:
             file.write(f"advertised.listeners={','.join(told)}\n")
         self._kafka.start()
+
+    def keep(self, directory: Path) -> None:
+        """Copy its settings, its log and its data: the partitions' logs show what the broker did."""
+        shutil.copytree(self._kafka.log_path.parent, directory)
 
     def kill(self) -> None:
         self._kafka.kill()

@@ -521,7 +521,10 @@ def run_chaos(plan: Plan) -> Tally:
             raise
         if tally.findings.problems:
             failure = ChaosError("\n".join([str(tally), *tally.findings.problems]))
-            failure.add_note(f"kept: {_keep(directory)}")
+            kept = _keep(directory)
+            if isinstance(broker, KillableKafka):
+                broker.keep(kept / "kafka")
+            failure.add_note(f"kept: {kept}")
             raise failure
         if plan.keep:
             print(f"kept: {_keep(directory)}")

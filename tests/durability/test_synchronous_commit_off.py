@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.sql.postgres_durability import RAISE
+from dualwrite.recipes.sql.postgres import RAISE
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from spark_sink.options import StoreOptions
 from spark_sink.store.transactions import engine_for

@@ -126,7 +126,7 @@ def test_another_process_does_not_tell_kafka_before_it_is_durable(
         pair.primary.start()
     assert rows(pair.primary.url) == [1, 2]
     other = successor(kind, pair.primary.url, emulator)
-    with pytest.raises(NotDurableError, match="Kafka was told nothing"):
+    with pytest.raises(NotDurableError, match="nothing was sent to Kafka"):
         other.resolve()
     with pytest.raises(NotDurableError):
         other.write(4)

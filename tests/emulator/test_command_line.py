@@ -43,7 +43,7 @@ def assert_refused(status: int | str | None, output: str, errors: str, said: str
         (("--topic", "orders:-1"), "-1 is less than 1"),
         (("--add-scram", "alice:"), "it takes a user's name and password"),
         (("--config", "listeners=PLAINTEXT:9092"), "'PLAINTEXT:9092' is not NAME://HOST:PORT"),
-        (("--config", "listeners=SSL://127.0.0.1:0"), "listener SSL: TLS takes ssl.keystore.location"),
+        (("--config", "listeners=SSL://127.0.0.1:0"), "listener SSL: TLS needs either ssl.keystore.location"),
         (("--config", "num.partitions=0"), "configuration num.partitions: Value must be at least 1"),
         (("--config", "log.retention.ms=-2"), "configuration log.retention.ms: Value must be at least -1"),
         (("--config", "message.max.bytes=-1"), "configuration message.max.bytes: Value must be at least 0"),

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.log.durable_file import write_atomically
+from dualwrite.broker_emulator.log.files import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.storage.journal import MetadataJournal, kept, producer_ids_allocated

@@ -12,9 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, VirtualClock
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, schema
-from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram
+from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram, errors_of
 from dualwrite.broker_emulator.metrics.prometheus import render_prometheus
-from dualwrite.broker_emulator.metrics.response_errors import errors_of
 from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
 
@@ -96,7 +95,7 @@ def test_transactions(emulator: Emulator, client: RawClient) -> None:
 
 
 def test_what_is_not_there(emulator: Emulator) -> None:
-    with pytest.raises(KeyError, match="no node was asked EndTxnn"):
+    with pytest.raises(KeyError, match="no node had requests of EndTxnn"):
         emulator.metrics().api("EndTxnn")
     with pytest.raises(KeyError, match="t-9"):
         emulator.metrics().partition("t", 9)

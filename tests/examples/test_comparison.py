@@ -1,4 +1,4 @@
-"""Every way in which a table and a topic can disagree is found, counted once, and named."""
+"""Every kind of divergence between table and topic is found, counted once, and named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROWS = [Event(number, key, f'{{"event":{number}}}') for number, key in enumerate
 
 
 def records_of(*numbers: int) -> list[TopicRecord]:
-    """Records of these rows in one partition, in this order."""
+    """Return the records of these rows, in one partition and in this order."""
     return [TopicRecord(0, place, ROWS[number].key, ROWS[number].value) for place, number in enumerate(numbers)]
 
 

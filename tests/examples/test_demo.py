@@ -34,7 +34,7 @@ def run_demo(server: PostgresServer, *arguments: str) -> subprocess.CompletedPro
 
 
 def cells(output: str, row: str) -> list[str]:
-    """The numbers in the line of the table that starts with `row`."""
+    """Return the numbers in the line of the table that starts with `row`."""
     (line,) = [line for line in output.splitlines() if line.strip(" │┃").startswith(row)]
     return [cell.strip() for cell in line.strip(" │").split("│")[1:]]
 
@@ -93,7 +93,7 @@ def test_own_events_are_taken(postgres_server: PostgresServer, emulator: Emulato
         (("--kills", "some"), "'some' is not a whole number"),
         (("--topic", "a b"), "'a b' is not a valid topic name"),
         (("--bootstrap-servers", "nowhere"), "'nowhere' is not host:port"),
-        (("--bootstrap-servers", "127.0.0.1:1"), "no broker answers at 127.0.0.1:1: "),
+        (("--bootstrap-servers", "127.0.0.1:1"), "no broker responds at 127.0.0.1:1: "),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line_and_gives_exit_status_2(
@@ -120,8 +120,8 @@ def test_a_small_input_has_as_many_kills_as_there_is_room_for(postgres_server: P
     assert done.returncode == 0, done.stdout + done.stderr
     kills = most_kills(1, wanted=30, events=4, group_size=2)
     assert cells(done.stdout, "kills") == [str(kills)]
-    assert f"{kills} kills: there is no room for more in 2 transactions" in done.stdout
-    assert "The same kills again: --seed 1" in done.stdout
+    assert f"{kills} kills: 2 transactions are too few for more" in done.stdout
+    assert "To repeat the same kills: --seed 1" in done.stdout
 
 
 def test_without_kills_nothing_is_said_of_them(postgres_server: PostgresServer) -> None:

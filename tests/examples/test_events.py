@@ -1,4 +1,4 @@
-"""Inputs: what is read from them, and what is said where they cannot be read."""
+"""Inputs: the events that are read from them, and the errors for unreadable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service: what it answers, and that nothing is lost or doubled when it is killed between its answers."""
+"""The service: its responses, and that nothing is lost or duplicated when it is killed between them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_health_tells_what_is_in_doubt(database_url: str, kafka: Emulator) -
         assert (await client.put("/orders/1", json={"item": "lamp"})).status_code == 200
         kafka.faults.clear()
         async with asyncio.timeout(15):
-            while (await client.get("/health")).json()["in_doubt"]:  # noqa: ASYNC110 - nobody here can be told
+            while (await client.get("/health")).json()["in_doubt"]:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
 
     in_process(database_url, kafka, use)

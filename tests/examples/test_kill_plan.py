@@ -1,4 +1,4 @@
-"""The plan of deaths: complete, possible, and the same for the same seed."""
+"""The plan of kills: complete, possible, and the same for the same seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that do not end as they should."""
+"""Workers that do not end as planned."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_worker_that_finds_everything_written_ends_at_once(job: Job, tmp_path:
 
 
 def test_a_worker_that_outlives_its_death_is_a_failure(job: Job, tmp_path: Path) -> None:
-    with pytest.raises(WorkerFailedError, match="told to die after-send from event 0 on, was to be killed and got to"):
+    with pytest.raises(WorkerFailedError, match="which was to die after-send from event 0 on, should have been killed"):
         run_lives(job, [Kill(PausePoint.AFTER_SEND, 0, 0)], logs=tmp_path, on_change=ignore)
 
 
@@ -66,6 +66,6 @@ def test_what_kafka_refuses_is_told_in_one_line(job: Job, tmp_path: Path, emulat
     large = replace(job, method=method, bootstrap_servers=emulator.bootstrap_servers, topic="large")
     with pytest.raises(RefusedError) as raised:
         run_lives(large, [], logs=tmp_path, on_change=ignore)
-    assert str(raised.value).startswith(f"the {method} cannot go on: ")
+    assert str(raised.value).startswith(f"the {method} cannot continue: ")
     assert "large" in str(raised.value) or "more than max.request.size" in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""The first thing that anybody tries."""
+"""The quickstart."""
 
 from __future__ import annotations
 

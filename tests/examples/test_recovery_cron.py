@@ -1,4 +1,4 @@
-"""The cron job."""
+"""The cron job for recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker, the pipeline and the way out of an outbox do what they say, and run as they are."""
+"""The worker, the pipeline and the migration from an outbox run as they are, and do what they say."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def engine(postgres_server: PostgresServer) -> Iterator[sa.Engine]:
         (
             "pipeline",
             "order-0 is billed with 20\norder-1 is billed with 45\n"
-            "the order that nobody can read, as the log tells, is in the topic orders-refused\n",
+            "the malformed order, which the log shows, is in the topic orders-refused\n",
         ),
         ("leaving_outbox", "1 record of the outbox was left to publish; the table can be dropped\n"),
     ],

@@ -1,4 +1,4 @@
-"""Counting what recovery did, also where a worker died before it could tell."""
+"""The counts of recoveries, also of a worker that was killed before it could report."""
 
 from __future__ import annotations
 

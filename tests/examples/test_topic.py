@@ -1,4 +1,4 @@
-"""Reading the topic back: committed records only, all of them, or a plain word about why not."""
+"""Reading the topic: all committed records and no others, or a clear error."""
 
 from __future__ import annotations
 

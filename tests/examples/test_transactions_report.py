@@ -1,4 +1,4 @@
-"""The report of what is open and what hangs."""
+"""The report of open and hanging transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coroutine that is cancelled at its n-th suspension, and what is done about it."""
+"""Cancel a coroutine at its n-th suspension."""
 
 from __future__ import annotations
 

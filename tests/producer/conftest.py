@@ -1,4 +1,4 @@
-"""An emulator per test, producers that are closed after it, and what a read_committed consumer sees."""
+"""An emulator per test, producers that are closed after it, and what a read_committed consumer reads."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read_committed(emulator: Emulator) -> ReadCommitted:
 
 
 def wait_until_markers_are_written(emulator: Emulator, timeout_s: float = 10.0) -> None:
-    """A commit returns when it is decided; what is in the logs is complete a moment later."""
+    """Wait until the logs are complete: a commit returns when it is decided, a moment earlier."""
     deadline_s = time.monotonic() + timeout_s
     while any(transaction.state.startswith("Prepare") for transaction in emulator.transactions()):
         assert time.monotonic() < deadline_s, emulator.transactions()

@@ -1,8 +1,7 @@
-"""Time that is up for the calls that are meant, and for no others."""
+"""Short timeouts for the calls under test, and for no others."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,10 +11,10 @@ from dualwrite.producer import Producer
 
 @contextmanager
 def impatient(producer: Producer | AsyncProducer, max_block_ms: int) -> Iterator[None]:
-    """Only the calls in this block give up early; those that set the scene have what a busy machine needs."""
-    patient = producer._config
-    producer._config = dataclasses.replace(patient, max_block_ms=max_block_ms)
+    """Time out early in this block only; the calls that set the scene have the time that a busy machine needs."""
+    patient = producer.max_block_ms
+    producer.max_block_ms = max_block_ms
     try:
         yield
     finally:
-        producer._config = patient
+        producer.max_block_ms = patient

@@ -1,4 +1,4 @@
-"""What another client reads of a topic."""
+"""Read a topic with another client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dualwrite.broker_emulator import Emulator
 
 
 def read_with_librdkafka(emulator: Emulator, topic: str, count: int, partitions: int = 1) -> list[Message]:
-    """The first `count` committed records, partition by partition, as librdkafka gives them out."""
+    """Return the first `count` committed records, partition by partition, as librdkafka returns them."""
     consumer = Consumer(
         {
             "bootstrap.servers": emulator.bootstrap_servers,

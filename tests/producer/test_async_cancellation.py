@@ -1,4 +1,4 @@
-"""Cancellation at every suspension of every call: the same call tells the outcome; nothing is lost or doubled."""
+"""Cancellation at every suspension of every call: the same call returns the outcome; nothing is lost or doubled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AsyncProducer where nobody is cancelled: its loop, its futures, its blocks, its end."""
+"""AsyncProducer without cancellation: its loop, its futures, its blocks, its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dualwrite import (
 )
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Error, Fault, Hold
-from dualwrite.client.transactions.block import LEAVING
+from dualwrite.client.transactions.states import BLOCK_EXITS
 from dualwrite.client.transactions.states import ProducerState as States
 from tests.producer.conftest import ReadCommitted
 from tests.producer.impatience import impatient
@@ -216,7 +216,7 @@ def test_a_child_of_a_fork_cannot_use_it(emulator: Emulator) -> None:
             child = os.fork()
             if child == 0:
                 try:
-                    producer._check_here()
+                    producer.start_commit()
                 except IllegalStateError as error:
                     os._exit(0 if "before the fork" in str(error) else 1)
                 os._exit(2)
@@ -332,8 +332,8 @@ def test_an_abort_that_fails_is_told_with_the_exception(emulator: Emulator) -> N
 
 
 def test_leaving_a_block_is_decided_for_every_state() -> None:
-    assert set(LEAVING) == set(States)
-    aborted = {state for state, leaving in LEAVING.items() if leaving.abort}
+    assert set(BLOCK_EXITS) == set(States)
+    aborted = {state for state, block_exit in BLOCK_EXITS.items() if block_exit.abort}
     assert aborted == {States.IN_TRANSACTION, States.ABORTABLE_ERROR, States.ABORTING_TRANSACTION}
 
 

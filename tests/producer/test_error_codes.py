@@ -1,4 +1,4 @@
-"""Every error that a broker can answer to a request of a transaction: what the caller is told, and that it is true."""
+"""Every error code in every response to a request of a transaction: the caller's error, and that it is true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of real consumers of three libraries in a transaction, and of consumers that lost their group."""
+"""Offsets of real consumers of three libraries in a transaction, and of consumers that lost their group."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ WHOLE = b"CGMDv2:\x05\0\0\0g\0m\0\0i\0"
     ],
 )
 def test_bytes_that_are_not_librdkafkas(damaged: bytes) -> None:
-    with pytest.raises(ValueError, match="not the group metadata of a librdkafka that is known"):
+    with pytest.raises(ValueError, match="are not group metadata in a format of librdkafka that is known"):
         group_of(damaged)
 
 

@@ -1,4 +1,4 @@
-"""Every transactional request late, lost, twice and overtaken, on every profile: nothing happens that is not told."""
+"""Every transactional request late, lost, doubled and overtaken, on every profile: each effect is reported."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_producer_whose_id_was_taken_over_leaves_it_alone(site: Site) -> None:
         with closing(site.producer()) as newer:
             site.write(newer, b"newer")
             newer.send_offsets(site.group, site.topic, 20)
-            with pytest.raises(FencedError, match="nothing of it was touched"):
+            with pytest.raises(FencedError, match="none of its transactions was changed"):
                 site.write(older, b"fenced")
                 older.commit()
             newer.commit()

@@ -13,7 +13,7 @@ from dualwrite.errors import AbortableError, FencedError
 from tests.producer.conftest import MakeProducer
 
 MESSAGE_TOO_LARGE = 10
-LOGGER = "dualwrite.client.transactions.state_log"
+LOGGER = "dualwrite.client.transactions.producer_state"
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What a producer counts, against what it did."""
+"""A producer's metrics, against what it did."""
 
 from __future__ import annotations
 

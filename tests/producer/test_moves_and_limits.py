@@ -54,8 +54,9 @@ def half_a_transaction(world: World, producer: Producer, value: str = "v") -> No
 
 
 def patiently(producer: Producer, work: Callable[[], None]) -> None:
-    """A marker that is written while the leader asks the coordinator about the next transaction's first batch makes
-    that question void: 48 (KAFKA-14884). It can be aborted, and the application does it again.
+    """Repeat a transaction that fails with 48 (KAFKA-14884), as an application would.
+
+    A marker that is written while the leader verifies the next transaction's first batch makes that verification fail.
     """
     try:
         work()

@@ -1,4 +1,4 @@
-"""One set of connections for all producers of a process with the same settings: what they share, and what not."""
+"""The connections that all producers of a process with the same settings share, and what they do not share."""
 
 from __future__ import annotations
 

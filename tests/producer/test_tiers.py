@@ -1,4 +1,4 @@
-"""The four tiers against the emulator: what a producer finds, and what becomes of a transaction that it prepared."""
+"""The four tiers against the emulator: what a producer finds, and what becomes of its prepared transactions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
     def __init__(self, emulator: Emulator, tier: Tier) -> None:
         self.emulator = emulator
         self.tier = tier
-        self._made: list[Producer] = []
+        self.made: list[Producer] = []
 
     def producer(self, **settings: Any) -> Producer:
         defaults: dict[str, Any] = {
@@ -55,7 +55,7 @@ class World:
         }
         defaults |= {"transaction_two_phase_commit_enable": True, "accept_bounded_guarantee": True}
         producer = Producer(bootstrap_servers=self.emulator.bootstrap_servers, **defaults | settings)
-        self._made.append(producer)
+        self.made.append(producer)
         return producer
 
     def ready(self, **settings: Any) -> Producer:
@@ -90,7 +90,7 @@ class World:
         until(lambda: not any(t.state.startswith("Prepare") for t in self.emulator.transactions()))
 
     def abort_by_timeout(self) -> None:
-        """The broker's own abort of what is open for too long."""
+        """Let the broker abort transactions that have been open for too long."""
         self.emulator.advance_clock(LONG_AFTER_MS)
         until(lambda: not any(t.state == "Ongoing" for t in self.emulator.transactions()))
         self.settle()
@@ -105,7 +105,7 @@ def world_of(tier: Tier, config: BrokerConfig | None = None) -> Iterator[World]:
     with Emulator(topics={"orders": 2, "inputs": 1}, config=config or TIERS[tier], clock=VirtualClock()) as emulator:
         world = World(emulator, tier)
         yield world
-        for producer in world._made:
+        for producer in world.made:
             producer.close(timeout_s=0)
 
 
@@ -369,7 +369,7 @@ def test_a_recoverer_that_slept_aborts_nothing_of_its_successor(world: World) ->
     old = world.commit(world.ready(), "old")
     slow = world.recovering()
     state = world.prepare(world.recovering(), "decided elsewhere")
-    with pytest.raises(FencedError, match="not there when"):
+    with pytest.raises(FencedError, match="not so when"):
         slow.complete_transaction(old)
     begun_late = world.recovering()
     begun_late.complete_transaction(state)
@@ -521,7 +521,7 @@ def test_a_stored_pair_that_is_later_than_all_that_kafka_knows(world: World) -> 
 
 
 def follow(producer: Producer, tier: Tier | None) -> None:
-    """A look at the features is taken in passing; nobody waits for it."""
+    """Wait until the producer has read the cluster's features again, which no call waits for."""
     until(lambda: producer.guarantee.tier is tier)
 
 
@@ -614,7 +614,7 @@ def test_a_downgrade_to_where_nothing_can_be_recorded_any_more() -> None:
 
 
 def at_epoch(world: World, epoch: int) -> None:
-    """As if the id had been initialised that often, which would take half a minute."""
+    """Set the epoch as if the id had been initialised that often, which would take half a minute."""
     emulator = world.emulator
 
     def set_epoch() -> None:

@@ -1,4 +1,4 @@
-"""Prepare, crash, recover: what KIP-939 promises, against the emulator and through another client's eyes."""
+"""Prepare, crash, recover: the promises of KIP-939, against the emulator and read by another client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller is told whose time is up: not only that, but why; and what the log says of a producer closed then."""
+"""The reasons in timeout errors, and the log messages of a producer that is closed after one."""
 
 from __future__ import annotations
 
@@ -188,9 +188,12 @@ def test_what_is_no_record_is_refused_at_once_and_changes_nothing(
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (Producer.commit_transaction, "closed while the commit for transactional id 'tid' had no answer"),
+        (Producer.commit_transaction, "closed while the commit for transactional id 'tid' had no response"),
         (lambda producer: producer.complete_transaction(producer.prepare_transaction()), "stays prepared until"),
-        (lambda producer: producer.close(timeout_s=0), "closed while the abort for transactional id 'tid' had no answ"),
+        (
+            lambda producer: producer.close(timeout_s=0),
+            "closed while the abort for transactional id 'tid' had no response",
+        ),
     ],
     ids=["commit", "complete", "abort by close"],
 )

@@ -1,4 +1,4 @@
-"""A broker of one profile, producers on it, and what is true of it afterwards: as foreign clients see it."""
+"""A broker of one profile, its producers, and the result as other clients see it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class World:
         self.faults = emulator.faults
         self.profile = emulator.config.profile
         self.two_phase_commit = self.profile is Profile.KIP_939
-        self._made: list[Producer] = []
+        self.made: list[Producer] = []
 
     def producer(self, transactional_id: str | None = "tid", **settings: Any) -> Producer:
         """With short back-offs; not initialised."""
@@ -35,11 +35,11 @@ class World:
             defaults |= {"transactional_id": transactional_id}
             defaults |= {"transaction_two_phase_commit_enable": self.two_phase_commit}
         producer = Producer(bootstrap_servers=self.emulator.bootstrap_servers, **defaults | settings)
-        self._made.append(producer)
+        self.made.append(producer)
         return producer
 
     def ready(self, transactional_id: str = "tid", **settings: Any) -> Producer:
-        """Initialised."""
+        """Return an initialised producer."""
         producer = self.producer(transactional_id, **settings)
         producer.init_transactions()
         return producer
@@ -52,7 +52,7 @@ class World:
             producer.commit_transaction()
 
     def run(self, producer: Producer, *values: str) -> None:
-        """A transaction of its own for each value."""
+        """Commit each value in a transaction of its own."""
         for value in values:
             producer.begin_transaction()
             producer.send("orders", value, partition=0)
@@ -65,7 +65,7 @@ class World:
     # ---- what is true ---------------------------------------------------------------------------------------
 
     def committed(self, topic: str = "orders") -> list[str]:
-        """What confluent-kafka reads with read_committed, once nothing is being ended any more."""
+        """Return what confluent-kafka reads with read_committed, once no transaction is being ended any more."""
         self.settle()
         return [value for _, value in read_topic(self.emulator.bootstrap_servers, topic)]
 
@@ -74,7 +74,7 @@ class World:
         until(lambda: not any(state.startswith("Prepare") for state in self.states().values()))
 
     def states(self) -> dict[str, str]:
-        """The state of every transactional id by ListTransactions."""
+        """Return the state of every transactional id, by ListTransactions."""
         states: dict[str, str] = {}
         for node in self.emulator.living_nodes:
             with self._wire(node) as wire:
@@ -92,7 +92,7 @@ class World:
         return all(state in ("Empty", "CompleteCommit", "CompleteAbort") for state in self.states().values())
 
     def offset(self, topic: str = "inputs") -> int:
-        """What the group has committed, -1 for nothing."""
+        """Return the offset that the group has committed, -1 for none."""
         self.settle()
         with self._wire(self.emulator.coordinator(group=GROUP)) as wire:
             wire.wait_for_coordinator(GROUP, 0)
@@ -102,13 +102,13 @@ class World:
 
     def close(self) -> None:
         """Let all producers go."""
-        for producer in self._made:
+        for producer in self.made:
             producer.close(timeout_s=0)
 
 
 @contextmanager
 def world_of(profile: Profile, *, nodes: int = 1, **settings: Any) -> Iterator[World]:
-    """A broker of that profile; `settings` are the emulator's."""
+    """Start a broker of that profile; `settings` are the emulator's."""
     with Emulator(
         nodes=nodes, topics={"orders": 2, "inputs": 1}, config=BrokerConfig(profile=profile), **settings
     ) as emulator:

@@ -1,4 +1,4 @@
-"""A pool in tests: what it writes, and what its leases are in the database."""
+"""Helpers for tests of pools: writing through a pool, and reading and changing its leases in the database."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make_pool(
     prefix: str = "",
     **settings: Any,
 ) -> AnyPool:
-    """The pool of the scenario's kind, on its database or another client of it."""
+    """Return a pool of the scenario's kind, on its database or on another client of it."""
     engine = (database or scenario.database).engine
     on_psycopg = isinstance(scenario, PsycopgScenario)
     made: AnyPool = (PsycopgDualWriterPool if on_psycopg else DualWriterPool)(
@@ -72,7 +72,7 @@ def drop_idle_connections(pool: AnyPool) -> None:
 
 @contextmanager
 def narrow_source(scenario: Scenario, connections: int) -> Iterator[Source]:
-    """That gives so many connections to blocks and no more."""
+    """Limit the number of connections for blocks."""
     url = scenario.database.url
     if isinstance(scenario, PsycopgScenario):
         with ConnectionPool(conninfo_of(url), min_size=0, max_size=connections, timeout=5, open=True) as pool:
@@ -87,7 +87,7 @@ def isolated_source(scenario: Scenario, level: str) -> Source:
         return scenario.database.engine.execution_options(isolation_level=level)
 
     url = scenario.database.engine.url
-    if level == "SERIALIZABLE":  # as somebody sets it for a user, or for the whole server
+    if level == "SERIALIZABLE":  # set as for a role, or for the whole server
         options = f"{url.query['options']} -cdefault_transaction_isolation=serializable"
         return psycopg.conninfo.make_conninfo(conninfo_of(url), options=options)
 
@@ -100,7 +100,7 @@ def isolated_source(scenario: Scenario, level: str) -> Source:
 
 
 def own_binds(scenario: Scenario) -> list[Callable[[], Any]]:
-    """What makes the things of a caller that a block may run on."""
+    """Return functions that create a caller's own session or connection, on which a block may run."""
     if isinstance(scenario, PsycopgScenario):
         conninfo = conninfo_of(scenario.database.url)
         return [lambda: psycopg.connect(conninfo), lambda: psycopg.connect(conninfo, autocommit=True)]
@@ -143,7 +143,7 @@ def read(tx: AnyWrite, query: str) -> None:
 
 
 def written(scenario: Scenario) -> set[str]:
-    """What is on both sides. Fails where they differ, or where a record is there twice."""
+    """Return what is in both table and topic. Fails if they differ, or if a record is there twice."""
     engine = sa.create_engine(scenario.database.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
         in_table = sorted(connection.scalars(sa.select(events.c.body)))
@@ -173,7 +173,7 @@ class LeaseTable:
         self.change(expires_at_ms=0)
 
     def free(self) -> None:
-        """As if nobody held any."""
+        """Release all leases."""
         self.change(owner=None)
 
     def empty(self) -> None:

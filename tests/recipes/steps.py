@@ -1,4 +1,4 @@
-"""Single steps that the tests of dual writes are made of."""
+"""Single steps of which the tests of dual writes consist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.databases import events
 
 
 def put(tx: DualTransaction, scenario: Scenario, number: int) -> None:
-    """One event to both sides."""
+    """Write one event to the table and to the topic."""
     tx.connection.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
     tx.send(scenario.topic, key="k", value=str(number))
 

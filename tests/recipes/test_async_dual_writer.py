@@ -479,7 +479,7 @@ def test_the_loop_ends_inside_a_block(emulator: Emulator, tmp_path: Path) -> Non
 
 
 def test_a_wait_for_the_row_is_cancelled_at_once(emulator: Emulator, postgres_server: Any) -> None:
-    """The server is told to wait no longer either: the lock, once free, is nobody's."""
+    """The server's statement is cancelled too: once the lock is free, no transaction takes it."""
     for driver in ("psycopg", "asyncpg"):
         database = PostgresDatabase(postgres_server)
         with awaited_scenario(database, emulator, driver) as awaited:

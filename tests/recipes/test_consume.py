@@ -1,4 +1,4 @@
-"""Each input record is in the table and in the output topic exactly once, whoever fails in between."""
+"""Each input record is in the table and in the output topic exactly once, whichever part fails in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dualwrite.recipes.consume.consume import (
     OffsetsInTransaction,
 )
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
-from dualwrite.recipes.consume.consumer_side import side_of
+from dualwrite.recipes.consume.consumers import adapter_of
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.support.conditions import until
@@ -49,7 +49,7 @@ def sqlite(tmp_path: Path) -> Iterator[Database]:
 
 
 class Site:
-    """One input topic, one table, one output topic, and who carries from the one to the others."""
+    """One input topic, one table, one output topic, and the pipelines between them."""
 
     def __init__(self, emulator: Emulator, database: Database, library: Consumers, place: str) -> None:
         self.emulator = emulator
@@ -281,11 +281,11 @@ def test_the_database_is_away_while_partitions_are_assigned(
 
 
 def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Database) -> None:
-    """Two that believe to have the partition, and the first row is made by the other."""
+    """Two consumers believe to have the partition, and the first row is made by the other one."""
     site = Site(emulator, sqlite, confluent_kafka, "database")
     site.fill("a")
     slow, quick = OffsetsInDatabase(sqlite.engine), OffsetsInDatabase(sqlite.engine)
-    consumer = side_of(site.consumer())
+    consumer = adapter_of(site.consumer())
     writer = site.writer()
     for offsets in (slow, quick):
         blocking.run(offsets.start(consumer, []))

@@ -1,4 +1,4 @@
-"""`AsyncConsumeTransformWrite` with aiokafka; what `test_consume.py` says of the other libraries, awaited."""
+"""`AsyncConsumeTransformWrite` with aiokafka; the counterpart of `test_consume.py` for the other libraries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def emulator() -> Iterator[Emulator]:
 
 
 class Site:
-    """One input topic, one table, one output topic, and who carries from the one to the others."""
+    """One input topic, one table, one output topic, and the pipelines between them."""
 
     def __init__(self, emulator: Emulator, database: SqliteDatabase, place: str) -> None:
         self.emulator = emulator

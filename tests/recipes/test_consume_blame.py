@@ -1,4 +1,4 @@
-"""Who is to blame where a step fails: the record goes to `poison` for its own faults only, and then always."""
+"""The cause of a failed step: a record goes to `poison` for its own faults only, and then always."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from dualwrite.errors import (
     TransactionTooLargeError,
 )
 from dualwrite.recipes.consume import steps as consume_steps
-from dualwrite.recipes.consume.blame import blames_records, may_pass
 from dualwrite.recipes.consume.consume import ConsumedRecord, ConsumeTransformWrite
+from dualwrite.recipes.consume.steps import blames_records, is_transient
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.recipes.test_consume import Site, carry, copy, insert
 from tests.recipes.test_consume import library as library
@@ -139,7 +139,7 @@ def without(pipeline: ConsumeTransformWrite, site: Site, expected: dict[str, str
 
 
 def test_what_the_broker_finds_too_large_is_set_aside(site: Site) -> None:
-    """Nobody says which record it is: the batch is divided until it is alone."""
+    """The error does not name the record: the batch is divided until it is alone."""
     site.fill(*VALUES)
 
     def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
@@ -192,7 +192,7 @@ def test_what_is_larger_than_the_producer_sends_is_set_aside(site: Site) -> None
 
 
 def test_what_the_database_refuses_at_the_end_of_the_block_is_set_aside(site: Site) -> None:
-    """A Session writes when the block ends: nobody says for which record."""
+    """A Session flushes when the block ends, so the error does not name the record."""
     site.fill(*VALUES)
 
     def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
@@ -280,7 +280,7 @@ def test_a_handler_that_cannot_be_blamed_on_its_record_ends_the_step(site: Site)
     ],
 )
 def test_who_is_to_blame(error: Exception, blamed: bool, passes: bool) -> None:
-    assert (blames_records(error), may_pass(error)) == (blamed, passes)
+    assert (blames_records(error), is_transient(error)) == (blamed, passes)
 
 
 def test_what_it_was_raised_from_counts() -> None:

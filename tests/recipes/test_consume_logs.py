@@ -1,4 +1,4 @@
-"""What a consumer reads is what follows on what was written: its errors, other logs under the same name, and gaps."""
+"""Records continue what was written: errors of the consumer, other logs under the same name, and gaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume import ConsumeTransformWrite, forget_consumed_offsets
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, Gap, find_gaps
 from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
-from dualwrite.recipes.consume.consumer_side import Bounds, ConsumedRecord
+from dualwrite.recipes.consume.consumers import Bounds, ConsumedRecord
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.recipes.test_consume import Site, carry, copy
@@ -86,7 +86,7 @@ def test_a_topic_that_was_created_anew_is_refused_until_it_is_reset_on_purpose(
     pipeline = site.pipeline()
     for _ in range(2):
         with pytest.raises(
-            ConsumedLogReplacedError, match=r"'in' was deleted and created anew.*forget_consumed"
+            ConsumedLogReplacedError, match=r"'in' was deleted and created again.*forget_consumed"
         ) as told:
             until(lambda: pipeline.step(1_000) > 0)
         assert (told.value.topic, told.value.expected_offset) == ("in", 2)
@@ -249,7 +249,7 @@ class FakeConsumer:
     async def bounds(self, partitions: Any) -> dict[Any, Bounds]:
         return dict.fromkeys(partitions, Bounds(0, 100))
 
-    def go_on_at(self, positions: Any) -> None:
+    def seek(self, positions: Any) -> None:
         self.went_on.append(dict(positions))
 
 
@@ -286,7 +286,7 @@ def test_a_gap_that_grows_is_not_explained(logs: tuple[ConsumedLogs, FakeConsume
 
 
 def test_a_record_from_before_is_of_another_log(logs: tuple[ConsumedLogs, FakeConsumer]) -> None:
-    with pytest.raises(ConsumedLogReplacedError, match="from offset 5 and gave a record at 3"):
+    with pytest.raises(ConsumedLogReplacedError, match="from offset 5 on and returned a record at 3"):
         blocking.run(logs[0].check([at(3)]))
 
 
@@ -344,8 +344,8 @@ def test_a_partition_that_has_given_nothing_yet_stays_where_it_was_placed(emulat
     side = pipeline._steps._consumer
     until(lambda: pipeline.step(50) == 0 and len(side.assignment()) == 2)
     first, second = sorted(side.assignment())
-    side.go_on_at({first: 2})
-    side.go_on_at({second: 2})
+    side.seek({first: 2})
+    side.seek({second: 2})
     site.fill("e", "f")
     carry(pipeline, 2)
     site.assert_carried(*"abcdef")

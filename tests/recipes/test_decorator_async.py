@@ -1,4 +1,4 @@
-"""`@writer.transactional` of the writers for coroutines; what `test_decorator.py` says of functions, awaited."""
+"""`@writer.transactional` of the writers for asyncio; the counterpart of `test_decorator.py` for coroutines."""
 
 from __future__ import annotations
 

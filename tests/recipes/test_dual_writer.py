@@ -332,7 +332,7 @@ def test_a_connection_has_no_session(scenario: Scenario, writer: DualWriter) -> 
 
 
 def test_many_writers_side_by_side(database: Database, emulator: Emulator) -> None:
-    """Every writer has an id of its own; nobody waits for or disturbs another (on SQLite they queue for the file)."""
+    """Every writer has its own id, and neither waits for nor disturbs another (on SQLite they queue for the file)."""
     scenarios = [Scenario(database, emulator) for _ in range(4)]
     errors: list[BaseException] = []
 

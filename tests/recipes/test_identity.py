@@ -1,4 +1,4 @@
-"""Whose transactional ids are, and which table decides them: two databases, two schemas, copies."""
+"""Which database owns a transactional id, and which table decides it: two databases, two schemas, copies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def servers(emulator: Emulator) -> str:
 
 @pytest.fixture
 def tenants(postgres_server: PostgresServer) -> Iterator[sa.URL]:
-    """A database of its own with the schemas a and b, and a role that sees both."""
+    """Create a database with the schemas a and b, and a role that sees both."""
     url = postgres_server.create_database(named("tenants"))
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.begin() as connection:
@@ -79,7 +79,7 @@ def conninfo(url: sa.URL) -> str:
 
 
 def rows(url: sa.URL, schema: str) -> list[str]:
-    """The states in the rows of a schema."""
+    """Return the states in the rows of a schema."""
     with engine_of(url).connect() as connection:
         found = connection.exec_driver_sql(f"SELECT prepared_transaction_state FROM {schema}.kafka_transaction_state")
         return list(found.scalars())
@@ -407,7 +407,7 @@ def test_a_schema_that_is_none(schema: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def copy(postgres_server: PostgresServer, servers: str) -> tuple[sa.URL, sa.URL]:
-    """A database in which something is in doubt, and a copy of it."""
+    """Create a database with an in-doubt transaction, and a copy of it."""
     url = postgres_server.create_database(named("original"))
     writer = DualWriter(
         engine_of(url),

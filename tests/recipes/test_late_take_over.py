@@ -1,4 +1,4 @@
-"""Take-overs that sleep: what was sent may arrive after the lock is gone and others have written."""
+"""Take-overs by a process that sleeps: its requests may arrive after the lock is gone and others have written."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def dies_at(at: PausePoint) -> Callable[[PausePoint], None]:
 
 
 def decide_and_die(world: World, engine: sa.Engine, value: str) -> None:
-    """A process between its two commits."""
+    """Commit in the database, and die before the commit in Kafka."""
     with (
         writer_of(world, engine, pause=dies_at(PausePoint.AFTER_DATABASE_COMMIT)) as writer,
         pytest.raises(Crash),

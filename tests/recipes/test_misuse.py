@@ -1,4 +1,4 @@
-"""What a newcomer tries: it is refused with a sentence, at once, and nothing is half written."""
+"""Mistakes of a newcomer: each is refused at once with a clear message, and nothing is half written."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_record_that_only_the_producer_can_refuse_changes_neither_side(
         ({"bootstrap_server": "127.0.0.1:9092"}, "bootstrap_server"),
         ({}, "bootstrap"),
         ({"bootstrap_servers": "127.0.0.1:9092", "linger_ms": "soon"}, "linger"),
-        ({"bootstrap_servers": "127.0.0.1:9092", "transaction_two_phase_commit_enable": True}, "not a choice"),
+        ({"bootstrap_servers": "127.0.0.1:9092", "transaction_two_phase_commit_enable": True}, "cannot be set here"),
         ({"bootstrap_servers": "127.0.0.1:9092", "transaction_timeout_ms": 1000}, "no timeout"),
     ],
 )

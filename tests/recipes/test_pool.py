@@ -1,4 +1,4 @@
-"""`DualWriterPool`: many at a time, who waits and for how long, and what the background does by itself."""
+"""`DualWriterPool`: concurrent dual writes, which blocks wait and how long, and what the background does by itself."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_who_waits_is_served_in_the_order_of_asking(holder: Callable[..., Holder
 
 
 def test_blocks_may_hold_every_connection_of_the_source(scenario: Scenario) -> None:
-    """A lease that needed one more would wait for those who wait for it."""
+    """A lease that needed one more would wait for the blocks that wait for the lease."""
     if locks_whole_database(scenario):
         pytest.skip("one dual write at a time")
     together = threading.Barrier(2, timeout=DEADLINE_S)
@@ -248,7 +248,7 @@ def test_a_slot_of_a_dead_process_whose_row_stays_locked_is_left_to_the_backgrou
     scenario: Scenario, leases: LeaseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if locks_whole_database(scenario):
-        pytest.skip("who holds the row holds the whole file")
+        pytest.skip("a transaction that holds the row holds the whole file")
     monkeypatch.setattr(pool_settings, "_RECOVERY_LOCK_TIMEOUT_MS", 20)
     monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
     scenario.leave_behind(Predecessor.COMMITTED)

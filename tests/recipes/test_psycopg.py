@@ -67,7 +67,7 @@ def writer(scenario: PsycopgScenario) -> Iterator[PsycopgDualWriter]:
 
 @pytest.fixture(params=[True, False], ids=["autocommit", "transactional"])
 def connection(request: pytest.FixtureRequest, scenario: Scenario) -> Iterator[psycopg.Connection]:
-    """The caller's own."""
+    """Open a connection of the caller."""
     with psycopg.connect(conninfo_of(scenario.database.url), autocommit=request.param) as made:
         yield made
 
@@ -438,7 +438,7 @@ def test_savepoints_among_several_statements_are_followed(scenario: Scenario, wr
 def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
     scenario: Scenario, writer: PsycopgDualWriter
 ) -> None:
-    """Its savepoint is there or not; what it is worth for the records, nobody was told."""
+    """Its savepoint may exist or not, so which records belong to it is not known."""
     with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
         put(tx, scenario, 1)
         with pytest.raises(psycopg.errors.DivisionByZero):
@@ -700,7 +700,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
     writer.recover()
     transaction = PsycopgTransaction(connection, RecordBuffer(), None, writer._database._pin)
     blocking.run(transaction.begin())
-    with pytest.raises(StateRowError, match="past psycopg"):  # nobody has locked it
+    with pytest.raises(StateRowError, match="past psycopg"):  # the row was not locked
         blocking.run(
             transaction.write(scenario.transactional_id, previous=PreparedTxnState(), new=PreparedTxnState("1:1"))
         )

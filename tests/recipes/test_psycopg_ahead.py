@@ -1,4 +1,4 @@
-"""A savepoint that is sent ahead: its answer is taken by whatever comes next, and its failure fails that."""
+"""A pipelined savepoint: the next statement receives its response, and fails if the savepoint failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AsyncPsycopgDualWriter` without crashes: what awaiting may change of `PsycopgDualWriter`."""
+"""`AsyncPsycopgDualWriter` without crashes: what asyncio may change about `PsycopgDualWriter`."""
 
 from __future__ import annotations
 

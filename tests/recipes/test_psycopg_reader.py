@@ -1,9 +1,11 @@
-"""Our own waiting for psycopg's AsyncConnection: whatever it is waited for, and no socket is left behind."""
+"""dualwrite's own reader for psycopg's AsyncConnection: every kind of wait, and no socket is left registered."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -89,7 +91,7 @@ def test_notifications_come_and_a_time_limit_ends_the_wait_for_them(conninfo: st
     async def use() -> None:
         connection, other = await connected(conninfo), await connected(conninfo)
         await connection.execute("LISTEN news")
-        await other.execute("NOTIFY news, 'unasked'")  # while nobody waits
+        await other.execute("NOTIFY news, 'unasked'")  # while no task waits
         assert await answer(connection, "SELECT 1") == 1
         await other.execute("NOTIFY news, 'asked'")
         heard = [notify.payload async for notify in connection.notifies(timeout=0.2)]
@@ -125,3 +127,23 @@ def test_no_socket_is_left_of_what_was_closed_lost_or_dropped(conninfo: str, run
     before = open_files()
     run(use())
     assert open_files() == before
+
+
+def test_a_server_that_goes_with_a_statement_unread_is_noticed(conninfo: str, run: Run) -> None:
+    """The socket has an error then (ECONNRESET), which libuv does not report as readable."""
+
+    async def use() -> None:
+        lost = await connected(conninfo)
+        process_id = lost.info.backend_pid
+        os.kill(process_id, signal.SIGSTOP)
+        asked = asyncio.create_task(answer(lost, "SELECT 1"))
+        for _ in range(10):  # sent without waiting, and nothing is read
+            await asyncio.sleep(0)
+        os.kill(process_id, signal.SIGTERM)
+        os.kill(process_id, signal.SIGCONT)
+        with pytest.raises(psycopg.OperationalError):
+            async with asyncio.timeout(30):
+                await asked
+        await close(lost)
+
+    run(use())

@@ -72,30 +72,30 @@ def test_nothing_is_concluded_while_writes_fail(
     scenario.assert_both_sides_agree()
 
 
-def test_a_write_that_fails_while_another_id_is_trusted_again_is_not_forgotten(store: RocksDbStore) -> None:
-    """The failure comes after the successful write that left earlier ones behind, and before that is noted."""
+def test_a_write_that_fails_after_earlier_ones_were_superseded_counts(store: RocksDbStore) -> None:
+    """The failure comes after the successful write that superseded earlier ones, and before that is noted."""
     disk = FailingDisk(store.db)
     shop, bank = (_RocksDbStore(disk, raw_mode=False) for _ in range(2))  # type: ignore[arg-type]
     for made in (shop, bank):
         blocking.run(made.ensure_row("id"))
     fail_to_write(disk, bank)
-    rewrite = shop._rewrite
+    rewrite = shop.rewrite
 
     def rewrite_and_let_bank_fail(transactional_id: str, text: str) -> None:
         rewrite(transactional_id, text)
         fail_to_write(disk, bank)
 
-    shop._rewrite = rewrite_and_let_bank_fail  # type: ignore[method-assign]
-    shop.trust_again("id")
+    shop.rewrite = rewrite_and_let_bank_fail  # type: ignore[method-assign]
+    shop.supersede_failures("id")
     disk.failing = True
     with pytest.raises(Exception, match="No space left"):
-        bank.trust_again("id")  # which has to write before it may conclude anything
+        bank.supersede_failures("id")  # which has to write before anything it reads may decide
 
 
 def fail_to_write(disk: FailingDisk, store: _RocksDbStore) -> None:
     disk.failing = True
     with pytest.raises(Exception, match="No space left"):
-        store.carry_out(store.new_batch())
+        store.write_durably(store.new_batch())
     disk.failing = False
 
 

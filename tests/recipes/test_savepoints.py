@@ -1,4 +1,4 @@
-"""A part of a dual write that may fail by itself."""
+"""Savepoints: a part of a dual write that may fail without failing the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.topics import read_topic
 
 @pytest.fixture(params=["session", "connection"])
 def tx(request: pytest.FixtureRequest, scenario: Scenario, writer: DualWriter) -> Iterator[DualTransaction]:
-    """A block that has written 1, and is committed after the test; the test goes on from there."""
+    """Open a block that has written 1, and commit it after the test."""
     with _bound(request.param, scenario) as bind, writer.transaction(bind) as tx:
         put(tx, scenario, 1)
         scenario.expected.append("1")
@@ -197,7 +197,7 @@ def test_savepoints_among_several_statements_are_followed(scenario: Scenario, tx
 def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
     scenario: Scenario, writer: DualWriter
 ) -> None:
-    """Its savepoint is there or not; what it is worth for the records, nobody was told."""
+    """Its savepoint may exist or not, so which records belong to it is not known."""
     if scenario.database.engine.dialect.name != "postgresql":
         pytest.skip("no other driver sends several statements at once")
     with pytest.raises(TransactionDoomedError), writer.transaction() as tx:

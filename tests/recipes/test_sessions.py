@@ -1,4 +1,4 @@
-"""Sessions that the application commits by itself, as it does without dual writes."""
+"""Sessions that the application itself commits, as without dual writes."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_a_commit_that_a_later_listener_refused_is_not_taken_for_the_next_one(
 
 @pytest.mark.parametrize("first_record", ["before", "inside"])
 def test_a_savepoint_takes_its_records_back(scenario: Scenario, sessions: Sessions, first_record: str) -> None:
-    """Also where the first record of all is inside it, so that nobody had heard of the savepoint."""
+    """Also if the very first record is inside it, so that the savepoint was set before the buffer existed."""
     with sessions() as session:
         if first_record == "before":
             put(session, scenario, 1)

@@ -1,4 +1,4 @@
-"""AsyncSessions that the application commits by itself; what `test_sessions.py` says of Sessions, awaited."""
+"""AsyncSessions that the application itself commits; the counterpart of `test_sessions.py` for asyncio."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Use = Callable[[Sessions, AsyncDualWriter], Awaitable[None]]
 
 @pytest.fixture(params=["psycopg", "aiosqlite"])
 def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AwaitedScenario]:
-    """The drivers differ in nothing of this but in how SQLite locks."""
+    """Run each test on both drivers, which differ here only in how SQLite locks."""
     on_sqlite = request.param == "aiosqlite"
     database = SqliteDatabase(tmp_path) if on_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
     with awaited_scenario(database, emulator, request.param) as scenario:

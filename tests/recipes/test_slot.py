@@ -7,7 +7,7 @@ from dualwrite.recipes.core.slot import TRANSITIONS, Slot, SlotState
 
 
 def slot_in(state: SlotState) -> Slot:
-    """A slot moved to `state` along the shortest way that the table allows."""
+    """Return a slot moved to `state` by the shortest path that the table allows."""
     ways: dict[SlotState, list[SlotState]] = {SlotState.NEW: []}
     queue = [SlotState.NEW]
     for known in queue:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-import dualwrite.recipes
+import dualwrite.recipes.sql
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.sql import mysql_row_lock
+from dualwrite.recipes.sqlalchemy import mysql_row_lock
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from tests.support.databases import Database
 
@@ -29,7 +29,7 @@ def store(database: Database) -> SqlAlchemyStateStore:
 
 
 def statements_of(connection: sa.Connection) -> list[str]:
-    """What `connection` sends from now on."""
+    """Record the statements that `connection` sends from now on."""
     statements: list[str] = []
     sa.event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     return statements
@@ -189,7 +189,7 @@ def test_a_place_that_stays_locked_is_not_waited_for_without_end(
 
 def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
     name = "schema_mysql.sql" if database.engine.dialect.name == "mysql" else "schema.sql"
-    text = importlib.resources.files(dualwrite.recipes).joinpath(name).read_text()
+    text = importlib.resources.files(dualwrite.recipes.sql).joinpath(name).read_text()
     with database.engine.begin() as connection:
         for statement in filter(str.strip, text.split(";\n")):
             connection.exec_driver_sql(statement)

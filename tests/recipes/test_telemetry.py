@@ -1,4 +1,4 @@
-"""What dual writes tell OpenTelemetry, read from its own memory."""
+"""The metrics and spans of dual writes, read from OpenTelemetry's in-memory exporters."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_connection_that_is_dropped_is_told_of_with_the_transactional_id(
     assert told.getMessage().startswith(
         f"transactional id {scenario.transactional_id}: rolling back the database failed ("
     )
-    assert told.getMessage().endswith("dropping its connection, and the database drops what was not committed")
+    assert told.getMessage().endswith("dropping its connection, and the database rolls back what was not committed")
     assert (told.exc_info, "\n" in told.getMessage(), "ResourceClosedError" in caplog.text) == (None, False, False)
 
 

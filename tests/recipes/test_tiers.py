@@ -102,7 +102,7 @@ def test_a_loss_is_raised_by_the_write_itself_and_by_every_recovery(world: World
     with writer_of(world, engine) as another, pytest.raises(PreparedTransactionLost):
         another.recover()
     assert rows(engine) == ["before", "lost"]
-    world.ready(transactional_id=kafka_id_of(engine, "tid")).close()  # somebody has seen to it
+    world.ready(transactional_id=kafka_id_of(engine, "tid")).close()  # an operator has dealt with it
     with writer_of(world, engine) as writer:
         write(writer, "later")
     assert world.committed() == ["before", "later"]

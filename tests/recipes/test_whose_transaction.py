@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.sql.postgres_row_lock import MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
@@ -31,7 +31,7 @@ def _the_row_exists(writer: DualWriter) -> None:
 def test_a_session_that_joined_its_connections_transaction_commits_nothing(
     scenario: Scenario, writer: DualWriter
 ) -> None:
-    """Session.commit() leaves COMMIT to whoever began the transaction, who may never send it."""
+    """Session.commit() leaves COMMIT to the code that began the transaction, which may never send it."""
     with scenario.database.engine.connect() as connection, connection.begin() as outer:
         with pytest.raises(IllegalStateError, match="commits nothing"), writer.transaction(Session(connection)) as tx:
             put(tx, scenario, 1)

@@ -1,6 +1,6 @@
-"""Services that never rest, with no age to protect anybody, beside writers that write: nothing is lost, nothing stuck.
+"""Recovery in a loop, without a minimum age, beside running writers: nothing is lost, and nothing gets stuck.
 
-The age only spares living owners trouble. That nothing rests on it is shown by leaving it out.
+The minimum age only spares living owners from being fenced. These tests show that correctness does not depend on it.
 """
 
 from __future__ import annotations

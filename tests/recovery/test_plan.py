@@ -1,4 +1,4 @@
-"""The table of recovery: every combination of facts, against the rules written out once more in another way."""
+"""The table of recovery: every combination of facts, checked against the rules written in a second way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERYTHING = [
 
 
 def expected(facts: Facts, acknowledged: bool) -> Action:
-    """The rules, as sentences of the documentation."""
+    """Return the action by the rules of the documentation."""
     is_open = facts.described.state is DescribedState.ONGOING
     is_old = facts.age_ms is not None and facts.age_ms >= MIN_AGE_MS
     finding = find(facts.stored, facts.described, facts.transaction_version)

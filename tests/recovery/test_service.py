@@ -229,7 +229,7 @@ def test_a_round_ends_where_it_is_told_to_stop(emulator: Emulator, tmp_path: Pat
         recovery.run(60, stopped=stopped, heard=heard.append, failed=lambda error: pytest.fail(str(error)))
     (report,) = heard
     assert [found.transactional_id for found in report.found] == ["orphan-1"]
-    assert report.unseen == ("2 ids, because this was told to stop",)
+    assert report.unseen == ("2 ids, because recovery was stopped",)
     assert report.settled == 0
 
 
@@ -237,7 +237,7 @@ def test_a_round_ends_where_it_is_told_to_stop(emulator: Emulator, tmp_path: Pat
     ("settings", "said"),
     [
         ({"transactional_ids": []}, "give a prefix"),
-        ({"transactional_ids": "orders-1"}, "takes several transactional ids"),
+        ({"transactional_ids": "orders-1"}, "takes a collection of transactional ids"),
         ({"min_age_ms": -1}, "min_age_ms is at least 0"),
         ({"default_api_timeout_ms": 1}, "is called timeout_ms here"),
         ({"linger_mss": 1}, "linger_ms"),

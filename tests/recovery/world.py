@@ -1,4 +1,4 @@
-"""Processes that are gone, and services that come after them."""
+"""Helpers: transactions that dead processes left open, and recovery services."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.crash.scenario import Scenario
 
 
 def service(scenario: Scenario, **settings: Any) -> RecoveryService:
-    """One that looks at the id of the scenario and lets nothing wait for its age."""
+    """Return a service for the scenario's id, without a minimum age."""
     settings = {"transactional_ids": [scenario.transactional_id], "min_age_ms": 0, "timeout_ms": 20_000} | settings
     return RecoveryService(scenario.database.engine, bootstrap_servers=scenario.emulator.bootstrap_servers, **settings)
 
 
 def left_open(emulator: Emulator, transactional_id: str, topic: str, *, two_phase_commit: bool = True) -> None:
-    """A process that has nothing to do with any database has sent, and is gone."""
+    """Leave the open transaction of a dead process that uses no database."""
     producer = Producer(
         bootstrap_servers=emulator.bootstrap_servers,
         transactional_id=transactional_id,

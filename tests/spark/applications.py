@@ -1,4 +1,4 @@
-"""Applications that die at a pause point, without Spark: what they leave is left for somebody else."""
+"""Applications that die at a pause point, without Spark, and leave their transactions for another process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_sink.driver.protocol import Sink
 from spark_sink.handoff import TaskIdentity, TaskResult
 from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.producer_side import ProducerSide
+from spark_sink.sink_kafka import ProducerSinkKafka
 from spark_sink.store.commit_store import CommitStore
 
 SCHEMA = pa.schema([("value", pa.string())])
@@ -22,11 +22,11 @@ _OF_WRITE_TOO: Final = (PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION
 
 
 class Death(BaseException):
-    """Nothing of the application comes after it."""
+    """The application was killed here; nothing of it runs afterwards."""
 
 
 class _Once:
-    """Does something when a point is met for the first time; of those of FINISH, the one after the decision."""
+    """A pause function that acts when a point is first reached; for points of FINISH, first after the decision."""
 
     def __init__(self, point: PausePoint | None, action: Callable[[], object]) -> None:
         self.happened = False
@@ -73,7 +73,7 @@ class ApplicationWorld:
         query_id: str = "query",
         **options: str,
     ) -> None:
-        """Plan, write and commit one batch, up to the first time that `die_at` is met."""
+        """Plan, write and commit one batch, and die when `die_at` is first reached."""
 
         def die() -> None:
             raise Death
@@ -93,7 +93,7 @@ class ApplicationWorld:
         point: PausePoint,
         other: Callable[[], object],
     ) -> None:
-        """Plan, write and commit one batch; `other` runs when `point` is met for the first time."""
+        """Plan, write and commit one batch; `other` runs when `point` is first reached."""
         once = _Once(point, other)
         self._write(sink_id, batch_id, partitions, "query", once, {"commit.retries": "3"})
         assert once.happened, f"{point} was not met"
@@ -108,7 +108,7 @@ class ApplicationWorld:
         options: Mapping[str, str],
     ) -> None:
         parsed = self.options(sink_id, **options)
-        side = ProducerSide(parsed, pause=pause)
+        side = ProducerSinkKafka(parsed, pause=pause)
         try:
             self._carry_out(Sink(parsed, self.store, side, pause=pause), batch_id, partitions, query_id)
         finally:

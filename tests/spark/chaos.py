@@ -1,11 +1,11 @@
-"""A query of Spark, its database and its broker are killed at random; afterwards input, topic and table must agree.
+"""Kill a Spark query, its database and its broker at random; afterwards input, topic and table must agree.
 
     python -m tests.spark.chaos --seconds 600
 
-A streaming query writes files, as they come, to a topic and to a table, while a seeded director arms faults at the
-sink's pause points, kills workers, the JVM, Postgres and the emulator, and lets a driver that was stopped in its tracks
-wake up beside its successor. Then comes calm, in which the query must come to the end of its input without anybody's
-help. Exit status 1 where something does not come right.
+A streaming query writes new files to a topic and to a table. Meanwhile a seeded director arms faults at the sink's
+pause points, kills workers, the JVM, Postgres and the emulator, and suspends a driver and resumes it beside its
+successor. A calm phase follows, in which the query must reach the end of its input without help. Exit status 1 if a
+check fails.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ MOST_FILES_WAITING = 12
 MOST_ARMED = 2
 CALM_S = 180.0
 NEVER = {"BatchLostError", "CheckpointMismatchError", "SinkOptionError"}
-"""What no fault may lead to."""
+"""The errors that no fault may cause."""
 OVER = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does; the director's choices follow from the seed, their instants from the machine."""
+    """The settings of a run; the seed determines the director's choices, and the machine their times."""
 
     seconds: float
     seed: int
     pause_s: tuple[float, float] = (0.1, 1.0)
-    """Between two faults at the least."""
+    """The shortest time between two faults."""
     patience_s: float = 20.0
-    """Between two faults at the most, where there is no progress."""
+    """The longest time between two faults, if there is no progress."""
     rows_of_life: tuple[int, int] = (40, 800)
-    """What a driver writes before it is killed: a JVM takes long to start, and nothing is tried meanwhile."""
+    """What a driver writes before it is killed: a JVM takes long to start, and no fault is tested meanwhile."""
     longest_life_s: float = 90.0
     away_s: tuple[float, float] = (0.0, 1.5)
-    """For which a server stays dead."""
+    """How long a server stays down."""
     asleep_s: tuple[float, float] = (1.0, 6.0)
-    """For which a driver is stopped while its successor works."""
+    """How long a driver is suspended while its successor works."""
     stall_s: float = 3.0
-    """For which a process sleeps at a pause point."""
+    """How long a process is suspended at a pause point."""
 
 
 @dataclass
 class Tally:
-    """What happened, for people."""
+    """A summary of the run."""
 
     faults: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    """Queries that ended, by what ended them."""
+    """The number of queries that ended, by the reason."""
     drivers: int = 0
     batches: int = 0
     attempts: Counter[str] = field(default_factory=Counter)
@@ -143,7 +143,7 @@ class Chaos:
     # ---- drivers ------------------------------------------------------------------------------------------------
 
     def _new_driver(self) -> DriverProcess:
-        """It gets ready while another one works."""
+        """Start a driver, which gets ready while another one works."""
         log = self._directory / f"driver-{self.tally.drivers}.log"
         self.tally.drivers += 1
         driver = DriverProcess("tests.spark.chaos_driver", str(self._directory / "job"), log=log)
@@ -156,7 +156,7 @@ class Chaos:
         return driver
 
     def _succeed(self) -> None:
-        """Let the driver work that stands by, and another one get ready."""
+        """Let the standby driver work, and start another standby."""
         self._standby.wait_until_ready()
         self._standby.go()
         self._active, self._standby = self._standby, self._new_driver()
@@ -168,7 +168,7 @@ class Chaos:
     # ---- the restless phase -------------------------------------------------------------------------------------
 
     def _rage(self) -> None:
-        """A fault for each bit of progress; and once a driver has done something, one that its JVM does not survive."""
+        """Inject a fault after each progress; after enough progress of a driver, one that kills its JVM."""
         actions: dict[Callable[[], None], float] = {
             self._arm: 12,
             self._kill_some_worker: 2,
@@ -199,7 +199,7 @@ class Chaos:
         return self._written >= self._rows_of_life or time.monotonic() > self._end_of_life_s
 
     def _wait_for_progress(self) -> None:
-        """Or for as long as progress needs, where the last fault does not let it come by itself."""
+        """Wait for a while, or until there is progress if the last fault prevents it."""
         before = self._written
         deadline_s = time.monotonic() + self._plan.patience_s
         time.sleep(self._chance.uniform(*self._plan.pause_s))
@@ -209,7 +209,7 @@ class Chaos:
             self._feed()
 
     def _feed(self) -> None:
-        """See how much is written, and add some input where not too much of it waits."""
+        """Check how much is written, and add input unless too much of it is waiting."""
         with suppress(DBAPIError), self._engine.connect() as connection:
             self._written = connection.scalar(sa.text("SELECT count(*) FROM target")) or 0
             if self._files - self._written / ROWS_PER_FILE < MOST_FILES_WAITING:
@@ -228,7 +228,7 @@ class Chaos:
         return [f"{file}-{row}" for row in range(ROWS_PER_FILE)]
 
     def _arm(self) -> None:
-        """At any point, for whoever comes first."""
+        """Arm a fault at any point, for the first process that reaches it."""
         self._arm_one(self._chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0])
 
     def _arm_deadly(self) -> None:
@@ -267,7 +267,7 @@ class Chaos:
         self.tally.faults["driver killed at any instant"] += 1
 
     def _put_driver_to_sleep(self) -> None:
-        """It wakes up beside its successor, and believes that it is alone."""
+        """Suspend the driver, and resume it beside its successor, of which it does not know."""
         sleeper = self._active
         sleeper.send(signal.SIGSTOP)
         self._succeed()
@@ -333,7 +333,7 @@ def _assert_same(where: str, written: Sequence[str], found: Sequence[str]) -> No
 
 
 def run_chaos(plan: Plan, keep: Path | None = None) -> Tally:
-    """One run; raises AssertionError where something did not come right. `keep`: where its files stay."""
+    """Do one run; raise AssertionError if a check fails. `keep`: the directory for its files."""
     with ExitStack() as stack:
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-spark-chaos-")))
         postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))
@@ -344,7 +344,7 @@ def run_chaos(plan: Plan, keep: Path | None = None) -> Tally:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status."""
+    """Run, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.spark.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="of faults (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="of the director (default: a new one)")

@@ -1,9 +1,9 @@
-"""A driver of the chaos test: one query that is started again whenever it has failed, until calm is ordered.
+"""Run a driver of the chaos test: one query that is restarted whenever it fails, until the calm phase.
 
     python -m tests.spark.chaos_driver JOB
 
-It says `ready` when its session stands, and begins when it is told to go on: so a new driver need not be waited for
-when the old one was killed.
+It prints `ready` once it has a session, and begins on a line of input. So a standby driver is ready when the old one is
+killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPARK_FAILED = "Spark"
 
 @dataclass(frozen=True)
 class Job:
-    """What all drivers of a run are given."""
+    """The settings of all drivers of a run."""
 
     directory: str
     options: dict[str, str]
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def calm(self) -> Path:
-        """There when everything must come right, and the driver end."""
+        """The file that orders the calm phase, at whose end the driver exits."""
         return Path(self.directory, "calm")
 
     @property
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def journal(self) -> Path:
-        """A line for each query that failed: by what."""
+        """The file with a line for each query that failed, with the reason."""
         return Path(self.directory, "journal")
 
     def faults(self) -> Faults:
@@ -63,7 +63,7 @@ class Job:
 
 
 class Driver:
-    """The query on one session."""
+    """The query in one session."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -72,7 +72,7 @@ class Driver:
         self._spark.dataSource.register(job.faults().format(FORMAT))
 
     def run(self) -> None:
-        """Until calm is ordered; then until the input ends."""
+        """Run the query until the calm phase is ordered, and then to the end of the input."""
         while not self._job.calm.exists():
             self._try(at_once=False)
         while not self._try(at_once=True):
@@ -100,7 +100,7 @@ class Driver:
         return (writer.trigger(availableNow=True) if at_once else writer.trigger(processingTime="0 seconds")).start()
 
     def _let_run(self, query: StreamingQuery) -> None:
-        """Until it fails, or calm is ordered, in the middle of whatever it does then."""
+        """Run the query until it fails or the calm phase is ordered, even in the middle of a batch."""
         try:
             while not query.awaitTermination(0.2) and not self._job.calm.exists():
                 pass

@@ -1,4 +1,4 @@
-"""A Spark session for all modules of a process, and what a sink writes to."""
+"""Fixtures: a Spark session for all modules of a process, and the servers that a sink writes to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.spark_session import start_session
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """It stays for the next module of this process: a JVM and Python workers that have started are half the time."""
+    """Yield the session of this process. It is kept for the next module: starting it is half the time."""
     session = start_session()
     register(session)
     yield session
@@ -29,20 +29,20 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Emulator]:
-    """One for a module: topics and sinks have names of their own."""
+    """Yield one emulator for a module; topics and sinks have unique names."""
     with Emulator() as emulator:
         yield emulator
 
 
 @pytest.fixture
 def sqlite_world(broker: Emulator, tmp_path: Path) -> SinkWorld:
-    """A sink, a topic of two partitions, and a commit store on SQLite."""
+    """Return a sink, a topic of two partitions, and a commit store on SQLite."""
     return SinkWorld(broker, f"sqlite:///{tmp_path / 'store.db'}", tmp_path)
 
 
 @pytest.fixture
 def postgres_world(broker: Emulator, postgres_server: PostgresServer, tmp_path: Path) -> SinkWorld:
-    """A sink, a topic of two partitions, and a commit store on Postgres in a schema of its own."""
+    """Return a sink, a topic of two partitions, and a commit store on Postgres in a schema of its own."""
     schema = unique("sink").replace("-", "_")
     with sa.create_engine(postgres_server.url, poolclass=sa.NullPool).begin() as connection:
         connection.execute(sa.schema.CreateSchema(schema))

@@ -1,4 +1,4 @@
-"""A driver of Spark in a process of its own, with the JVM and the Python workers that belong to it."""
+"""A Spark driver in a process of its own, with its JVM and its Python workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REPOSITORY = Path(__file__).parents[2]
 
 
 class DriverProcess:
-    """Runs a module of the tests; what it starts is in the same session of the system, and is known by that."""
+    """Runs a module of the tests; the processes that it starts are found by their operating system session."""
 
     def __init__(self, module: str, *arguments: str, log: Path) -> None:
         self._jvm: int | None = None
@@ -30,7 +30,7 @@ class DriverProcess:
             )
 
     def wait_until_ready(self) -> None:
-        """Until it has said so."""
+        """Wait until the driver has printed that it is ready."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.strip() == b"ready":
@@ -39,18 +39,18 @@ class DriverProcess:
         raise AssertionError("the driver has ended before it was ready")
 
     def go(self) -> None:
-        """Let it begin."""
+        """Let the driver begin."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
         self._process.stdin.flush()
 
     @property
     def is_alive(self) -> bool:
-        """Whether its own process and, once it was ready, its JVM are there."""
+        """Whether its own process and, once it was ready, its JVM are running."""
         return self._process.poll() is None and (self._jvm is None or _session(self._jvm) is not None)
 
     def wait_until_the_jvm_dies(self, timeout_s: float) -> None:
-        """Asleep meanwhile; the JVM ends with the process that has started it, too."""
+        """Kill the JVM, which also ends with the process that started it; suspend that process meanwhile."""
         assert self._jvm is not None, "it is not ready"
         try:
             jvm = os.pidfd_open(self._jvm)
@@ -62,21 +62,21 @@ class DriverProcess:
             os.close(jvm)
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit status."""
+        """Wait for the end, and return the exit status."""
         return self._process.wait(timeout_s)
 
     def workers(self) -> list[int]:
-        """Python processes that the JVM has started."""
+        """Return the Python processes that the JVM has started."""
         return [pid for pid in self._family() if _command(pid).startswith("python") and pid != self._process.pid]
 
     def send(self, signal_number: int) -> None:
-        """To all of them."""
+        """Send a signal to all processes."""
         for pid in self._family():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal_number)
 
     def kill(self) -> None:
-        """All of them, until none is left: what was about to be started is found on another look."""
+        """Kill all processes, repeatedly until none is left: one may just be starting another."""
         while self._family():
             self.send(signal.SIGKILL)
             self._process.poll()
@@ -93,7 +93,7 @@ class DriverProcess:
 
 
 def _session(pid: int) -> int | None:
-    """The session of a process that lives."""
+    """Return the operating system session of a running process."""
     try:
         state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
     except (FileNotFoundError, ProcessLookupError):

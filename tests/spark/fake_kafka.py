@@ -1,8 +1,8 @@
-"""Kafka in memory: its rules of epochs and fencing, KIP-939's keep-init, and a `SinkKafka` for one simulated process.
+"""A model of Kafka in memory: epochs and fencing, KIP-939's keep-init, and a `SinkKafka` for one simulated process.
 
-A transaction is known by the pair under which it was begun. `init` gives the id a new epoch, which fences whoever had
-it before; with `keep` it leaves an ongoing transaction as it is. Ending one gives the id another epoch (KIP-890), so
-no pair comes twice.
+A transaction is identified by the producer id and epoch with which it began. `init` gives the id a new epoch, which
+fences its previous owner; with `keep` it leaves an ongoing transaction as it is. Completing one gives the id another
+epoch (KIP-890), so no pair is used twice.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from dualwrite.errors import FencedError, KafkaError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
 from spark_sink.errors import AttemptCondemnedError
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.sink_kafka import Claim, Ended, Ending, Verdict
 
 _NOTHING = PreparedTxnState()
 
@@ -30,15 +30,15 @@ class _Id:
 
 
 class FakeBroker:
-    """All brokers. `down` lets every call time out."""
+    """All brokers. `down` makes every call time out."""
 
     def __init__(self) -> None:
         self.committed: list[int] = []
-        """What a read_committed consumer sees."""
+        """The records that a read_committed consumer sees."""
         self.outcomes: dict[PreparedTxnState, bool] = {}
         self.down = False
         self.down_ids: set[str] = set()
-        """Whose coordinators are away."""
+        """The ids whose coordinators are unreachable."""
         self._ids: dict[str, _Id] = {}
 
     @property
@@ -50,7 +50,7 @@ class FakeBroker:
         return sorted(self._ids)
 
     def init(self, name: str, *, keep: bool) -> int:
-        """InitProducerId: the epoch that is now the only valid one."""
+        """Do InitProducerId; return the epoch that is now the only valid one."""
         held = self._held(name)
         held.epoch += 1
         if not keep and held.ongoing:
@@ -67,14 +67,14 @@ class FakeBroker:
         return held.ongoing
 
     def end(self, name: str, epoch: int, *, commit: bool) -> int:
-        """EndTxn: the epoch of the next transaction."""
+        """Do EndTxn; return the epoch of the next transaction."""
         held = self._checked(name, epoch)
         if held.ongoing:
             self._end(held, commit=commit)
         return held.epoch
 
     def drop(self, name: str) -> None:
-        """Abort what is ongoing, as a broker does after its timeout or an operator by force."""
+        """Abort the ongoing transaction, as a broker does after its timeout, or an operator by force."""
         self._end(self._held(name), commit=False)
 
     def _held(self, name: str) -> _Id:
@@ -99,7 +99,7 @@ class FakeBroker:
 
 
 class FakeTransaction:
-    """A `TaskTransaction`; the numbers in the column `value` are the records."""
+    """A `TaskTransaction` whose records are the numbers in the column `value`."""
 
     def __init__(self, side: FakeKafkaSide, name: str, epoch: int) -> None:
         self._side = side
@@ -128,13 +128,13 @@ class FakeTransaction:
             return
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no connection."""
 
 
 class FakeKafkaSide:
-    """What one process has of Kafka. When it is `dead`, nothing that it still does reaches a broker.
+    """The Kafka port of one process. Once it is `dead`, none of its calls reaches a broker.
 
-    The class attributes are the rules of `SinkKafka`; a test takes one away and sees what it was good for.
+    The class attributes are the rules of `SinkKafka`; a test disables one and checks that it was necessary.
     """
 
     keeps_what_is_prepared = True
@@ -183,7 +183,7 @@ class FakeKafkaSide:
         return ended
 
     def _complete(self, claim: Claim, epoch: int) -> Ended:
-        """`complete_transaction(state)`: commits what is prepared if that is `state`, aborts anything else."""
+        """Do `complete_transaction(state)`: commit the prepared transaction if it has this state, else abort."""
         state = claim.prepared_state if claim.verdict is Verdict.COMMIT else _NOTHING
         ongoing = self.alive.ongoing(claim.transactional_id)
         try:
@@ -199,4 +199,4 @@ class FakeKafkaSide:
         return Ended(Ending.LOST, KafkaError(f"{state} of {claim.transactional_id} was aborted"))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no connection."""

@@ -1,7 +1,7 @@
-"""Faults at the sink's pause points, armed from outside: the processes of a query share nothing but a directory.
+"""Faults at the sink's pause points, armed from outside: the processes of a query share only a directory.
 
-An armed fault is a file there. The first process that comes to its point takes the file away, and is struck: it fails,
-kills itself or the JVM, or sleeps. So each fault strikes once, whoever it was meant for and however often it is tried.
+An armed fault is a file there. The first process that reaches its point removes the file, and executes the fault: it
+fails, kills itself or the JVM, or is suspended. So each fault strikes once, however often the point is reached.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from spark_sink.datasource import DualWriteKafka
 from spark_sink.driver.protocol import Sink
+from spark_sink.face import DualWriteKafka
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import PausePoint
 from tests.support.conditions import until
@@ -38,15 +38,15 @@ class Action(StrEnum):
 
     RAISE = "raise"
     KILL_WORKER = "kill-worker"
-    """This Python process."""
+    """Kill this Python process."""
     KILL_JVM = "kill-jvm"
-    """The JVM, and with it this process."""
+    """Kill the JVM, and with it this process."""
     ORPHAN = "orphan"
-    """The JVM; this process goes on for as long as it is let."""
+    """Kill the JVM; this process continues for as long as it can."""
     STALL = "stall"
-    """Sleep for a while, and go on."""
+    """Sleep for a while, and continue."""
     WAIT = "wait"
-    """Until the test has asked what has struck."""
+    """Wait until the test has called `struck()`."""
 
 
 class InjectedError(Exception):
@@ -55,7 +55,7 @@ class InjectedError(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the first process that comes to the point; None: to any of them."""
+    """An action for the first process that reaches the point; `process` None: of any kind."""
 
     point: PausePoint
     action: Action
@@ -63,18 +63,18 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """As a part of a file's name."""
+        """The fault as part of a file name."""
         return f"{self.point}~{self.action}~{self.process or 'any'}"
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """What `text` gave."""
+        """Parse what `text` returns."""
         point, action, process = text.split("~")
         return cls(PausePoint(point), Action(action), None if process == "any" else Process(process))
 
 
 class Faults:
-    """Those of one query."""
+    """The faults of one query."""
 
     def __init__(self, directory: Path, *, stall_s: float = 2.0) -> None:
         self._armed = directory / "armed"
@@ -89,7 +89,7 @@ class Faults:
         (self._armed / f"{time.time_ns()}-{self._count}~{fault.text}").touch()
 
     def disarm(self) -> list[Fault]:
-        """Forget faults that have not struck, and say which."""
+        """Remove and return the faults that have not struck."""
         return _taken(self._armed)
 
     def armed(self) -> int:
@@ -99,13 +99,13 @@ class Faults:
         return any(self._struck.iterdir())
 
     def struck(self) -> list[Fault]:
-        """Those that have struck since this was asked before; lets go on who waits for it."""
+        """Return the faults that have struck since the last call; let a process continue that waits for this call."""
         return _taken(self._struck)
 
     def format(self, name: str) -> type[DualWriteKafka]:
-        """A sink with these faults, to be registered and used by `name`."""
+        """Return a format with these faults, to be registered and used as `name`."""
         opened = OpenWithFaults(str(self._armed), str(self._struck), self._stall_s)
-        # made anew each time, so it is pickled by its content: each query has a directory of its own
+        # a new class each time, so it is pickled by value: each query has a directory of its own
         return type("FaultyKafka", (DualWriteKafka,), {"name": classmethod(lambda cls: name), "open_sink": opened})
 
 
@@ -122,7 +122,7 @@ def _taken(directory: Path) -> list[Fault]:
 
 @dataclass(frozen=True)
 class OpenWithFaults:
-    """Opens the sink in one of Spark's processes; equal in all of them."""
+    """Opens the sink in one of Spark's processes; compares equal in all of them."""
 
     armed: str
     struck: str
@@ -132,7 +132,7 @@ class OpenWithFaults:
         return Sink.open(options, pause=self.meet)
 
     def meet(self, point: PausePoint) -> None:
-        """Called at each pause point."""
+        """Execute a fault that is armed for this pause point."""
         for file in sorted(Path(self.armed).iterdir()):
             fault = Fault.parse(file.name.partition("~")[2])
             if fault.point is point and fault.process in (None, _this_process()):

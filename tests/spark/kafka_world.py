@@ -1,4 +1,4 @@
-"""A broker of each tier, Kafka sides of a sink on it, and what is true afterwards: as a foreign client sees it."""
+"""A broker of each tier with the Kafka ports of a sink, and checks of the result with another client library."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
 from spark_sink.attempt.task_transaction import ProducerTransaction
 from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause
-from spark_sink.producer_side import ProducerSide
-from spark_sink.sink_kafka import Claim, Ended, Ending, Verdict
+from spark_sink.sink_kafka import ProducerSinkKafka
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
@@ -31,35 +31,35 @@ _attempts = itertools.count(1)
 
 
 def rows(*values: str) -> pa.RecordBatch:
-    """With nothing but values."""
+    """Return rows that have only values."""
     return pa.record_batch({"value": list(values)})
 
 
 def everything(attempt_ids: Collection[str]) -> Collection[str]:
-    """`still_wanted` of a store in which nothing has changed."""
+    """Do `still_wanted` as a store in which nothing has changed."""
     return attempt_ids
 
 
 def mine() -> bool:
-    """`still_mine` of an attempt that nobody has given up."""
+    """Do `still_mine` for an attempt that was not given up."""
     return True
 
 
 def claim(transactional_id: str, verdict: Verdict, state: PreparedTxnState | None = None) -> Claim:
-    """Of an attempt of its own."""
+    """Return a claim with an attempt of its own."""
     return Claim(f"attempt-{next(_attempts)}", transactional_id, verdict, state or PreparedTxnState())
 
 
 class KafkaWorld:
-    """One test's broker, with a topic `orders` of two partitions."""
+    """The broker of one test, with a topic `orders` of two partitions."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
         self.faults = emulator.faults
-        self._sides: list[ProducerSide] = []
+        self._sides: list[ProducerSinkKafka] = []
 
     def options(self, **options: Any) -> SinkOptions:
-        """Of a sink that takes every tier; names with `__` for dots, and None for an option that is left out."""
+        """Return options of a sink for every tier; `__` in names stands for dots, None omits an option."""
         given: dict[str, Any] = {
             "sinkId": "s",
             "topic": "orders",
@@ -75,22 +75,22 @@ class KafkaWorld:
         given |= {name.replace("__", "."): value for name, value in options.items()}
         return parse({name: str(value) for name, value in given.items() if value is not None})
 
-    def side(self, *, pause: Pause | None = None, **options: Any) -> ProducerSide:
-        """Of a process of its own, as far as Kafka can tell."""
-        made = ProducerSide(self.options(**options), pause=pause)
+    def side(self, *, pause: Pause | None = None, **options: Any) -> ProducerSinkKafka:
+        """Make a Kafka port, which is a process of its own as far as Kafka can tell."""
+        made = ProducerSinkKafka(self.options(**options), pause=pause)
         self._sides.append(made)
         return made
 
-    def prepared(self, side: ProducerSide, transactional_id: str, *values: str) -> PreparedTxnState:
-        """What a task does that ends well."""
+    def prepared(self, side: ProducerSinkKafka, transactional_id: str, *values: str) -> PreparedTxnState:
+        """Write and prepare, as a successful task does."""
         transaction = side.open(transactional_id, mine)
         transaction.write(rows(*values))
         state = transaction.prepare()
         transaction.close()
         return state
 
-    def sent(self, side: ProducerSide, transactional_id: str, *values: str) -> ProducerTransaction:
-        """A task that is at work: its rows have reached the broker."""
+    def sent(self, side: ProducerSinkKafka, transactional_id: str, *values: str) -> ProducerTransaction:
+        """Send, as a task does that is still running; the rows have reached the broker."""
         transaction = side.open(transactional_id, mine)
         transaction.write(rows(*values))
         until(lambda: self.state(transactional_id) == "Ongoing")
@@ -99,7 +99,7 @@ class KafkaWorld:
     # ---- what is true ---------------------------------------------------------------------------------------
 
     def committed(self, topic: str = "orders") -> list[str]:
-        """The values that confluent-kafka reads with read_committed, in no order, once nothing is being ended."""
+        """Return the values that confluent-kafka reads with read_committed, once no transaction is completing."""
         self.settle()
         return sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, topic))
 
@@ -108,23 +108,23 @@ class KafkaWorld:
         until(lambda: not any(each.state.startswith("Prepare") for each in self.emulator.transactions()))
 
     def state(self, transactional_id: str) -> str | None:
-        """None where Kafka has not heard of it."""
+        """Describe the transaction; None if Kafka does not know the id."""
         states = {each.transactional_id: each.state for each in self.emulator.transactions()}
         return states.get(transactional_id)
 
     def open_ids(self) -> list[str]:
-        """Which transactions are under way, prepared or not."""
+        """Return the ids with an open transaction, prepared or not."""
         return [each.transactional_id for each in self.emulator.transactions() if each.state == "Ongoing"]
 
     def close(self) -> None:
-        """Let all sides go."""
+        """Close all ports."""
         for side in self._sides:
             side.close()
 
 
 @contextmanager
 def kafka_world(tier: Tier, **settings: Any) -> Iterator[KafkaWorld]:
-    """A broker of that tier; `settings` are the emulator's."""
+    """Yield a broker of that tier; `settings` are the emulator's."""
     with Emulator(topics={"orders": 2}, config=TIERS[tier], **settings) as emulator:
         world = KafkaWorld(emulator)
         yield world
@@ -133,6 +133,6 @@ def kafka_world(tier: Tier, **settings: Any) -> Iterator[KafkaWorld]:
 
 
 def endings(claims: Sequence[Claim], ended: dict[str, Ended] | Any) -> list[Ending]:
-    """In the order of the claims; nothing else was ended."""
+    """Return the endings in the order of the claims; check that there are no others."""
     assert set(ended) == {each.attempt_id for each in claims}
     return [ended[each.attempt_id].ending for each in claims]

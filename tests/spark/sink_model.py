@@ -1,8 +1,8 @@
-"""What uses a sink, without Spark: a store, brokers in memory, and processes that die and stall at every pause point.
+"""A model of the processes of a sink, without Spark: they can die and stall at every pause point.
 
-Processes are greenlets: one runs until it ends or stalls, so every interleaving is forced and none is left to chance. A
-process that stalls inside a database transaction keeps its locks, and whoever meets them waits for ever; so at those
-points processes die only.
+Processes are greenlets: one runs until it ends or stalls, so the test determines every interleaving. A process that
+stalls inside a database transaction keeps its locks, and another one would wait for them forever; so at those points
+processes only die.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import OnNewCheckpoint, SinkOptions, StoreOptions, TxnMode
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchStatus
+from spark_sink.store.tables import BatchStatus
 from tests.spark.fake_kafka import FakeBroker, FakeKafkaSide
 from tests.support.databases import unique
 
@@ -39,7 +39,7 @@ target: Final = sa.Table(
 
 
 def new_store(engine: sa.Engine) -> CommitStore:
-    """With its tables, and the one that decisions write to."""
+    """Make a store with its tables, and the table that decisions write to."""
     store = CommitStore(engine)
     store.create_tables()
     target.metadata.create_all(engine)
@@ -47,7 +47,7 @@ def new_store(engine: sa.Engine) -> CommitStore:
 
 
 class Crash(BaseException):
-    """The process was killed here. Nothing may catch it and go on."""
+    """The process was killed here. No code may catch this and continue."""
 
 
 def sink_options(sink_id: str, **changes: Any) -> SinkOptions:
@@ -84,13 +84,13 @@ class World:
 
     @property
     def rows(self) -> list[int]:
-        """What is in the table."""
+        """Return the rows of the table."""
         query = sa.select(target.c.value).where(target.c.sink_id == self.options.sink_id)
         with self.store.engine.connect() as connection:
             return list(connection.scalars(query))
 
     def assert_exactly_once(self, expected: Sequence[int]) -> None:
-        """Every input row is in Kafka and in the table once, and nothing is left of anything."""
+        """Check that every input row is in Kafka and in the table once, and that nothing is left open."""
         assert sorted(self.broker.committed) == sorted(expected)
         assert sorted(self.rows) == sorted(expected)
         assert self.broker.open_ids == []
@@ -160,10 +160,10 @@ class Process:
 
 
 class Stalling:
-    """What one or more processes do, in a greenlet that stalls at the pause points it is told."""
+    """The work of one or more processes, in a greenlet that stalls at given pause points."""
 
     def __init__(self, call: Callable[[Stalling], object]) -> None:
-        """`call` makes its processes with the `reach` of what it is given."""
+        """`call` gets this object, and gives its `reach` to the processes that it makes."""
         self._call = call
         self._greenlet = greenlet.greenlet(self._run)
         self._points_left: float = 0
@@ -192,7 +192,7 @@ class Stalling:
             parent.switch()
 
     def until(self, stop: PausePoint | int) -> Stalling:
-        """Go on until it reaches this point, or so many, or its end."""
+        """Run until it reaches this point, or so many points, or its end."""
         self._points_left = stop if isinstance(stop, int) else math.inf
         self._stop_at = stop if isinstance(stop, PausePoint) else None
         self.point = None
@@ -200,7 +200,7 @@ class Stalling:
         return self
 
     def go_on(self) -> Stalling:
-        """To the end, whatever that is."""
+        """Run to the end, by return or by exception."""
         if not self.is_over:
             self._points_left, self._stop_at, self.point = math.inf, None, None
             self._greenlet.switch()
@@ -217,7 +217,7 @@ class Stalling:
 
 
 def batches(values: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Two Arrow batches, so that something can happen between them."""
+    """Return two Arrow batches, so that something can happen between them."""
     half = (len(values) + 1) // 2
     for part in (values[:half], values[half:]):
         yield pa.record_batch([pa.array(map(str, part), pa.string())], schema=SCHEMA)
@@ -231,12 +231,12 @@ def task(batch_id: int, partition_id: int, query_id: str = QUERY) -> TaskIdentit
 
 
 def partitioned(values: Sequence[int], partitions: int) -> list[list[int]]:
-    """Round robin; some may be empty."""
+    """Split the input round robin; some parts may be empty."""
     return [list(values[number::partitions]) for number in range(partitions)]
 
 
 def run_batch(process: Process, batch_id: int, values: Sequence[int], partitions: int = 2) -> CommitSummary:
-    """PLAN, every WRITE, COMMIT, as Spark calls them when nothing happens."""
+    """Do PLAN, every WRITE and COMMIT, as Spark does if nothing fails."""
     plan = process.plan()
     results = [process.write(plan, batch_id, n, part) for n, part in enumerate(partitioned(values, partitions))]
     return process.commit(results, batch_id, values)

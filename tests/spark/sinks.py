@@ -1,4 +1,4 @@
-"""A sink of a test with all around it: input files, a checkpoint, topics, a commit store."""
+"""The surroundings of a sink in a test: input files, a checkpoint, topics, a commit store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPOCH_S = 1_750_000_000
 
 
 class Record(NamedTuple):
-    """What a foreign consumer sees of a record."""
+    """A record as another client library sees it."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 class SinkWorld:
-    """Input goes in as files, one of them a batch; what comes out is read with other libraries."""
+    """The input is files, one for each batch; the output is read with other libraries."""
 
     def __init__(self, broker: Emulator, store_url: str, directory: Path) -> None:
         self.broker = broker
@@ -43,14 +43,14 @@ class SinkWorld:
         self._engine = sa.create_engine(store_url, poolclass=sa.NullPool)
 
     def new_topic(self) -> str:
-        """Another topic."""
+        """Create another topic."""
         topic = unique("topic")
         self.broker.create_topic(topic, PARTITIONS)
         return topic
 
     @property
     def options(self) -> dict[str, str]:
-        """Of the format and of foreachBatch."""
+        """Return the options, for the format and for foreachBatch."""
         return {
             "kafka.bootstrap.servers": self.broker.bootstrap_servers,
             "sinkId": self.sink_id,
@@ -61,7 +61,7 @@ class SinkWorld:
     # input
 
     def add_batch(self, *rows: dict[str, Any]) -> None:
-        """A file, which becomes the next batch."""
+        """Write a file, which becomes the next batch."""
         number = len(list(self._input.iterdir()))
         partial = self._input.parent / "partial.json"
         partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -69,19 +69,19 @@ class SinkWorld:
         partial.rename(self._input / f"{number:03}.json")
 
     def add_values(self, *values: str) -> None:
-        """A batch of records, whose keys are their values."""
+        """Write a batch of records, whose keys are their values."""
         self.add_batch(*({"key": value, "value": value} for value in values))
 
     def read(self, spark: SparkSession, schema: str = "key string, value string") -> DataFrame:
-        """A stream with a batch for each file."""
+        """Return a stream with a batch for each file."""
         return spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").json(str(self._input))
 
     # queries
 
     def writer(self, df: DataFrame, **more: str | None) -> DataStreamWriter:
-        """A query on this world's checkpoint that ends at the end of the input.
+        """Start a query on this world's checkpoint that ends at the end of the input.
 
-        `more` options have underscores for dots; None takes one away.
+        `more` options have underscores for dots; None removes one.
         """
         given = {**self.options, "checkpointLocation": str(self.checkpoint)}
         given |= {name.replace("_", "."): value for name, value in more.items()}
@@ -89,49 +89,49 @@ class SinkWorld:
         return df.writeStream.format("dualwrite-kafka").options(**options).trigger(availableNow=True)
 
     def run(self, df: DataFrame, **more: str | None) -> None:
-        """Write all of the input. Raises what ended the query otherwise."""
+        """Write all of the input. Raises the error that ended the query, if any."""
         finish(self.writer(df, **more).start())
 
     def forget_commit(self, batch_id: int) -> None:
-        """As if the driver had died before Spark noted this batch, its last: the next start gives it again."""
+        """Simulate a driver that died before Spark recorded its last batch: the next start replays it."""
         for name in (f"{batch_id}", f".{batch_id}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
     # output
 
     def records(self, topic: str | None = None) -> list[Record]:
-        """All that confluent-kafka sees with read_committed."""
+        """Return everything that confluent-kafka reads with read_committed."""
         return read_records(self.broker.bootstrap_servers, topic or self.topic)
 
     def values(self, topic: str | None = None) -> list[str | None]:
-        """Of all records, sorted."""
+        """Return the values of all records, sorted."""
         return sorted((record.value for record in self.records(topic)), key=str)
 
     def select(self, sql: str) -> list[tuple[Any, ...]]:
-        """What the database has, of the store and of the tables beside it."""
+        """Return the rows of a query to the database."""
         with self._engine.connect() as connection:
             return [tuple(row) for row in connection.execute(sa.text(sql))]
 
     def execute(self, sql: str) -> None:
-        """A change of the database."""
+        """Run a statement that changes the database."""
         with self._engine.begin() as connection:
             connection.execute(sa.text(sql))
 
     def tables(self) -> list[str]:
-        """Of the database; the store's come to be there with the first plan."""
+        """Return the tables of the database; the first plan creates those of the store."""
         return sa.inspect(self._engine).get_table_names()
 
     def batches(self) -> list[tuple[int, str, int]]:
-        """Decided ones: id, status, records."""
+        """Return the decided batches: id, status, records."""
         found = self.select("SELECT batch_id, status, n_records FROM dw_batch ORDER BY query_id, batch_id")
         return [(batch_id, status, records) for batch_id, status, records in found]
 
     def statuses(self) -> dict[str, int]:
-        """How many attempts are in each status."""
+        """Return the number of attempts in each status."""
         return dict(self.select("SELECT status, count(*) FROM dw_attempt GROUP BY status ORDER BY status"))
 
     def open_transactions(self) -> list[str]:
-        """Transactional ids of this sink that the broker has a transaction of."""
+        """Return the transactional ids of this sink with a transaction at the broker."""
         return [
             transaction.transactional_id
             for transaction in self.broker.transactions()
@@ -141,7 +141,7 @@ class SinkWorld:
 
 
 def finish(query: StreamingQuery, timeout_s: int = 180) -> None:
-    """Wait for a query's end. Raises what ended it, and where it does not end."""
+    """Wait for the end of a query. Raises the error that ended it, and an error if it does not end."""
     try:
         assert query.awaitTermination(timeout_s), f"the query did not end within {timeout_s} s"
     finally:
@@ -149,7 +149,7 @@ def finish(query: StreamingQuery, timeout_s: int = 180) -> None:
 
 
 def read_records(bootstrap_servers: str, topic: str) -> list[Record]:
-    """What confluent-kafka sees up to the last stable offset, partition by partition."""
+    """Return what confluent-kafka reads up to the last stable offset, by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

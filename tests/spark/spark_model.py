@@ -1,7 +1,7 @@
-"""Spark, as far as a sink can tell: batches, tasks that are tried again, a checkpoint, and processes that are killed.
+"""A model of Spark as a sink sees it: batches, tasks that are retried, a checkpoint, and processes that are killed.
 
-A query is run until all its batches are in Spark's own commit log. It starts over after every crash, with the same
-batch ids and input, but with another number of partitions, as Spark may.
+A query runs until all its batches are in Spark's own commit log. After every crash it starts again with the same batch
+ids and the same input, but with another number of partitions, as Spark may do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TASK_TRIES = 2
 
 
 class Killed(Enum):
-    """What dies with a crash."""
+    """The kind of process that a crash kills."""
 
     WORKER = "the Python worker: Spark tries a task again, and aborts a batch that it cannot commit"
     APPLICATION = "driver and executors"
@@ -70,7 +70,7 @@ class Query:
         """Spark's own commit log."""
 
     def run(self, *, starts: int = 10) -> Query:
-        """Start it again and again until all batches are committed. An error of the sink ends a start, too."""
+        """Start the query repeatedly until all batches are committed. An error of the sink ends a run, too."""
         while self.committed < len(self._batches):
             self._starts += 1
             assert self._starts <= starts, "the query does not come to its end"
@@ -108,7 +108,7 @@ class Query:
         return self._in_process(lambda process: process.commit(results, batch_id, values)) is not None
 
     def _in_process(self, call: Callable[[Process], ResultT]) -> ResultT | None:
-        """What it returns, or None where it was killed."""
+        """Return the result, or None if the process was killed."""
         try:
             return call(self._world.process(self._reach))
         except Crash as crash:

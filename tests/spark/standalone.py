@@ -1,9 +1,9 @@
-"""What `local[*]` cannot show: speculative attempts and the loss of an executor, on a cluster of two hosts.
+"""Test what `local[*]` cannot show: speculative attempts and the loss of an executor, on a cluster of two hosts.
 
     python -m tests.spark.standalone
 
-A standalone master, and workers on 127.0.0.1 and 127.0.0.2: Spark never starts the copy of a task on the host of the
-original. Takes a minute or two; not a part of the test suite. Exit status 1 where something does not come right.
+Starts a standalone master, and workers on 127.0.0.1 and 127.0.0.2: Spark never starts the copy of a task on the host of
+the original. Takes a minute or two; not part of the test suite. Exit status 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Scenario:
         world.execute("CREATE TABLE target (id TEXT NOT NULL)")
 
     def run(self, while_it_runs: Callable[[], None] = lambda: None, *, batches: int = 1) -> None:
-        """With so many new batches."""
+        """Run the query with so many new batches."""
         for _ in range(batches):
             values = [f"v{len(self._written) + number}" for number in range(8)]
             self.world.add_values(*values)
@@ -114,7 +114,7 @@ class Scenario:
 
 
 def speculate(scenario: Scenario) -> None:
-    """An attempt sleeps, its copy on the other host wins, and later batches go on while it sleeps."""
+    """Suspend an attempt: its copy on the other host wins, and later batches continue meanwhile."""
     for point in (At.AFTER_LEASE, At.AFTER_TAKE_OVER, At.AFTER_SEND, At.AFTER_PREPARE, At.AFTER_PREPARED):
         fault = Fault(point, Action.STALL, Process.TASK)
         scenario.faults.arm(fault)
@@ -125,7 +125,7 @@ def speculate(scenario: Scenario) -> None:
 
 
 def lose_executor(scenario: Scenario) -> None:
-    """An executor is killed while one of its tasks is in the middle."""
+    """Kill an executor in the middle of a task."""
     fault = Fault(At.AFTER_PREPARE, Action.WAIT, Process.TASK)
     scenario.faults.arm(fault)
 
@@ -141,7 +141,7 @@ def lose_executor(scenario: Scenario) -> None:
 
 
 def _executors() -> list[int]:
-    """Of this cluster: their JVMs are known by the driver's address, which is in their command lines."""
+    """Return the executors of this cluster, by the driver's address in the command lines of their JVMs."""
     mine = f"CoarseGrainedScheduler@127.0.0.1:{_driver_port()}".encode()
     found = []
     for process in Path("/proc").iterdir():
@@ -160,7 +160,7 @@ def _driver_port() -> str:
 
 
 def main() -> int:
-    """The exit status."""
+    """Run all scenarios, and return the exit status."""
     prepare_environment()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-standalone-")))

@@ -27,7 +27,7 @@ def sqlite_engine(directory: Path) -> Iterator[sa.Engine]:
 
 @contextmanager
 def postgres_engine(server_url: sa.URL) -> Iterator[sa.Engine]:
-    """In a schema of its own."""
+    """Return an engine in a schema of its own."""
     schema = unique("store").replace("-", "_")
     with sa.create_engine(server_url, poolclass=sa.NullPool).begin() as connection:
         connection.execute(sa.schema.CreateSchema(schema))
@@ -39,7 +39,7 @@ def postgres_engine(server_url: sa.URL) -> Iterator[sa.Engine]:
 
 @contextmanager
 def engine_on(name: str, request: pytest.FixtureRequest, directory: Path) -> Iterator[sa.Engine]:
-    """`name` is sqlite, postgres or mariadb; the servers are those that all tests share."""
+    """Return an engine on sqlite, postgres or mariadb, with the servers that all tests share."""
     if name == "sqlite":
         with sqlite_engine(directory) as engine:
             yield engine

@@ -1,4 +1,4 @@
-"""`df.write.format("dualwrite-kafka")`: a batch job is atomic, and the same job twice is one."""
+"""`df.write.format("dualwrite-kafka")`: a batch job is atomic, and repeating it has no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of a batch in the log, the warning of many transactions, and the sinks that a worker keeps open."""
+"""The log line of a batch, the warning about many transactions, and the sinks that a worker keeps open."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spark_sink.attempt import open_sinks
-from spark_sink.attempt.open_sinks import sink_of
+from spark_sink.attempt import worker
+from spark_sink.attempt.worker import sink_of
 from spark_sink.driver import batch_log
 from spark_sink.driver.batch_log import MANY_TRANSACTIONS, log_batch
 from spark_sink.driver.protocol import CommitSummary
@@ -59,13 +59,13 @@ def test_many_transactions_are_warned_of_once(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize(
     ("configuration", "lines"), [("", 1), ("logging.basicConfig(level=logging.WARNING, stream=sys.stderr)", 1)]
 )
-def test_a_worker_in_which_nobody_configured_logging_speaks(configuration: str, lines: int) -> None:
+def test_a_worker_without_configured_logging_writes_its_log(configuration: str, lines: int) -> None:
     code = f"""
 import logging, sys
-from spark_sink.driver.batch_log import log, speak_in_worker
+from spark_sink.driver.batch_log import log, configure_worker_logging
 {configuration}
 for _ in range(2):
-    speak_in_worker()
+    configure_worker_logging()
 log.info("heard")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -75,7 +75,7 @@ log.info("heard")
 def test_the_committer_of_a_batch_job_writes_the_line() -> None:
     code = """
 from types import SimpleNamespace
-from spark_sink.datasource import JobWriter
+from spark_sink.face import JobWriter
 from spark_sink.handoff import Plan
 from spark_sink.options import parse
 from spark_sink.driver.protocol import CommitSummary
@@ -88,7 +88,7 @@ JobWriter(options, lambda _: sink, Plan("s", 1), "job:1").commit([])
 
 
 class FakeSink:
-    """What can be opened and closed."""
+    """A sink that can only be opened and closed."""
 
     opened: list[Any] = []  # noqa: RUF012 - the test's
 
@@ -106,7 +106,7 @@ def open_fake(options: SinkOptions) -> Any:
 
 
 def test_a_worker_keeps_the_sinks_it_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sinks, "_sinks", OrderedDict())
+    monkeypatch.setattr(worker, "_sinks", OrderedDict())
 
     def options(sink_id: str, job: str = "j") -> SinkOptions:
         given = {"sinkId": sink_id, "jobId": job, "kafka.bootstrap.servers": "b:1", "commitStore.url": "sqlite:////s"}

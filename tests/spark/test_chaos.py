@@ -1,4 +1,4 @@
-"""Half a minute of chaos; `python -m tests.spark.chaos` is the same for as long as one likes."""
+"""Half a minute of chaos; `python -m tests.spark.chaos` runs for any time."""
 
 from __future__ import annotations
 

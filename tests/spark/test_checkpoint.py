@@ -1,4 +1,4 @@
-"""What is read from a query's checkpoint, and what is done where that cannot be."""
+"""What the sink reads from a checkpoint, and what it does without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_sink.driver.checkpoint import Checkpoint
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Inside batch 1, with the files that Spark keeps beside its own."""
+    """Write a checkpoint inside batch 1, with Spark's additional files."""
     directory = tmp_path / "check point"
     for log in ("offsets", "commits"):
         (directory / log).mkdir(parents=True)
@@ -66,11 +66,11 @@ def test_one_that_cannot_be_read_says_nothing(location: str | None, monkeypatch:
 def test_metadata_that_is_not_spark_s_says_nothing(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     (directory / "metadata").write_text("{}")
     assert Checkpoint(str(directory)).query_id() is None
-    assert "is not what Spark writes there" in caplog.text
+    assert "does not have the content that Spark writes" in caplog.text
 
 
 class Bucket:
-    """A file system as fsspec makes them: it lists what it saw once until it is told to forget."""
+    """A file system like those of fsspec: it caches its listings until the cache is emptied."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import LIVE, AttemptStatus
+from spark_sink.attempt.states import LIVE, AttemptStatus, Ended, Ending, Verdict
 from spark_sink.errors import (
     AttemptCondemnedError,
     BatchLostError,
@@ -21,9 +21,8 @@ from spark_sink.errors import (
 )
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
-from spark_sink.sink_kafka import Ended, Ending, Verdict
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchStatus, Decision
+from spark_sink.store.tables import BatchStatus, Decision
 from tests.spark.sink_model import QUERY, new_store, task
 from tests.spark.store_engines import engine_on
 from tests.support.databases import unique
@@ -77,7 +76,7 @@ def decision(
 
 
 def decided(store: CommitStore, sink: str, batch_id: int = 0, query_id: str = QUERY) -> None:
-    """A whole batch of one attempt."""
+    """Do a whole batch with one attempt."""
     generation = plan(store, sink, query_id)
     identity = TaskIdentity(query_id, batch_id, 0, 1, "host-1")
     lease = store.lease(sink, generation, identity)
@@ -143,7 +142,7 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for url, env, sentence in (
         (None, "NO_STORE", "spark.executorEnv.NO_STORE"),
         (None, None, "commitStore.url"),
-        ("nonsense", None, "not a URL"),
+        ("nonsense", None, "is not a SQLAlchemy URL"),
         ("oracle://x", None, "not in oracle"),
         ("postgresql+nodriver://x", None, r"driver of postgresql\+nodriver:// cannot be loaded .*nothing was written"),
     ):
@@ -179,7 +178,7 @@ def test_a_plan_fences_and_condemns(store: CommitStore, sink: str) -> None:
 
 
 def test_a_plan_waits_for_a_lease_and_a_lease_for_a_plan(store: CommitStore, sink: str) -> None:
-    """Whichever comes first, no attempt of the older generation stays OPEN."""
+    """Whichever is first, no attempt of the older generation stays OPEN."""
     generation = plan(store, sink)
     for _ in range(5):
         with ThreadPoolExecutor(5) as threads:
@@ -216,9 +215,9 @@ def test_leases_at_once_are_of_different_ids(store: CommitStore, sink: str) -> N
 
 
 def test_who_knows_no_generation(store: CommitStore, sink: str) -> None:
-    with pytest.raises(SinkError, match="does not know the sink"):
+    with pytest.raises(SinkError, match="does not have the sink"):
         store.lease(sink, 1, task(0, 0))
-    with pytest.raises(SinkError, match="does not know the sink"):
+    with pytest.raises(SinkError, match="does not have the sink"):
         store.decide(decision(sink, 1), FAIL)
 
 
@@ -314,7 +313,7 @@ def test_a_batch_that_was_decided_with_other_input(store: CommitStore, sink: str
         assert not store.decide(decision(sink, generation, digest=digest), FAIL).anew
     with pytest.raises(CheckpointMismatchError, match="other source offsets"):
         store.decide(decision(sink, generation, digest="bb"), FAIL)
-    with pytest.raises(SinkError, match="once more"):
+    with pytest.raises(SinkError, match="but tasks have written it again"):
         store.decide(decision(sink, generation, "somebody else"), FAIL)
 
 
@@ -378,7 +377,7 @@ def test_what_kafka_answered_twice_changes_nothing(store: CommitStore, sink: str
     assert status_of(store, sink, loser) is AttemptStatus.ABORTED
 
 
-def test_a_lost_batch_stops_the_sink_until_somebody_has_looked(store: CommitStore, sink: str) -> None:
+def test_a_lost_batch_stops_the_sink_until_it_is_acknowledged(store: CommitStore, sink: str) -> None:
     generation = plan(store, sink)
     winners = [prepared(store, sink, generation, partition=n) for n in range(2)]
     store.decide(decision(sink, generation, *winners), FAIL)

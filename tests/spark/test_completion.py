@@ -1,4 +1,4 @@
-"""Phase two: what becomes of claims, whoever else ends them and whatever fails in between."""
+"""Phase two: the endings of claims if other processes complete them too, and if something fails in between."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropReply,
 from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Claim, Ending, Verdict
 from spark_sink.errors import AttemptCondemnedError
 from spark_sink.pause_points import PausePoint
-from spark_sink.sink_kafka import Claim, Ending, Verdict
 from tests.spark.kafka_world import TIERS, KafkaWorld, claim, endings, everything, kafka_world, mine, rows
 from tests.support.conditions import until
 
@@ -44,7 +44,7 @@ def newest() -> Iterator[KafkaWorld]:
 
 
 def prepared(world: KafkaWorld, count: int, verdict: Verdict = COMMIT, first: int = 0) -> list[Claim]:
-    """Claims to prepared transactions, each with one record that is its transactional id."""
+    """Return claims to prepared transactions, each with one record that is its transactional id."""
     side = world.side()
     ids = [f"s-{number}-0" for number in range(first, first + count)]
     return [claim(each, verdict, world.prepared(side, each, each)) for each in ids]
@@ -55,7 +55,7 @@ def ids_of(*claims: Claim) -> list[str]:
 
 
 class Store:
-    """The rows of a commit store, as far as completion can tell."""
+    """The rows of a commit store, as far as completion reads them."""
 
     def __init__(self) -> None:
         self.over: set[str] = set()
@@ -91,7 +91,7 @@ def test_a_second_time_ends_in_the_same_way(world: KafkaWorld) -> None:
     assert world.committed() == ids_of(*claims[:2])
 
 
-def test_nothing_to_end_asks_nobody(newest: KafkaWorld) -> None:
+def test_without_claims_nothing_is_called(newest: KafkaWorld) -> None:
     newest.emulator.crash_node(0)
     assert newest.side().end([], everything) == {}
     newest.emulator.start_node(0)
@@ -154,7 +154,7 @@ def test_another_finisher_is_faster(world: KafkaWorld) -> None:
 
 
 def test_another_finisher_took_over_and_died(world: KafkaWorld) -> None:
-    """It completes nothing, and its process is gone: the slower one does not leave it at that."""
+    """The faster process completes nothing and dies: the slower one completes the transaction."""
     claims = prepared(world, 2)
     asked = []
 
@@ -173,7 +173,7 @@ def test_another_finisher_took_over_and_died(world: KafkaWorld) -> None:
 def test_a_finisher_that_sleeps_until_the_id_has_another_holder(
     world: KafkaWorld, verdict: Verdict, next_is_prepared: bool
 ) -> None:
-    """What it was told is stale: the claim is ended, the id free again, and the next holder's rows are in Kafka."""
+    """Its claim is outdated: completed, the id free again, and the next owner's rows are in Kafka."""
     claims = prepared(world, 1, verdict)
     store, next_holder = Store(), world.side()
     states: list[PreparedTxnState] = []
@@ -201,7 +201,7 @@ def test_a_finisher_that_sleeps_until_the_id_has_another_holder(
 
 
 def test_a_finisher_that_slept_before_it_took_over(world: KafkaWorld) -> None:
-    """It read its claim long ago. On tier 1 it fences a writer at work, which tries again; it ends nothing."""
+    """It read its claim long ago. On tier 1 it fences a running writer, which is retried; it completes nothing."""
     claims = prepared(world, 1)
     store = Store()
     world.side().end(claims, everything)
@@ -213,7 +213,7 @@ def test_a_finisher_that_slept_before_it_took_over(world: KafkaWorld) -> None:
 
 
 def test_a_writer_that_slept_takes_the_id_over_in_between(world: KafkaWorld) -> None:
-    """A task leased the id long ago, was given up, and initialises between the finisher's two steps."""
+    """A task leased the id long ago, was given up, and initialises between the two steps of completion."""
     claims = prepared(world, 1)
     asked = []
 
@@ -234,7 +234,7 @@ def test_a_writer_that_slept_takes_the_id_over_in_between(world: KafkaWorld) -> 
     ids=lambda each: each.value if isinstance(each, Verdict) else f"tier {int(each)}",
 )
 def test_a_request_that_arrives_when_the_id_has_another_holder(late_tier: Tier, verdict: Verdict) -> None:
-    """The network kept EndTxn of a finisher that has given up, and delivers it after all."""
+    """The network delays the EndTxn of a process that has given up, and delivers it after all."""
     with kafka_world(late_tier) as world:
         claims = [claim("s-0-0", verdict, world.prepared(world.side(), "s-0-0", "first"))]
         held = world.faults.add(Fault(api="EndTxn", action=Hold(), client_id="late"))
@@ -250,7 +250,7 @@ def test_a_request_that_arrives_when_the_id_has_another_holder(late_tier: Tier, 
 
 
 def test_a_take_over_that_arrives_when_the_id_has_another_holder(newest: KafkaWorld) -> None:
-    """It fences, and decides nothing (KIP-939)."""
+    """The take-over fences, and decides nothing (KIP-939)."""
     claims = prepared(newest, 1)
     held = newest.faults.add(Fault(api="InitProducerId", action=Hold(), client_id="late"))
     late = newest.side(kafka__client__id="late", kafka__max__block__ms=100)
@@ -323,7 +323,7 @@ def test_a_broker_starts_again_between_take_over_and_completion(world: KafkaWorl
 
 @pytest.mark.parametrize("when", ["before", "in between"])
 def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: str) -> None:
-    """Far more claims than at once: the time is that of all, not of each."""
+    """Far more claims than `parallelism`: the time limit is for all of them, not for each."""
     claims = prepared(newest, 40)
     side = newest.side(kafka__max__block__ms=500, commit__parallelism=1)
     if when == "before":

@@ -1,4 +1,4 @@
-"""Through Spark Connect: the client has no JVM, the server's processes do the same as in Classic."""
+"""Spark Connect: the client has no JVM, and the processes of the server do the same as in Classic."""
 
 from __future__ import annotations
 

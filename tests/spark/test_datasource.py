@@ -1,4 +1,4 @@
-"""`writeStream.format("dualwrite-kafka")`: every row once in Kafka, whatever is replayed, retried or stopped."""
+"""`writeStream.format("dualwrite-kafka")`: every row is in Kafka once, after replays, retries and stops."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ LONG = 100_000  # Spark hands rows to a task's Python when it has 64 KiB of them
 
 
 def before_the_last(df: DataFrame, last: str, action: Callable[[], None]) -> DataFrame:
-    """`df` in one partition, row by row, where `action` is carried out before the row with the value `last` comes."""
+    """Return `df` in one partition, row by row; `action` runs before the row with the value `last`."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -99,13 +99,13 @@ def before_the_last(df: DataFrame, last: str, action: Callable[[], None]) -> Dat
 
 
 def wait_for(file: Path) -> None:
-    """In a task. Returns when somebody has made the file."""
+    """Wait in a task until the file exists."""
     until(file.exists, 120)
 
 
 @pytest.fixture
 def long_world(spark: SparkSession, sqlite_world: SinkWorld) -> Iterator[SinkWorld]:
-    """With one batch in it; a task has sent its first rows before it is given the last one, `z`."""
+    """Start a query in one batch; its task has sent its first rows before it gets the last one, `z`."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     sqlite_world.add_values("a" * LONG, "b" * LONG, "z")
     yield sqlite_world
@@ -249,7 +249,7 @@ def test_the_complete_mode_is_refused(spark: SparkSession, sqlite_world: SinkWor
     world = sqlite_world
     world.add_values("a")
     df = world.read(spark).groupBy("key").agg(sf.max("value").alias("value"))
-    with pytest.raises(StreamingQueryException, match="the complete mode would replace what is in the topic"):
+    with pytest.raises(StreamingQueryException, match="the complete mode would replace the content of the topic"):
         finish(world.writer(df).outputMode("complete").start())
 
 
@@ -259,7 +259,9 @@ def test_the_continuous_trigger_is_refused_before_anything_is_noted(
     world = sqlite_world
     df = spark.readStream.format("rate").load().selectExpr("CAST(value AS string) AS value")
     query = world.writer(df).trigger(continuous="100 milliseconds").start()
-    with pytest.raises(StreamingQueryException, match="the continuous and the real-time trigger do not go with"):
+    with pytest.raises(
+        StreamingQueryException, match="this sink does not support the continuous and the real-time trigger"
+    ):
         finish(query)
 
 

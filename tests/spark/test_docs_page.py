@@ -1,4 +1,4 @@
-"""docs/spark.md names what the code has."""
+"""docs/spark.md lists the options, errors and statuses of the code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import re
 from spark_sink import errors, options
 from spark_sink.attempt.states import AttemptStatus
 from spark_sink.reading import options as source_options
-from spark_sink.store.rows import BatchStatus
-from spark_sink.store.tables import StoreTables
+from spark_sink.store.tables import BatchStatus, StoreTables
 from tests.test_docs import DOCS, rows
 
 PAGE = (DOCS / "spark.md").read_text()
@@ -34,7 +33,7 @@ def names(cell: str) -> list[str]:
 
 def test_every_option_of_the_sink_is_in_the_table_with_its_default() -> None:
     table = {names(option)[0]: default for option, default, _ in rows("spark.md", "Options")}
-    assert set(table) == {*options._NAMES, "kafka.*"}
+    assert set(table) == {*options.NAMES, "kafka.*"}
     assert {name: names(default) for name, default in table.items() if name in DEFAULTS} == {
         name: [default] for name, default in DEFAULTS.items()
     }
@@ -43,7 +42,7 @@ def test_every_option_of_the_sink_is_in_the_table_with_its_default() -> None:
 def test_every_option_of_the_source_is_on_the_page() -> None:
     _, _, section = PAGE.partition("\n## Reading\n")
     section = section.partition("\n## ")[0]
-    assert [name for name in source_options._NAMES if f"`{name}`" not in section] == []
+    assert [name for name in source_options.NAMES if f"`{name}`" not in section] == []
 
 
 def test_every_error_is_on_the_page_and_no_other() -> None:

@@ -1,4 +1,4 @@
-"""The JVM is killed at the instants at which nobody else can tell what became of a batch; the next driver finds out.
+"""Kill the JVM at the points at which only the store knows the outcome of a batch; the next driver finds out.
 
 Each driver is a process with a JVM of its own, and the next one gets ready while it works.
 """
@@ -28,9 +28,9 @@ _KILLS = [
     (Fault(At.AMONG_COMPLETIONS, Action.ORPHAN, Process.COMMITTER), True),
     (Fault(At.AFTER_FINISH, Action.KILL_JVM, Process.COMMITTER), True),
 ]
-"""With whether a batch is decided then: the new one, or the one before, which Spark replays because of its own kill.
+"""Faults, each with whether a batch is decided then: the new one, or the previous one, which Spark replays.
 
-Orphans live on for the moment that their daemon needs to notice.
+Orphans live until their daemon notices that the JVM is gone.
 """
 
 

@@ -1,4 +1,4 @@
-"""Rows of a batch on their way into a table, on each database: read back by SQL, never through the writer."""
+"""Rows of a batch on their way into a table, on each database; the tests read them with SQL."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kind_of(database: Database) -> str:
 
 
 def run_sql(database: Database, *statements: str) -> None:
-    """As it stands, past every layer that would look for parameters in it."""
+    """Run the statement unchanged, without a layer that looks for parameters."""
     with sa.create_engine(database.url, poolclass=sa.NullPool).begin() as conn:
         cursor = conn.connection.cursor()
         for statement in statements:
@@ -60,7 +60,7 @@ def staged(database: Database, table: DualTableWriter) -> int:
 
 
 def batch(columns: Mapping[str, Any]) -> pa.RecordBatch:
-    """With a column for Kafka beside those of the table."""
+    """Return rows with a column for Kafka beside those of the table."""
     rows = pa.record_batch(dict(columns))
     return rows.append_column("value", pa.array(["for Kafka"] * len(rows)))
 
@@ -73,7 +73,7 @@ def stage(
 
 
 def write(database: Database, table: DualTableWriter, *rows: pa.RecordBatch) -> None:
-    """A whole batch: one attempt for each of the partitions."""
+    """Write a whole batch, with one attempt for each partition."""
     table.create(database.engine, rows[0].schema)
     attempts = {str(uuid.uuid4()): part for part in rows}
     count = sum(
@@ -121,7 +121,7 @@ def test_a_plan_discards_whatever_is_left(database: Database) -> None:
     assert staged(database, table) == 0
 
 
-def test_a_task_that_is_about_to_stage_holds_nobody_up(database: Database) -> None:
+def test_a_task_that_is_about_to_stage_blocks_no_other(database: Database) -> None:
     if kind_of(database) == "sqlite":
         pytest.skip("SQLite has one writer at a time")
     run_sql(database, "CREATE TABLE target (id INT PRIMARY KEY)")
@@ -203,7 +203,7 @@ _ODD_TEXT = "quote ' double \" back \\ \\N tab\t, new\nline \\.\n\\.\r\n %s :x Ã
 
 
 def odd_rows() -> pa.RecordBatch:
-    """Row 1 has what is hard, row 2 what is empty or extreme, row 3 nothing at all."""
+    """Return three rows: with difficult values, with empty or extreme values, and with only NULL."""
     berlin = pa.timestamp("us", "Europe/Berlin")
     return batch(
         {
@@ -231,7 +231,7 @@ def odd_rows() -> pa.RecordBatch:
 
 
 def as_python(row: Sequence[Any]) -> list[Any]:
-    """What a driver gives, in the types of `odd_rows`."""
+    """Convert what a driver returns to the types of `odd_rows`."""
     names = ("id", "t", "y", "n", "big", "b", "f", "g", "d", "u", "l", "h", "small")
     read = {
         "n": Decimal,
@@ -372,7 +372,7 @@ def test_an_upsert_of_nothing_but_keys(database: Database) -> None:
 
 def test_a_key_that_is_null_is_refused(database: Database) -> None:
     run_sql(database, "CREATE TABLE target (a INT UNIQUE, b INT)")
-    with pytest.raises(DualTableError, match="has no a, which the upsert goes by"):
+    with pytest.raises(DualTableError, match="has no a, a key column of the upsert"):
         write(database, writer(key=("A",)), batch({"a": [1, None], "b": [1, 2]}))
 
 
@@ -382,7 +382,7 @@ def test_an_upsert_needs_a_key_that_the_table_keeps_unique(database: Database) -
     assert "has no primary key" in refusal(database, writer(mode=DualMode.UPSERT), schema)
     assert "no unique key of just these columns" in refusal(database, writer(key=("a",)), schema)
     assert "no unique key of just these columns" in refusal(database, writer(key=("a", "b")), schema)
-    assert "the rows bring no c" in refusal(database, writer(key=("c",)), schema)
+    assert "the rows have no c" in refusal(database, writer(key=("c",)), schema)
     assert "names nothing, which" in refusal(database, writer(key=("nothing",)), schema)
     write(database, writer(key=("b",)), batch({"a": [1], "b": [2]}), batch({"a": [3], "b": [2]}))
     assert rows_of(database) == [(3, 2, None)]
@@ -451,16 +451,16 @@ def test_a_table_in_another_schema(database: Database) -> None:
 @pytest.mark.parametrize(
     ("columns", "arrow", "sentence"),
     [
-        ("id INT", {"other": pa.int32()}, "names other, which the table target does not have; it has id"),
+        ("id INT", {"other": pa.int32()}, "names other, which the table target does not have; its columns are id"),
         ("id INT, must INT NOT NULL", {"id": pa.int32()}, "needs a value in must"),
-        ("id INT, t TEXT", {"t": pa.int32()}, "int does not go into"),
-        ("id INT", {"id": pa.string()}, "string does not go into whole numbers"),
-        ("id INT", {"id": pa.float64()}, "double does not go into whole numbers"),
+        ("id INT, t TEXT", {"t": pa.int32()}, "int cannot be stored as"),
+        ("id INT", {"id": pa.string()}, "string cannot be stored as whole numbers"),
+        ("id INT", {"id": pa.float64()}, "double cannot be stored as whole numbers"),
         ("id INT", {"id": pa.list_(pa.int32())}, "to_json"),
-        ("id INT, f DOUBLE PRECISION", {"f": pa.int64()}, "long does not go into 8-byte floats"),
+        ("id INT, f DOUBLE PRECISION", {"f": pa.int64()}, "long cannot be stored as 8-byte floats"),
         ("id INT", {"id": pa.decimal128(10, 2)}, "0 digits after the point"),
         ("id INT", {"value": pa.string()}, "the DataFrame has no column for it"),
-        ("id INT, dw_seq INT", {"id": pa.int32()}, "a name that the sink needs for itself"),
+        ("id INT, dw_seq INT", {"id": pa.int32()}, "a name that the sink reserves"),
     ],
 )
 def test_columns_that_do_not_fit(

@@ -1,7 +1,7 @@
-"""Each process of a query fails, or is killed, at each point of a batch; Spark and the next start put it right.
+"""Make each process of a query fail, or kill it, at each point of a batch; Spark and the next start recover.
 
 After each row of the matrix the input, the topic and the table have the same records, nothing is open at the broker,
-and no transactional id is leased. The JVM lives on here; `test_driver_kills.py` kills it.
+and no transactional id is leased. The JVM survives here; `test_driver_kills.py` kills it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _DECIDED = [
 
 
 class Matrix:
-    """A query that goes on from row to row of the matrix, with one batch for each."""
+    """A query that continues from row to row of the matrix, with one batch for each."""
 
     def __init__(self, spark: SparkSession, world: SinkWorld, directory: Path) -> None:
         self.world = world
@@ -83,16 +83,16 @@ class Matrix:
         self._written += values
 
     def start(self, **options: str) -> StreamingQuery:
-        """Goes to the end of the input."""
+        """Run to the end of the input."""
         writer = self.world.writer(self._df, dual_table="target", commit_retries="3", **options)
         return writer.format(self._format).start()
 
     def run(self) -> None:
-        """To the end of the input. Raises StreamingQueryException."""
+        """Run to the end of the input. Raises StreamingQueryException."""
         finish(self.start())
 
     def run_until_it_ends_well(self) -> int:
-        """How many runs have failed before."""
+        """Run to the end of the input; return how many runs failed before one succeeded."""
         for failures in range(4):
             try:
                 self.run()
@@ -177,12 +177,12 @@ def test_a_committer_that_ends_after_the_decision_has_committed(matrix: Matrix, 
 # ---- the servers fail ------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_refuses_phase_two_is_told_again_by_the_next_plan(matrix: Matrix) -> None:
+def test_a_broker_that_refused_phase_two_completes_it_at_the_next_plan(matrix: Matrix) -> None:
     refusal = matrix.world.broker.faults.add(
         BrokerFault(api="EndTxn", action=Error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED"), count=None)
     )
     matrix.add_batch()
-    with pytest.raises(StreamingQueryException, match="could not be ended"):
+    with pytest.raises(StreamingQueryException, match="could not be completed"):
         matrix.run()
     assert len(matrix.world.open_transactions()) == 2, "the decision stands"
     refusal.remove()
@@ -221,7 +221,7 @@ def test_a_database_that_goes_away_before_a_task_is_prepared(matrix: Matrix, pro
 
 
 class ProxiedStore:
-    """The way to the commit store that can be cut."""
+    """The connection to the commit store, which can be cut."""
 
     def __init__(self, url: str) -> None:
         direct = sa.make_url(url)
@@ -229,12 +229,12 @@ class ProxiedStore:
         self.url = self.proxy.through(direct).render_as_string(hide_password=False)
 
     def lose_commit(self, *, applied: bool) -> None:
-        """The next COMMIT is carried out and not answered, or does not arrive."""
+        """Lose the next COMMIT: it is applied and its response is lost, or it does not arrive."""
         (self.proxy.swallow_answer_to if applied else self.proxy.cut_at)(_is_commit)
 
 
 def _is_commit(request: bytes) -> bool:
-    """Not a status of that name on its way into a row."""
+    """Return whether the request is a COMMIT, and not a statement with a status of that name."""
     return request.startswith(b"Q") and b"COMMIT" in request
 
 

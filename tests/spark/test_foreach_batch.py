@@ -1,4 +1,4 @@
-"""`foreachBatch(dualwrite_batch(...))`: topic, and whatever SQL of the caller's does, change in one commit."""
+"""`foreachBatch(dualwrite_batch(...))`: the topic, and what the caller's SQL changes, in one commit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def test_the_update_mode(spark: SparkSession, sqlite_world: SinkWorld) -> None:
     assert sorted((record.key, record.value) for record in world.records()) == [("a", "2"), ("a", "3"), ("b", "1")]
 
 
-def test_a_checkpoint_that_was_restored_is_refused_if_it_is_told(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+def test_a_checkpoint_that_was_restored_is_refused_if_its_location_is_given(
+    spark: SparkSession, sqlite_world: SinkWorld
+) -> None:
     world = sqlite_world
     world.add_values("a")
     location = str(world.checkpoint)
@@ -105,12 +107,12 @@ def test_a_checkpoint_that_was_restored_is_refused_if_it_is_told(spark: SparkSes
 def test_options_are_checked_before_the_query_starts(sqlite_world: SinkWorld) -> None:
     with pytest.raises(SinkOptionError, match="did you mean topic"):
         dualwrite_batch({**sqlite_world.options, "topik": "a"})
-    with pytest.raises(SinkOptionError, match="jobId is for batch jobs"):
+    with pytest.raises(SinkOptionError, match="jobId is only for batch jobs"):
         dualwrite_batch({**sqlite_world.options, "jobId": "a"})
 
 
 class DataFrameOfConnect:
-    """What matters of one: its session has no SparkContext."""
+    """A DataFrame of Spark Connect, whose session has no SparkContext."""
 
     @property
     def sparkSession(self) -> DataFrameOfConnect:  # noqa: N802 - Spark's
@@ -121,7 +123,7 @@ class DataFrameOfConnect:
         raise PySparkAttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
 
 
-def test_through_connect_the_query_must_be_told(sqlite_world: SinkWorld) -> None:
+def test_through_connect_the_query_must_be_named(sqlite_world: SinkWorld) -> None:
     write: Any = dualwrite_batch(sqlite_world.options)
     with pytest.raises(SinkOptionError, match="the query's checkpointLocation as an option, or a query_id"):
         write(DataFrameOfConnect(), 0)

@@ -1,4 +1,4 @@
-"""Which Java is taken, and that Spark starts on one that lacks the module it asks for."""
+"""Which Java is used, and that Spark starts on one without the module that it requires."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_sink.java import Java, ensure_java, find_java, inspected
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No usual places, a cache of this test's own, and an environment that comes back."""
+    """Use no usual places, a cache of this test's own, and an environment that is restored."""
     monkeypatch.setattr(java, "_USUAL_PLACES", (str(tmp_path / "usual" / "*"),))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
@@ -24,7 +24,7 @@ def _nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def installation(home: Path, version: str, *, modules: str | None = "java.base jdk.incubator.vector") -> Path:
-    """A directory that looks like one."""
+    """Make a directory that looks like a Java installation."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text(
@@ -73,12 +73,12 @@ def test_one_without_a_release_file_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.20"])
 def test_a_java_home_that_is_too_old_is_refused(tmp_path: Path, version: str) -> None:
     home = installation(tmp_path / "old", version)
-    with pytest.raises(JavaError, match=rf"a Java {version.removeprefix('1.').split('.')[0]}, and Spark needs 17"):
+    with pytest.raises(JavaError, match=rf"a Java {version.removeprefix('1.').split('.')[0]}, but Spark needs 17"):
         find_java({"JAVA_HOME": str(home)})
 
 
 def test_a_java_home_without_java_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(JavaError, match="no bin/java can be run"):
+    with pytest.raises(JavaError, match="has no bin/java that runs"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 

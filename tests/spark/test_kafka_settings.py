@@ -1,4 +1,4 @@
-"""The options `kafka.*`: each is taken, translated or refused with a sentence; none is ignored, no secret is told."""
+"""The options `kafka.*`: each is passed on, translated or refused; none is ignored, and no secret is quoted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ transaction.two.phase.commit.enable transactional.id value.serializer
 
 
 def token() -> str:
-    """For the name of a function in an option."""
+    """Return a token; an option names this function."""
     return "t"
 
 
@@ -74,8 +74,8 @@ def test_what_is_taken(given: dict[str, str], settings: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"acks": "1"}, "kafka.acks is all"),
-        ({"enable.idempotence": "false"}, "kafka.enable.idempotence is true"),
+        ({"acks": "1"}, "kafka.acks must be all"),
+        ({"enable.idempotence": "false"}, "kafka.enable.idempotence must be true"),
         ({"transactional.id": "t"}, "begins with sinkId"),
         ({"transaction.timeout.ms": "1"}, "txn.timeoutMs"),
         ({"transaction.two.phase.commit.enable": "true"}, "txn.mode"),
@@ -84,11 +84,11 @@ def test_what_is_taken(given: dict[str, str], settings: dict[str, str]) -> None:
         ({"retries": "3"}, "delivery.timeout.ms"),
         ({"interceptor.classes": "com.example.X"}, "only a JVM"),
         ({"enable.metrics.push": "true"}, "no counterpart"),
-        ({"compression.type": "lz4", "compression.zstd.level": "3"}, "says nothing with kafka.compression.type=lz4"),
+        ({"compression.type": "lz4", "compression.zstd.level": "3"}, "has no effect with kafka.compression.type=lz4"),
         ({"partitioner.class": "com.example.X"}, "kafka.partitioner to default"),
         ({"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_SSL"}, "not one of PLAIN"),
         ({"ssl.truststore.location": "/t.jks", "security.protocol": "SSL"}, "JKS.*only Java reads.*ssl.ca.location"),
-        ({"ssl.truststore.type": "PEM"}, "says nothing without kafka.ssl.truststore.location"),
+        ({"ssl.truststore.type": "PEM"}, "has no effect without kafka.ssl.truststore.location"),
         ({"lingerms": "3"}, "unknown setting 'lingerms'; did you mean linger.ms"),
         ({"linger.ms": "soon"}, "linger.ms.*whole number"),
         ({"sasl.oauth.token.provider": "nowhere.at.all:x"}, "package.module:function"),
@@ -116,7 +116,7 @@ def test_the_servers_are_not_optional() -> None:
         checked_settings({})
 
 
-def test_a_secret_is_told_to_nobody() -> None:
+def test_no_secret_is_in_an_error() -> None:
     for given in (
         {"sasl.jaas.config": "org.example.LoginModule required password='hush';"},
         {"sasl.password": "hush", "sasl.mechanism": "NONE", "security.protocol": "SASL_SSL"},

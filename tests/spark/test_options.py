@@ -1,4 +1,4 @@
-"""Options are read before anything is begun, and what cannot be is refused in words."""
+"""Options are parsed before any transaction, and invalid ones are refused with a sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST = {
 
 
 def with_(**more: object) -> SinkOptions:
-    """The least of options and `more`, whose names have underscores for dots."""
+    """Parse the required options and `more`, whose names have underscores for dots."""
     return parse({**LEAST, **{name.replace("_", "."): value for name, value in more.items()}})
 
 
@@ -102,14 +102,14 @@ def test_values_may_be_python_s_where_options_are_a_mapping() -> None:
         ("commit.retries", "-1", "a whole number from 0"),
         ("txn.mode", "magic", "not one of auto, kip939, resume"),
         ("onNewCheckpoint", "ask", "not one of fail, adopt"),
-        ("dual.mode", "upsert", "dual.mode says nothing without dual.table"),
+        ("dual.mode", "upsert", "dual.mode has no effect without dual.table"),
         ("jobId", "j" * 201, "has 201 characters"),
-        ("commitStore.url", "jdbc:postgresql://db/app", "not one of JDBC"),
+        ("commitStore.url", "jdbc:postgresql://db/app", "not a JDBC URL"),
         ("commitStore.url", "db/app", "is not a SQLAlchemy URL"),
         ("commitStore.url", "sqlite://", "in memory"),
         ("commitStore.url", "sqlite:///:memory:", "in memory"),
-        ("commitStore.urlEnv", "URL", "give either commitStore.url,"),
-        ("topic", ["a"], "is a text, a number or true or false, not a list"),
+        ("commitStore.urlEnv", "URL", "set either commitStore.url,"),
+        ("topic", ["a"], "must be a string, a number or true or false, not a list"),
         ("SINKID", "again", "given twice"),
     ],
 )
@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused_with_a_remedy(name: str, value: object, sente
     [
         ("sinkId", "the option sinkId is missing"),
         ("kafka.bootstrap.servers", "bootstrap.servers is missing"),
-        ("commitStore.url", "give either commitStore.url,"),
+        ("commitStore.url", "set either commitStore.url,"),
     ],
 )
 def test_what_is_missing_is_named(missing: str, sentence: str) -> None:
@@ -136,7 +136,7 @@ def test_what_is_missing_is_named(missing: str, sentence: str) -> None:
 def test_a_key_needs_an_upsert_and_columns_differ() -> None:
     with pytest.raises(SinkOptionError, match=r"without dual\.mode=upsert"):
         with_(dual_table="orders", dual_key="id")
-    with pytest.raises(SinkOptionError, match="list of different names"):
+    with pytest.raises(SinkOptionError, match="list of distinct names"):
         with_(dual_table="orders", dual_columns="id,id")
 
 

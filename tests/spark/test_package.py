@@ -1,7 +1,8 @@
-"""What `import spark_sink` costs, and what it offers."""
+"""The public names of `spark_sink`, and which modules its imports load."""
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -13,15 +14,50 @@ import pytest
 
 import spark_sink
 from spark_sink import errors
+from spark_sink.face import DualWriteKafka, StreamWriter
+from spark_sink.handoff import Plan
+from spark_sink.options import parse
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("pyspark", "pyarrow", "sqlalchemy", "kafka")
+OF_THE_PRODUCER = ("aiokafka", "dualwrite.producer", "kafka", "pyarrow")
+OF_THE_DRIVER = (
+    "dualwrite.admin",
+    "dualwrite.async_producer",
+    "dualwrite.recipes.core.buffer",
+    "dualwrite.recipes.sqlalchemy.transaction",
+    "spark_sink.driver.completion",
+    "spark_sink.driver.recovery",
+    "sqlalchemy.orm",
+)
+OF_OTHERS = ("confluent_kafka", "grpc", "pandas", "spark_sink.reading.source", "spark_sink.store.dual_table")
+"""Modules that take most of the time that a Python worker needs before its first task begins."""
+
+
+def loaded_by(code: str, names: tuple[str, ...]) -> str:
+    """Run `code` in a new process, and return which of the modules `names` it has loaded, as a list's text."""
+    code = f"import sys\n{code}\nprint([name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    code = f"import sys, spark_sink, spark_sink.errors; print([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
+    assert loaded_by("import spark_sink, spark_sink.errors", HEAVY) == "[]"
+
+
+def test_a_task_loads_nothing_that_only_others_need() -> None:
+    """A Python worker unpickles the writer for its first task. If there are rows, it opens a Kafka transaction."""
+    given = {"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"}
+    writer = pickle.dumps(StreamWriter(parse(given), DualWriteKafka.open_sink, Plan("s", 1)))
+    unpickle = f"import pickle; pickle.loads({writer!r})"
+    write = "import spark_sink.attempt.task_transaction"
+    assert loaded_by(unpickle, OF_THE_PRODUCER + OF_THE_DRIVER + OF_OTHERS) == "[]"
+    assert loaded_by(f"{unpickle}; {write}", OF_THE_DRIVER + OF_OTHERS) == "[]"
+
+
+def test_a_task_of_the_source_loads_no_library_before_it_reads() -> None:
+    libraries = ("aiokafka", "confluent_kafka", "dualwrite.admin", "dualwrite.producer", "kafka", "sqlalchemy")
+    assert loaded_by("import spark_sink.reading.source", libraries) == "[]"
 
 
 @pytest.mark.parametrize("name", spark_sink.__all__)
@@ -47,17 +83,17 @@ def test_other_names_are_not() -> None:
 
 
 def test_workers_of_another_python_are_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark takes `python3` of the PATH; in an environment that is not activated that is another one."""
-    from spark_sink.registration import _warn_of_another_python
+    """Spark uses `python3` on the PATH, which is another Python if the environment is not activated."""
+    from spark_sink.face import warn_of_another_python
 
     another = tmp_path / "python3"
     another.write_text("")
     another.chmod(0o755)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _warn_of_another_python(sys.executable)
+        warn_of_another_python(sys.executable)
         monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-        _warn_of_another_python("python3")
+        warn_of_another_python("python3")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.warns(UserWarning, match=f"which is {another}.*PYSPARK_PYTHON"):
-        _warn_of_another_python("python3")
+        warn_of_another_python("python3")

@@ -54,7 +54,7 @@ def select(store: PostgresDatabase, sql: str) -> list[tuple[object, ...]]:
 
 
 def run(code: str, directory: Path, emulator: Emulator, store: PostgresDatabase, **names: object) -> dict[str, object]:
-    """An example, against servers of the test instead of those that it shows."""
+    """Return an example with the servers of the test instead of those that it shows."""
     for shown, real in {
         "127.0.0.1:9092": emulator.bootstrap_servers,
         "postgresql+psycopg://localhost/shop": url_of(store),

@@ -1,4 +1,4 @@
-"""PLAN, WRITE, COMMIT, ABORT and FINISH: what each does, in every order, and when others fail."""
+"""PLAN, WRITE, COMMIT, ABORT and FINISH: what each does, in every order, and after failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_sink.errors import (
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchStatus
+from spark_sink.store.tables import BatchStatus
 from tests.spark.sink_model import QUERY, Process, Stalling, World, new_store, run_batch, task
 from tests.spark.spark_model import Query
 from tests.spark.store_engines import engine_on, sqlite_engine
@@ -227,12 +227,12 @@ def test_abort_gives_up_what_is_not_decided(world: World) -> None:
     with pytest.raises(SinkFencedError, match="aborted"):
         process.commit(results, 0, [0, 1])
     with pytest.raises(SinkFencedError, match="aborted"):
-        process.write(plan, 0, 0, [0])  # one that comes late, when nobody would end it
+        process.write(plan, 0, 0, [0])  # a late one, which no process would complete
 
 
 @pytest.mark.parametrize("given", ["results", "query id", "nothing"])
 def test_abort_leaves_a_decision_alone(world: World, given: str) -> None:
-    """Spark calls it with all results when COMMIT has raised, which may be after the decision."""
+    """Spark calls ABORT with all results if COMMIT has raised, which may be after the decision."""
     process = world.process()
     results = [process.write(process.plan(), 0, 0, [1])]
     committer = Stalling(lambda me: world.process(me.reach).commit(results, 0, [1])).until(PausePoint.AFTER_DECISION)
@@ -299,7 +299,7 @@ def test_a_loser_that_cannot_be_aborted_does_not_hold_the_batch_up(world: World)
     world.broker.down_ids = {f"{world.options.sink_id}-0-0"}
     summary = process.commit([winner], 0, [1])
     assert (summary.committed, summary.aborted, summary.unfinished) == (1, 0, 1)
-    with pytest.raises(SinkError, match="could not be ended"):
+    with pytest.raises(SinkError, match="could not be completed"):
         process.plan()
     world.broker.down_ids = set()
     assert process.sink.finish().aborted == 1
@@ -363,13 +363,13 @@ def faulty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]
 
 
 def lose_commit(faulty: Database, *, applied: bool) -> None:
-    """As `faulty.lose_commit`, which would take a statement that has the status COMMIT in it for one."""
+    """Do `faulty.lose_commit`, which itself would match a statement with the status COMMIT."""
     if isinstance(faulty, SqliteDatabase):
         faulty.lose_commit(applied=applied)
     elif applied:
-        faulty._proxy.swallow_answer_to(_is_commit)  # type: ignore[attr-defined]
+        faulty.proxy.swallow_answer_to(_is_commit)  # type: ignore[attr-defined]
     else:
-        faulty._proxy.cut_at(_is_commit)  # type: ignore[attr-defined]
+        faulty.proxy.cut_at(_is_commit)  # type: ignore[attr-defined]
 
 
 def _is_commit(request: bytes) -> bool:
@@ -428,7 +428,7 @@ def test_the_database_is_away_after_the_decision_was_sent(faulty: Database, appl
 
 
 @pytest.mark.parametrize("point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_STATUSES])
-def test_the_database_is_away_while_kafka_is_told(faulty: Database, point: PausePoint) -> None:
+def test_the_database_is_unreachable_during_phase_two(faulty: Database, point: PausePoint) -> None:
     world = World(new_store(faulty.engine))
     results = prepared_batch(world.process(), 1, 2)
 
@@ -446,7 +446,7 @@ def test_the_database_is_away_while_kafka_is_told(faulty: Database, point: Pause
 
 @pytest.mark.parametrize("step", ["plan", "write", "commit"])
 def test_the_database_is_away(faulty: Database, step: str) -> None:
-    """Whoever reads the error learns what it means for the batch."""
+    """The error says what it means for the batch."""
     world = World(new_store(faulty.engine))
     plan = world.process().plan()
     results = prepared_batch(world.process(), 1, 2)
@@ -466,7 +466,7 @@ def test_the_database_is_away(faulty: Database, step: str) -> None:
 
 
 def test_the_answer_to_prepared_is_lost(faulty: Database) -> None:
-    """Nobody was told of the attempt, so whatever its row says, it is none that Spark can choose."""
+    """The attempt was not reported, so Spark cannot choose it, whatever its row says."""
     world = World(new_store(faulty.engine))
     plan = world.process().plan()
     lose = reached(PausePoint.BEFORE_PREPARED, lambda: lose_commit(faulty, applied=True))

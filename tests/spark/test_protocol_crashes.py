@@ -1,4 +1,4 @@
-"""A batch is killed at every pause point that it meets, and once more while it is put right."""
+"""Kill a batch at every pause point that it reaches, and again while it recovers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.spark.store_engines import engine_on, sqlite_engine
 
 BATCHES = [[1, 2, 3, 4], [5]]
 SECOND = range(1, 22)
-"""How many pause points after the first crash the second one comes: as many as a batch has."""
+"""The number of pause points between the two crashes: up to as many as a batch has."""
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -30,7 +30,7 @@ def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitSto
 
 
 def run(store: CommitStore, killed: Killed, *at: int) -> Crashes:
-    """The query with these crashes; exactly once, whatever they are."""
+    """Run the query with these crashes, and check that every row is there exactly once."""
     world = World(store)
     crashes = Crashes(at)
     Query(world, BATCHES, crashes.reach, killed).run()

@@ -16,9 +16,9 @@ from spark_sink.errors import AttemptCondemnedError
 from spark_sink.handoff import Plan, TaskResult
 from spark_sink.options import parse
 from spark_sink.pause_points import PausePoint
-from spark_sink.producer_side import ProducerSide
+from spark_sink.sink_kafka import ProducerSinkKafka
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rows import BatchStatus
+from spark_sink.store.tables import BatchStatus
 from tests.spark.kafka_world import TIERS, Tier
 from tests.spark.sink_model import QUERY, Crash, Stalling, task
 from tests.spark.store_engines import engine_on
@@ -67,19 +67,19 @@ class Real:
         self.options = parse(given)
 
     def sink(self, pause: Callable[[PausePoint], None] | None = None) -> Sink:
-        made = Sink(self.options, self.store, ProducerSide(self.options, pause=pause), pause=pause)
+        made = Sink(self.options, self.store, ProducerSinkKafka(self.options, pause=pause), pause=pause)
         self._sinks.append(made)
         return made
 
     def run(self, pause: Callable[[PausePoint], None] | None = None, partitions: int = 2) -> None:
-        """Batch 0, in a process of its own."""
+        """Run batch 0 in a process of its own."""
         sink = self.sink(pause)
         plan = sink.plan(SCHEMA, query_id=QUERY)
         results = [self.write(sink, plan, number, partitions) for number in range(partitions)]
         sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None)
 
     def write(self, sink: Sink, plan: Plan, number: int, partitions: int = 2) -> TaskResult:
-        """One of so many partitions of batch 0."""
+        """Write one of so many partitions of batch 0."""
         values = VALUES[number::partitions]
         rows = pa.record_batch([values, list(range(len(values)))], schema=SCHEMA)
         return sink.write(plan, task(0, number), iter([rows]))
@@ -101,7 +101,7 @@ class Real:
 
 @pytest.mark.parametrize("point", PausePoint)
 def test_killed_at_a_pause_point_and_started_again(broker: Emulator, engine: sa.Engine, point: PausePoint) -> None:
-    """An object that is not used any more stands for a process that is gone, but for what Python cleans up."""
+    """An unused object stands for a dead process, except for what Python cleans up."""
     world = Real(broker, engine)
 
     def pause(at: PausePoint) -> None:

@@ -1,7 +1,7 @@
-"""Random histories of two drivers on one sink: whoever is killed or sleeps wherever, every row is there exactly once.
+"""Random histories of two drivers on one sink: every row is there exactly once, wherever a process dies or stalls.
 
-Every process may stall at a pause point, be killed there, or go on; brokers go away and come back; a loser of any age
-wakes up. Then comes a calm phase, in which everything must come right.
+Every process may stall at a pause point, be killed there, or continue. Brokers become unreachable and reachable again,
+and a losing attempt of any age resumes. In the calm phase that follows, everything must complete.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ACTIONS = ["next"] * 10 + ["wake up"] * 3 + ["write as well"] * 2 + ["abort", "f
 
 
 class Fate(Enum):
-    """What becomes of a process that begins or wakes up."""
+    """What happens to a process that begins or resumes."""
 
     RUNS = "to its end"
     SLEEPS = "at a pause point"
@@ -45,7 +45,7 @@ class Fate(Enum):
 
 
 class Driver:
-    """A driver of the query, as far as its present batch has come."""
+    """A driver of the query, with the state of its current batch."""
 
     def __init__(self, batch_id: int, partitions: int) -> None:
         self.batch_id = batch_id
@@ -55,12 +55,12 @@ class Driver:
 
     @property
     def next_partition(self) -> int | None:
-        """None where all are written."""
+        """Return the next partition; None if all are written."""
         return next((number for number in range(len(self.parts)) if number not in self.results), None)
 
 
 class Sleeper(NamedTuple):
-    """A process that sleeps, and whose task it runs, if it is a task."""
+    """A stalled process, with the driver of its task, if it is a task."""
 
     stalling: Stalling
     driver: Driver | None
@@ -68,7 +68,7 @@ class Sleeper(NamedTuple):
 
 
 class Histories(RuleBasedStateMachine):
-    """`committed` is Spark's commit log, which both drivers share: they were started on one checkpoint."""
+    """The histories. `committed` is Spark's commit log, which both drivers share: they have one checkpoint."""
 
     store: ClassVar[CommitStore]
 
@@ -81,7 +81,7 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(random=st.randoms(use_true_random=True))
     def draw_from(self, random: Random) -> None:
-        """By itself Hypothesis prefers what is simple, and then nobody sleeps long enough."""
+        """Draw a fate with weights: Hypothesis prefers simple values, and then no process stalls long enough."""
         self.random = random
 
     @rule()
@@ -108,7 +108,7 @@ class Histories(RuleBasedStateMachine):
         self.world.broker.down = False
 
     def _next_step(self, number: int, partitions: int, stop: int, killed: bool) -> None:
-        """PLAN where there is none, then WRITE after WRITE, then COMMIT."""
+        """Take the next step of a driver: PLAN, then each WRITE, then COMMIT."""
         driver = self.drivers[number]
         if driver is None:
             self._plan(number, partitions, stop, killed)
@@ -118,7 +118,7 @@ class Histories(RuleBasedStateMachine):
             self._commit(number, driver, stop, killed)
 
     def _write_as_well(self, number: int, stop: int, killed: bool) -> None:
-        """A second attempt of a task, which may still win, or sleep until it is a loser of old."""
+        """Run a second attempt of a task, which may still win, or stall until it has long lost."""
         driver = self.drivers[number]
         if driver is not None:
             self._write(driver, 0, stop, killed)

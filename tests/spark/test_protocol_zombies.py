@@ -1,4 +1,4 @@
-"""Processes that sleep at any pause point of a batch, and wake up when others have gone on."""
+"""Processes that stall at any pause point of a batch, and resume after others have continued."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def first_batch(world: World) -> Stalling:
-    """An application that runs batch 0 and no more."""
+    """Run an application for batch 0 only."""
 
     def call(me: Stalling) -> None:
         run_batch(world.process(me.reach), 0, BATCHES[0])
@@ -45,12 +45,12 @@ def first_batch(world: World) -> Stalling:
 
 
 def query(world: World, *, committed: int = 0) -> Stalling:
-    """An application that runs everything from this batch on."""
+    """Run an application for all batches from this one on."""
     return Stalling(lambda me: Query(world, BATCHES, me.reach, committed=committed).run())
 
 
 def writer(world: World, plan: Plan, partition: int = 0, batch_id: int = 0) -> Stalling:
-    """A task that writes the first half of a batch."""
+    """Run a task that writes the first half of a batch."""
     values = partitioned(BATCHES[batch_id], 2)[partition]
     return Stalling(lambda me: world.process(me.reach).write(plan, batch_id, partition, values))
 
@@ -81,7 +81,7 @@ def test_an_application_that_sleeps_anywhere_while_another_one_is_anywhere(sqlit
 
 
 def test_an_application_that_wakes_up_twice(sqlite_store: CommitStore) -> None:
-    """It goes on a few steps each time the other one has."""
+    """The two drivers take turns, a few steps each."""
     for step in range(1, 12):
         world = World(sqlite_store)
         old, new = first_batch(world).until(step), query(world)
@@ -96,7 +96,7 @@ def test_an_application_that_wakes_up_twice(sqlite_store: CommitStore) -> None:
 
 
 def test_a_loser_that_sleeps_anywhere_until_the_next_batch_is_anywhere(sqlite_store: CommitStore) -> None:
-    """Spark asks nobody before `write` has returned, and calls no abort for a loser."""
+    """Spark lets every `write` run to its end, and calls no abort for a losing attempt."""
     for slept_at in range(1, 9):
         for stalls_at in NEW_STALLS_AT[slept_at % 4 : 22 : 4]:
             world = World(sqlite_store)
@@ -117,7 +117,7 @@ def test_a_loser_that_sleeps_anywhere_until_the_next_batch_is_anywhere(sqlite_st
 
 
 def test_a_writer_that_slept_between_lease_and_initialisation(store: CommitStore) -> None:
-    """Its id went to an attempt that is decided and prepared: plain initialisation would abort that one."""
+    """Its id went to an attempt that is prepared and decided: plain initialisation would abort that one."""
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)
@@ -129,7 +129,7 @@ def test_a_writer_that_slept_between_lease_and_initialisation(store: CommitStore
     world.assert_exactly_once(BATCHES[0])
 
 
-def test_a_writer_that_slept_after_it_was_told_that_the_attempt_is_its_own(store: CommitStore) -> None:
+def test_a_writer_that_stalled_after_it_read_that_the_attempt_is_its_own(store: CommitStore) -> None:
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.BEFORE_COMPLETION)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)
@@ -157,7 +157,7 @@ def test_a_finisher_that_slept_until_its_ids_are_leased_again(store: CommitStore
 def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
     store: CommitStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the tests above would notice."""
+    """This shows that the tests above would notice."""
     monkeypatch.setattr(FakeKafkaSide, "keeps_what_is_prepared", False)
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
@@ -212,7 +212,7 @@ def test_a_loser_that_prepares_after_the_next_batch(store: CommitStore) -> None:
 
 @pytest.mark.parametrize("batches_since", [0, 1])
 def test_a_task_whose_first_row_comes_after_the_decision(store: CommitStore, batches_since: int) -> None:
-    """Between its first look at the store and its lease there may be hours, and no pause point."""
+    """Hours may pass between its first read of the store and its lease, and there is no pause point."""
     world = World(store)
     process = world.process()
     plan = process.plan()

@@ -1,4 +1,4 @@
-"""Columns of Spark's Kafka sink: what is refused before anything begins, and what arrives in Kafka."""
+"""The columns of Spark's Kafka sink: what is refused before a transaction, and what arrives in Kafka."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dualwrite.errors import InvalidRecordError
 from dualwrite.guarantee import Tier
 from dualwrite.partitioners import murmur2_partition
 from spark_sink.attempt.record_encoder import by_topic, check_schema
+from spark_sink.attempt.states import Verdict
 from spark_sink.errors import SinkOptionError
 from spark_sink.options import SinkOptions, parse
-from spark_sink.sink_kafka import Verdict
 from tests.spark.kafka_world import KafkaWorld, claim, everything, kafka_world, mine
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -73,7 +73,7 @@ def test_what_may_not(columns: dict[str, pa.DataType], given: dict[str, str], se
 
 def test_a_column_twice() -> None:
     schema = pa.schema([("value", pa.string()), ("value", pa.string())])
-    with pytest.raises(SinkOptionError, match="value is there 2 times"):
+    with pytest.raises(SinkOptionError, match="there are 2 columns value; select only one"):
         check_schema(schema, options(topic="t"))
 
 
@@ -149,7 +149,7 @@ def world() -> Iterator[KafkaWorld]:
 
 
 def stored(world: KafkaWorld, topic: str) -> list[Message]:
-    """Partition by partition, in their order, as librdkafka reads them with read_committed."""
+    """Return the records in order, by partition, as librdkafka reads them with read_committed."""
     consumer = Consumer(
         {"bootstrap.servers": world.emulator.bootstrap_servers, "group.id": "r", "isolation.level": "read_committed"}
         | {"enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10}
@@ -215,7 +215,7 @@ def test_keys_go_where_javas_client_sends_them(world: KafkaWorld) -> None:
 
 
 def test_the_order_within_a_partition_is_that_of_the_rows(world: KafkaWorld) -> None:
-    """Several Arrow batches, two topics mixed, some rows with a partition of their own and some with a key."""
+    """Several Arrow batches, two topics mixed, some rows with a partition and some with a key."""
     batches = []
     for number in range(5):
         places = range(number * 400, number * 400 + 400)

@@ -1,4 +1,4 @@
-"""Recovery without the application: after its death at each step, beside it, and where there is nothing to go by."""
+"""Recovery without the application: after its death at each step, beside it, and without a row in the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
 from spark_sink.errors import AttemptCondemnedError, BatchLostError
 from spark_sink.pause_points import PausePoint
-from spark_sink.store.rows import BatchStatus
+from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import ApplicationWorld
 from tests.support.conditions import until
 from tests.support.databases import Database, unique
@@ -30,7 +30,7 @@ DECIDED = (P.AFTER_DECISION, P.AFTER_TAKE_OVER, P.BEFORE_COMPLETION, P.AMONG_COM
 
 
 class World(ApplicationWorld):
-    """With recovery."""
+    """Applications with recovery."""
 
     def __init__(self, engine: sa.Engine, emulator: Emulator) -> None:
         topic = unique("topic")
@@ -108,7 +108,7 @@ def test_what_was_decided_is_committed(sqlite_world: World, point: PausePoint) -
 
 
 @pytest.mark.parametrize("point", UNDECIDED)
-def test_what_nobody_decided_is_its_applications_unless_that_is_named(sqlite_world: World, point: PausePoint) -> None:
+def test_an_undecided_attempt_is_left_alone_unless_its_sink_is_named(sqlite_world: World, point: PausePoint) -> None:
     world = sqlite_world
     world.write("s", 0, [["a"], ["b"]], die_at=point)
     left = world.recovery().recover()
@@ -159,7 +159,7 @@ def test_only_the_named_sinks_are_looked_at(sqlite_world: World) -> None:
 
 
 def test_a_living_committer_and_recovery_end_the_same_batch(world: World) -> None:
-    """Recovery comes in at each step of the committer's FINISH."""
+    """Recovery runs at each step of the committer's FINISH."""
     for number, point in enumerate(DECIDED):
         reports: list[RecoveryReport] = []
         world.write_beside("s", number, [[f"{number}a"], [f"{number}b"]], point, recovering(world, reports))
@@ -263,7 +263,7 @@ def test_a_transaction_without_a_row_is_reported_and_left_alone(sqlite_world: Wo
 
 @pytest.fixture
 def bounded_world(tmp_path: Any) -> Iterator[World]:
-    """A broker that drops what is prepared, as Apache Kafka does without two-phase commit."""
+    """Use a broker that drops prepared transactions, as Apache Kafka does without two-phase commit."""
     with Emulator(config=BrokerConfig(profile=Profile.KAFKA_4_3), clock=VirtualClock()) as emulator:
         made = World(sa.create_engine(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
         yield made
@@ -271,7 +271,7 @@ def bounded_world(tmp_path: Any) -> Iterator[World]:
         made.engine.dispose()
 
 
-def test_a_lost_transaction_is_reported_until_somebody_acknowledges_it(bounded_world: World) -> None:
+def test_a_lost_transaction_is_reported_until_it_is_acknowledged(bounded_world: World) -> None:
     world = bounded_world
     world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
     world.emulator.advance_clock(80_000)

@@ -1,11 +1,11 @@
-"""What is done about an attempt, by its row and by ages."""
+"""What recovery does about an attempt, given its row and its ages."""
 
 from __future__ import annotations
 
 import pytest
 
 from spark_sink.attempt.states import LIVE, AttemptStatus
-from spark_sink.driver.recovery_plan import CHANGES, NEEDS_SOMEBODY, Action, Facts, decide
+from spark_sink.driver.recovery import CHANGES, NEEDS_OPERATOR, Action, Facts, decide
 
 OLD, NEW = 60_000, 59_999
 S, A = AttemptStatus, Action
@@ -39,4 +39,4 @@ def test_the_row_decides_and_ages_only_wait(
 def test_nothing_undecided_is_changed_unless_it_is_named(status: AttemptStatus, is_named: bool) -> None:
     action = decide(Facts(status, OLD, OLD, is_named), min_age_ms=0)
     assert (action in CHANGES) == (is_named or status in (S.COMMITTING, S.ABORTING))
-    assert (action in NEEDS_SOMEBODY) == (action not in CHANGES)
+    assert (action in NEEDS_OPERATOR) == (action not in CHANGES)

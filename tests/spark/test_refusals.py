@@ -1,4 +1,4 @@
-"""What the format refuses where Spark calls it, before a sink is opened; without Spark."""
+"""What the format refuses before it opens a sink; without Spark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_sink import DualWriteKafka, SinkError, SinkOptionError
-from spark_sink.attempt import open_sinks
-from spark_sink.datasource import StreamWriter
-from spark_sink.options import SinkOptions
+from spark_sink.attempt import worker
+from spark_sink.face import StreamWriter
+from spark_sink.options import SinkOptions, parse
 
 OPTIONS = {"sinkid": "s", "topic": "t", "kafka.bootstrap.servers": "nowhere:1", "commitstore.url": "sqlite:////s.db"}
 SCHEMA = StructType([StructField("value", StringType())])
@@ -19,11 +19,11 @@ SCHEMA = StructType([StructField("value", StringType())])
 
 @pytest.fixture(autouse=True)
 def _no_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sinks, "_sinks", OrderedDict())
+    monkeypatch.setattr(worker, "_sinks", OrderedDict())
 
 
 class Format(DualWriteKafka):
-    """Whose sink must not be opened."""
+    """A format whose sink must not be opened."""
 
     @staticmethod
     def open_sink(options: SinkOptions) -> Any:
@@ -33,7 +33,7 @@ class Format(DualWriteKafka):
 def test_a_stream() -> None:
     with pytest.raises(SinkOptionError, match="asynchronous progress tracking is refused"):
         Format({**OPTIONS, "asyncprogresstrackingenabled": "true"})
-    with pytest.raises(SinkOptionError, match="jobId is for batch jobs"):
+    with pytest.raises(SinkOptionError, match="jobId is only for batch jobs"):
         Format({**OPTIONS, "jobid": "j"}).streamWriter(SCHEMA, False)
     with pytest.raises(SinkOptionError, match=r"foreachBatch\(dualwrite_batch\(\.\.\.\)\) with the update mode"):
         Format(OPTIONS).streamWriter(SCHEMA, True)
@@ -47,7 +47,7 @@ def test_a_job() -> None:
 
 
 def test_reading() -> None:
-    with pytest.raises(SinkOptionError, match="to read Kafka, use dualwrite-kafka-source"):
+    with pytest.raises(SinkOptionError, match="to read from Kafka, use dualwrite-kafka-source"):
         Format(OPTIONS).schema()
 
 
@@ -59,7 +59,7 @@ def test_a_continuous_epoch_is_not_committed() -> None:
 
 def test_rows_are_written_by_tasks_only() -> None:
     writer = Format(OPTIONS).streamWriter(SCHEMA, False)
-    with pytest.raises(SinkError, match="this is none"):
+    with pytest.raises(SinkError, match="this process is not running one"):
         writer.write(iter(()))
 
 
@@ -67,7 +67,7 @@ def test_an_abort_that_fails_is_in_the_log_only(caplog: pytest.LogCaptureFixture
     def broken(options: SinkOptions) -> Any:
         raise OSError("no way to the database")
 
-    StreamWriter(Format(OPTIONS)._options, broken, None).abort([None], 3)
+    StreamWriter(parse(OPTIONS), broken, None).abort([None], 3)
     assert "what batch 3 has left could not be aborted now" in caplog.text
     assert "no way to the database" in caplog.text
 

@@ -1,4 +1,4 @@
-"""`format("dualwrite-kafka-source")` in Spark: streams that stop and go on, and batch queries."""
+"""`format("dualwrite-kafka-source")` in Spark: streams that stop and continue, and batch queries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stream(spark: SparkSession, topics: Topics, tmp_path: Path) -> Iterator[Stre
 
 
 class Stream:
-    """A query on one checkpoint, whose batches become rows of a table in memory, by way of foreachBatch."""
+    """A query on one checkpoint, whose batches become rows in memory, with foreachBatch."""
 
     def __init__(self, spark: SparkSession, topics: Topics, directory: Path) -> None:
         self.spark = spark
@@ -41,14 +41,14 @@ class Stream:
 
     @property
     def rows(self) -> list[str]:
-        """Of all batches."""
+        """Return the values of all batches."""
         return [row for batch in self.batches for row in batch]
 
     def source(self, **options: str) -> DataFrame:
         return reader(self.spark.readStream, self._topics, **options).load()
 
     def run(self, **options: str) -> list[list[str]]:
-        """What an availableNow run reads, batch by batch."""
+        """Return what an availableNow run reads, by batch."""
         self.batches = []
         finish(self._writer(**options).trigger(availableNow=True).start())
         return self.batches
@@ -64,12 +64,12 @@ class Stream:
         return self.source(**options).writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
 
     def forget_commit(self, batch_id: int) -> None:
-        """As if the driver had died before Spark noted this batch."""
+        """Simulate a driver that died before Spark recorded this batch."""
         for name in (f"{batch_id}", f".{batch_id}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
     def offsets(self, batch_id: int) -> dict[str, Any]:
-        """What Spark noted of a batch."""
+        """Return what Spark recorded about a batch."""
         text = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
         found: dict[str, Any] = json.loads(text)
         return found
@@ -108,7 +108,7 @@ def test_batches_are_limited_and_what_is_gone_ends_the_query(topics: Topics, str
     topics.delete_records(topic, 17)
     with pytest.raises(StreamingQueryException) as ended:
         stream.run(subscribe=topic)
-    assert f"{topic}-0 begins at offset 17 now, and offsets 15 to 16 were still to be read" in str(ended.value)
+    assert f"{topic}-0 begins at offset 17 now, but offsets 15 to 16 were not read yet" in str(ended.value)
     assert stream.run(subscribe=topic, failOnDataLoss="false") == [["k", "l"]]
 
 

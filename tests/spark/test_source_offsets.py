@@ -1,4 +1,4 @@
-"""Where a query starts, how far a batch goes, what was lost: decided without Spark and without Kafka."""
+"""Where a query starts, how far a batch reads, and what was lost; without Spark and without Kafka."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 
 
 class KnownCluster:
-    """A cluster as a test wants it: by partition, beginning, last stable offset and high watermark."""
+    """A cluster with given beginning, last stable offset and high watermark for each partition."""
 
     def __init__(self, logs: Mapping[Partition, tuple[int, int, int]]) -> None:
         self.logs = dict(logs)
@@ -95,7 +95,7 @@ def test_equal_offsets_have_equal_texts(offsets: dict[Partition, int]) -> None:
     ),
     st.integers(1, 2000),
 )
-def test_a_limit_is_kept_and_starves_nobody(logs: dict[Partition, tuple[int, int]], most: int) -> None:
+def test_a_limit_is_kept_and_no_partition_starves(logs: dict[Partition, tuple[int, int]], most: int) -> None:
     start = {each: low for each, (low, _) in logs.items()}
     end = {each: low + size for each, (low, size) in logs.items()}
     reached = limited(start, end, most)
@@ -163,24 +163,27 @@ def test_chosen_offsets_and_the_two_ends_among_them() -> None:
     ("chosen", "named"), [('{"a": {"0": 4}}', "a-1 is"), ('{"a": {"0": 4, "1": 1, "7": 1, "8": 1}}', "a-7, a-8 are")]
 )
 def test_chosen_offsets_name_every_partition(chosen: str, named: str) -> None:
-    with pytest.raises(SinkOptionError, match=f"every partition that is read must be in it.* {named} on one side only"):
+    with pytest.raises(
+        SinkOptionError,
+        match=f"Offsets must have every partition that is read, and no other; {named} only in one of the two",
+    ):
         planner({A0: (0, 8, 8), A1: (0, 5, 5)}, startingOffsets=chosen).starting(LATEST)
 
 
 @pytest.mark.parametrize("chosen", [2, 10])
 def test_chosen_offsets_that_are_not_there(chosen: int, caplog: pytest.LogCaptureFixture) -> None:
     written, logs = f'{{"a": {{"0": {chosen}}}}}', {A0: (3, 8, 9)}
-    with pytest.raises(SourceDataLossError, match=f"startingOffsets: a-0 has offsets 3 to 9, and not {chosen}"):
+    with pytest.raises(SourceDataLossError, match=f"startingOffsets: a-0 has offsets 3 to 9, but not {chosen}"):
         planner(logs, startingOffsets=written).starting(LATEST)
     with caplog.at_level(logging.WARNING, "spark_sink"):
         found = planner(logs, startingOffsets=written, failOnDataLoss="false").starting(LATEST)
     assert found == {A0: 3 if chosen == 2 else 9}
-    assert "the query goes on without it" in caplog.text
+    assert "the query continues without these records" in caplog.text
 
 
 def test_a_time_to_start_at() -> None:
     starting = planner({A0: (0, 8, 8), A1: (0, 5, 5)}, startingTimestamp="1000")
-    cluster: KnownCluster = starting._cluster  # type: ignore[assignment]
+    cluster: KnownCluster = starting.cluster  # type: ignore[assignment]
     cluster.times = {A0: 4, A1: 2}
     assert starting.starting(LATEST) == {A0: 4, A1: 2}
     cluster.times = {A0: 4, A1: None}
@@ -190,7 +193,7 @@ def test_a_time_to_start_at() -> None:
 
 def test_a_time_that_nothing_is_as_late_as() -> None:
     starting = planner({A0: (0, 8, 8)}, startingTimestamp="1000", startingOffsetsByTimestampStrategy="latest")
-    starting._cluster.times = {A0: None}  # type: ignore[attr-defined]
+    starting.cluster.times = {A0: None}  # type: ignore[attr-defined]
     assert starting.starting(LATEST) == {A0: 8}
 
 
@@ -246,7 +249,7 @@ def lost(sentence: str, found: Planner, start: Offsets, end: Offsets) -> None:
 
 def test_the_beginning_is_gone() -> None:
     logs = {A0: (6, 9, 9)}
-    lost("a-0 begins at offset 6 now, and offsets 2 to 5 were still to be read", planner(logs), {A0: 2}, {A0: 9})
+    lost("a-0 begins at offset 6 now, but offsets 2 to 5 were not read yet", planner(logs), {A0: 2}, {A0: 9})
     assert planner(logs, failOnDataLoss="false").ranges({A0: 2}, {A0: 9}) == [OffsetRange(A0, 6, 9)]
     assert planner(logs, failOnDataLoss="false").ranges({A0: 2}, {A0: 4}) == []
     assert planner(logs).ranges({A0: 6}, {A0: 9}) == [OffsetRange(A0, 6, 9)]
@@ -254,7 +257,7 @@ def test_the_beginning_is_gone() -> None:
 
 def test_a_new_partition_whose_beginning_is_gone() -> None:
     logs = {A0: (0, 8, 8), A1: (2, 5, 5)}
-    lost("a-1 is new, and its first 2 offsets are gone", planner(logs), {A0: 8}, {A0: 8, A1: 5})
+    lost("a-1 is new, but its first 2 offsets were already deleted", planner(logs), {A0: 8}, {A0: 8, A1: 5})
     assert planner(logs, failOnDataLoss="false").ranges({A0: 8}, {A0: 8, A1: 5}) == [OffsetRange(A1, 2, 5)]
 
 
@@ -263,15 +266,15 @@ def test_a_deleted_topic() -> None:
     found = planner(logs, subscribe="a,b")
     end = found.latest({A0: 8, B0: 3})
     assert end == {A0: 8}
-    lost("b-0 of the checkpoint is not in Kafka any more", found, {A0: 8, B0: 3}, end)
+    lost("b-0 of the checkpoint is no longer in Kafka", found, {A0: 8, B0: 3}, end)
     assert planner(logs, subscribe="a,b", failOnDataLoss="false").ranges({A0: 7, B0: 3}, end) == [OffsetRange(A0, 7, 8)]
 
 
-def test_a_topic_that_was_made_anew() -> None:
+def test_a_topic_that_was_recreated() -> None:
     logs = {A0: (0, 2, 2)}
     end = planner(logs).latest({A0: 8})
     assert end == {A0: 2}
-    lost("a-0 ends at offset 2, and was read up to 8 before: it was made anew", planner(logs), {A0: 8}, end)
+    lost("a-0 ends at offset 2, but was read up to 8 before: it was recreated", planner(logs), {A0: 8}, end)
     assert planner(logs, failOnDataLoss="false").ranges({A0: 8}, end) == []
 
 
@@ -287,17 +290,17 @@ def test_a_batch_query_ends_with_what_is_committed() -> None:
 
 def test_the_end_of_a_batch_query_is_not_before_its_start() -> None:
     logs = {A0: (2, 8, 8)}
-    with pytest.raises(SinkOptionError, match="a-0 would be read from offset 5 to 3, which is before it"):
+    with pytest.raises(SinkOptionError, match="a-0 would be read from offset 5 to offset 3, which is lower"):
         planner(logs, endingOffsets='{"a": {"0": 3}}').ending({A0: 5})
 
 
 def test_the_end_of_a_batch_query_is_not_behind_an_open_transaction() -> None:
     logs = {A0: (2, 8, 20)}
-    with pytest.raises(SourceReadError, match="a-0 can be read up to offset 8, and not to 12: a transaction is open"):
+    with pytest.raises(SourceReadError, match="a-0 can be read up to offset 8, but not to 12: a transaction is open"):
         planner(logs, endingOffsets='{"a": {"0": 12}}').ending({A0: 5})
 
 
 def test_a_time_to_end_at() -> None:
     ending = planner({A0: (0, 8, 8), A1: (0, 5, 5)}, endingTimestamp="1000")
-    ending._cluster.times = {A0: 4, A1: None}  # type: ignore[attr-defined]
+    ending.cluster.times = {A0: 4, A1: None}  # type: ignore[attr-defined]
     assert ending.ending({A0: 0, A1: 0}) == {A0: 4, A1: 5}

@@ -1,13 +1,15 @@
-"""The source's options: Spark's names in any case, and a sentence for whatever cannot be."""
+"""The source's options: Spark's names in any case, and a sentence for each invalid value."""
 
 from __future__ import annotations
 
 import pickle
 
 import pytest
+from confluent_kafka import KafkaError
 
 from spark_sink.errors import SinkOptionError
-from spark_sink.reading.clients import library_of
+from spark_sink.reading import librdkafka
+from spark_sink.reading.connections import library_of
 from spark_sink.reading.kafka_settings import (
     api_timeout_ms,
     connection_of_kafka_python,
@@ -101,8 +103,8 @@ def test_where_to_start_and_to_end() -> None:
         ({"startingOffsets": '{"orders": {"0": -3}}'}, "-3 of orders-0 is not an offset"),
         ({"startingOffsets": '{"orders": {"x": 3}}'}, "'x' of the topic orders is not the number of a partition"),
         ({"startingTimestamp": "yesterday"}, "'yesterday' is not a time in milliseconds since 1970"),
-        ({"startingOffsetsByTimestamp": "{}"}, "startingTimestamp is for all partitions"),
-        ({"minOffsetsPerTrigger": "5"}, "Spark lets no source in Python wait"),
+        ({"startingOffsetsByTimestamp": "{}"}, "startingTimestamp applies to all partitions"),
+        ({"minOffsetsPerTrigger": "5"}, "Spark does not let a source in Python delay a batch"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0' is not a whole number from 1"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss: 'perhaps' is not true or false"),
         ({"consumer.library": "aiokafka"}, "'aiokafka' is not one of auto, confluent-kafka, kafka-python"),
@@ -168,7 +170,7 @@ def test_secrets_are_in_no_repr_and_no_error() -> None:
     assert SECRET not in str(refused.value)
 
 
-def test_what_librdkafka_is_told() -> None:
+def test_the_settings_of_librdkafka() -> None:
     settings = parsed(
         **SASL,
         kafka__request__timeout__ms="5000",
@@ -204,7 +206,7 @@ def test_one_file_may_have_certificate_and_key() -> None:
     assert (other["ssl_certfile"], other["ssl_check_hostname"]) == ("/client.pem", False)
 
 
-def test_what_kafka_python_is_told() -> None:
+def test_the_settings_of_kafka_python() -> None:
     settings = parsed(**SASL, kafka__fetch__max__bytes="1000", kafka__client__rack="b", kafka__group__id="g").kafka
     told = connection_of_kafka_python(settings)
     assert told["bootstrap_servers"] == ["broker:9092"]
@@ -235,3 +237,10 @@ def test_tokens_are_for_kafka_python() -> None:
 def test_the_fast_library_is_taken_where_it_is_installed() -> None:
     assert library_of(parsed()) is Library.CONFLUENT_KAFKA
     assert library_of(parsed(consumer__library="kafka-python")) is Library.KAFKA_PYTHON
+
+
+@pytest.mark.parametrize(
+    "name", ["ALL_BROKERS_DOWN", "AUTO_OFFSET_RESET", "NOENT", "PARTITION_EOF", "RESOLVE", "TIMED_OUT", "TRANSPORT"]
+)
+def test_the_errors_of_librdkafka_have_its_numbers(name: str) -> None:
+    assert getattr(librdkafka, name) == getattr(KafkaError, f"_{name}")

@@ -1,4 +1,4 @@
-"""Tasks and the driver read what is there, and nothing else, with both libraries. No Spark in here."""
+"""Tasks and the driver read exactly the committed records, with both libraries; without Spark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
 from spark_sink.errors import SourceDataLossError, SourceReadError
-from spark_sink.reading import clients
-from spark_sink.reading.clients import Cluster, connect
+from spark_sink.reading import connections
+from spark_sink.reading.clients import Cluster, Records
+from spark_sink.reading.connections import connect
 from spark_sink.reading.offsets import OffsetRange, Partition
 from spark_sink.reading.options import SourceOptions, parse
-from spark_sink.reading.source import DualWriteKafkaSource
-from spark_sink.reading.task import read_range
+from spark_sink.reading.source import DualWriteKafkaSource, read_range
 from tests.spark.written_topics import Topics
 from tests.support.conditions import until
 
@@ -68,7 +68,7 @@ class Reads:
         return batches
 
     def rows(self, topic: str, start: int, end: int, partition: int = 0, **more: str) -> list[tuple[int, str]]:
-        """Offsets and values."""
+        """Return offsets and values."""
         return [
             (row["offset"], row["value"].decode())
             for batch in self.batches(topic, start, end, partition, **more)
@@ -229,7 +229,7 @@ def test_offsets_deleted_after_planning(topics: Topics, read: Reads) -> None:
     topic = topics.create()
     topics.write(topic, *"abcdef")
     topics.delete_records(topic, 3)
-    with pytest.raises(SourceDataLossError, match=r"begins at offset 3 now, and offsets 1 to 2 were still to be read"):
+    with pytest.raises(SourceDataLossError, match=r"begins at offset 3 now, but offsets 1 to 2 were not read yet"):
         read.rows(topic, 1, 6)
     assert read.rows(topic, 1, 6, failOnDataLoss="false") == [(3, "d"), (4, "e"), (5, "f")]
     assert read.rows(topic, 1, 3, failOnDataLoss="false") == []
@@ -238,15 +238,17 @@ def test_offsets_deleted_after_planning(topics: Topics, read: Reads) -> None:
 def test_nothing_comes_for_too_long(topics: Topics, read: Reads) -> None:
     topic = topics.create()
     topics.write(topic, "a")
-    with pytest.raises(SourceReadError, match=r"nothing of .*-0 from offset 1 on for 300 ms, though it goes on to 5"):
-        read.rows(topic, 0, 5, **{"kafkaConsumer.pollTimeoutMs": "300"})
+    with pytest.raises(
+        SourceReadError, match=r"nothing of .*-0 from offset 1 on for 2000 ms, although it continues to offset 5"
+    ):
+        read.rows(topic, 0, 5, **{"kafkaConsumer.pollTimeoutMs": "2000"})
 
 
 def test_a_broker_that_is_not_there(library: str) -> None:
     unreachable = Reads("127.0.0.1:1", library).options(
         "t", kafka__default__api__timeout__ms="300", kafka__request__timeout__ms="300"
     )
-    with pytest.raises(SourceReadError, match=f"Kafka was asked for .*{library} says"):
+    with pytest.raises(SourceReadError, match=f"Kafka was queried for .*{library} reports"):
         cluster = connect(unreachable)
         cluster.partitions(["t"])
 
@@ -274,21 +276,21 @@ def test_consumers_are_kept_for_the_next_range_of_this_process(topics: Topics, r
     topics.write(topic, *"xyz", partition=1)
     made: list[object] = []
 
-    def make(options: SourceOptions) -> clients.Records:
-        made.append(clients._consume(options))
+    def make(options: SourceOptions) -> Records:
+        made.append(connections.open_consumer(options))
         return made[-1]  # type: ignore[return-value]
 
     options = read.options(topic, groupIdPrefix="kept")
     for partition in (0, 1, 0):
-        with clients.consumer(options, make) as records:
+        with connections.consumer(options, make) as records:
             wanted = OffsetRange(Partition(topic, partition), 0, 3)
             assert [o for each in records.read(wanted, headers=False, patience_ms=9_000) for o in each.offsets] == [
                 *(0, 1, 2)
             ]
     assert len(made) == 1
-    with pytest.raises(ZeroDivisionError), clients.consumer(options, make):
+    with pytest.raises(ZeroDivisionError), connections.consumer(options, make):
         raise ZeroDivisionError  # what failed in between is not used again
-    with clients.consumer(options, make), clients.consumer(options, make):
+    with connections.consumer(options, make), connections.consumer(options, make):
         pass
     assert len(made) == 3
 
@@ -304,7 +306,7 @@ def test_a_forked_child_makes_its_own(topics: Topics, read: Reads) -> None:
 
 
 def test_one_task_after_the_other_on_other_partitions_of_a_stopped_read(topics: Topics, read: Reads) -> None:
-    """A task that only wanted some rows leaves its range; nothing of it may show up in the next one."""
+    """A task that needs only some rows abandons its range; the next range must not contain any of it."""
     topic = topics.create(partitions=2)
     topics.write(topic, *(f"{number}" for number in range(25_000)))
     topics.write(topic, "a", partition=1)

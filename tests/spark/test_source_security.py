@@ -1,4 +1,4 @@
-"""The source comes in by TLS and SASL with both libraries, and says what is wrong; against a real Apache Kafka."""
+"""The source logs in with TLS and SASL with both libraries, and reports what is wrong; on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates, make_certificates
 from spark_sink.errors import SinkOptionError, SourceReadError
-from spark_sink.reading.clients import connect, consumer
+from spark_sink.reading.connections import connect, consumer
 from spark_sink.reading.offsets import OffsetRange, Partition
 from spark_sink.reading.options import SourceOptions, parse
 from tests.apache_kafka.conftest import running
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_and_has_no_secret(
     else:
         options = come("TLS", {"ssl.ca.location": str(certificates.stranger)})
     with pytest.raises(
-        SourceReadError, match=r"Kafka does not let the source in: .*(password|ssl.ca.location)"
+        SourceReadError, match=r"Kafka refuses the login of the source: .*(password|ssl.ca.location)"
     ) as refused:
         read(options, topic)
     assert "a-wrong-secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The rules of the store that need no database: statuses, slots, and what is kept."""
+"""The rules of the store that need no database: statuses, slots, and retention."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from spark_sink.attempt.states import CHANGES, LIVE, TERMINAL, AttemptEvent, AttemptStatus, after, before
 from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskOutcome, TaskResult
-from spark_sink.store.rows import BatchRow, BatchStatus
 from spark_sink.store.rules import decision_of, expired, smallest_free_slot
+from spark_sink.store.tables import BatchRow, BatchStatus
 
 NOW = dt.datetime(2026, 1, 1)
 

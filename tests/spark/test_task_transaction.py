@@ -1,4 +1,4 @@
-"""The Kafka transaction of one attempt: how its id is taken over, and what a stalled attempt cannot do."""
+"""The Kafka transaction of one attempt: how it takes its id over, and what a stalled attempt cannot do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.errors import FatalError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Ending, Verdict
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
-from spark_sink.sink_kafka import Ending, Verdict
 from tests.spark.kafka_world import (
     TIERS,
     KafkaWorld,
@@ -97,7 +97,7 @@ def test_an_abort_leaves_nothing_open(world: KafkaWorld) -> None:
 
 
 def test_an_attempt_that_was_given_up_leaves_the_next_holders_transaction_alone(world: KafkaWorld) -> None:
-    """It slept between its lease and its initialisation; meanwhile another attempt leased the id and prepared."""
+    """It stalled between its lease and its initialisation; meanwhile another attempt leased the id and prepared."""
     state = world.prepared(world.side(), "s-0-0", "next holder")
     with pytest.raises(AttemptCondemnedError, match="left alone"):
         world.side().open("s-0-0", lambda: False)
@@ -107,8 +107,8 @@ def test_an_attempt_that_was_given_up_leaves_the_next_holders_transaction_alone(
 
 
 @pytest.mark.parametrize("left_open", [False, True], ids=["clean", "left open"])
-def test_an_attempt_that_sleeps_after_it_was_told_to_go_on(world: KafkaWorld, left_open: bool) -> None:
-    """While it sleeps it is condemned and finished, and the next holder of its id prepares."""
+def test_an_attempt_that_stalls_after_its_check(world: KafkaWorld, left_open: bool) -> None:
+    """While it stalls, it is condemned and finished, and the next owner of its id prepares."""
     if left_open:
         world.sent(world.side(), "s-0-0", "older").close()
     states: list[PreparedTxnState] = []

@@ -1,4 +1,4 @@
-"""Topics with what makes reading hard in them: aborted records, markers, open transactions, deleted beginnings."""
+"""Topics that are hard to read: with aborted records, markers, open transactions, deleted beginnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUICK_AND_QUIET = {
 
 
 class Topics:
-    """Of one broker, written with confluent-kafka."""
+    """The topics of one broker, written with confluent-kafka."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -29,7 +29,7 @@ class Topics:
         self._transactional = self._new_transactional()
 
     def create(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
-        """A topic; `config` has underscores for dots."""
+        """Create a topic; `config` has underscores for dots."""
         topic = name or unique("topic")
         settings = {key.replace("_", "."): value for key, value in config.items()}
         self._admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(10)
@@ -39,30 +39,30 @@ class Topics:
         self._admin.delete_topics([topic])[topic].result(10)
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
-        """The log begins at `before` from now on."""
+        """Delete the records before `before`, where the log then begins."""
         wanted = confluent_kafka.TopicPartition(topic, partition, before)
         for done in self._admin.delete_records([wanted]).values():
             done.result(10)
 
     def write(self, topic: str, *values: str, partition: int = 0, headers: Mapping[str, bytes] | None = None) -> None:
-        """Without a transaction; the key is the value."""
+        """Write records without a transaction; the key is the value."""
         _produce(self._plain, topic, values, partition, headers or {})
 
     def commit(self, topic: str, *values: str, partition: int = 0) -> None:
-        """In one transaction, which leaves a marker behind the records."""
+        """Write records in one transaction, which adds a marker after them."""
         self._transactional.begin_transaction()
         _produce(self._transactional, topic, values, partition, {})
         self._transactional.commit_transaction(10)
 
     def abort(self, topic: str, *values: str, partition: int = 0) -> None:
-        """The same, and nobody is to see it."""
+        """Write records in a transaction, and abort it."""
         self._transactional.begin_transaction()
         _produce(self._transactional, topic, values, partition, {})
         self._transactional.abort_transaction(10)
 
     @contextmanager
     def transaction(self, topic: str, *values: str, partition: int = 0) -> Iterator[Producer]:
-        """Open until the caller ends it."""
+        """Write records in a transaction that stays open until the caller completes it."""
         producer = self._new_transactional()
         producer.begin_transaction()
         _produce(producer, topic, values, partition, {})

@@ -83,8 +83,8 @@ class _BehindProxy:
         events.metadata.create_all(self.engine, checkfirst=False)
 
     def _reach(self) -> None:
-        self._proxy = NetworkProxy.for_database(self.url)
-        self.engine = sa.create_engine(self._proxy.through(self.url), pool_pre_ping=True)
+        self.proxy = NetworkProxy.for_database(self.url)
+        self.engine = sa.create_engine(self.proxy.through(self.url), pool_pre_ping=True)
 
     def another_client(self) -> Self:
         other = copy.copy(self)
@@ -92,30 +92,30 @@ class _BehindProxy:
         return other
 
     def cut(self) -> None:
-        self._proxy.cut()
+        self.proxy.cut()
 
     def lose_answer(self) -> None:
-        self._proxy.swallow_answer_to(lambda request: True)
+        self.proxy.swallow_answer_to(lambda request: True)
 
     def lose_commit(self, *, applied: bool) -> None:
         if applied:
-            self._proxy.swallow_answer_to(_is_commit)
+            self.proxy.swallow_answer_to(_is_commit)
         else:
-            self._proxy.cut_at(_is_commit)
+            self.proxy.cut_at(_is_commit)
 
     def refuse_new_connections(self) -> None:
-        self._proxy.refuse()
+        self.proxy.refuse()
 
     def come_back(self) -> None:
-        self._proxy.accept_again()
+        self.proxy.accept_again()
 
     def disarm(self) -> None:
-        self._proxy.disarm()
+        self.proxy.disarm()
 
     def close(self) -> None:
         self.engine.dispose()
         self.aside.dispose()
-        self._proxy.close()
+        self.proxy.close()
 
 
 @cache

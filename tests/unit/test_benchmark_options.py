@@ -25,13 +25,13 @@ from benchmarks.producer import (
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--rounds", "0"), "'0' is not a whole number from 1 on"),
-        (("--rounds", "-1"), "'-1' is not a whole number from 1 on"),
-        (("--rounds", "two"), "'two' is not a whole number from 1 on"),
-        (("--duration-s", "-1"), "'-1' is not a number of seconds from 0.1 on"),
-        (("--duration-s", "0"), "'0' is not a number of seconds from 0.1 on"),
-        (("--duration-s", "nan"), "'nan' is not a number of seconds from 0.1 on"),
-        (("--duration-s", "inf"), "'inf' is not a number of seconds from 0.1 on"),
+        (("--rounds", "0"), "'0' is not a whole number of at least 1"),
+        (("--rounds", "-1"), "'-1' is not a whole number of at least 1"),
+        (("--rounds", "two"), "'two' is not a whole number of at least 1"),
+        (("--duration-s", "-1"), "'-1' is not a number of at least 0.1 seconds"),
+        (("--duration-s", "0"), "'0' is not a number of at least 0.1 seconds"),
+        (("--duration-s", "nan"), "'nan' is not a number of at least 0.1 seconds"),
+        (("--duration-s", "inf"), "'inf' is not a number of at least 0.1 seconds"),
     ],
     ids=" ".join,
 )

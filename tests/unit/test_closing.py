@@ -31,8 +31,8 @@ def test_the_bound_of_a_prepared_transaction_is_said() -> None:
     for bounded_ms, words in ((None, "are called for that id"), (5000, "no longer than 5000 ms")):
         left = unfinished_on_close(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, bounded_ms=bounded_ms)
         assert left is not None
-        assert left.sentence.endswith(words) is (bounded_ms is None)
-        assert words in left.sentence
+        assert left.message.endswith(words) is (bounded_ms is None)
+        assert words in left.message
 
 
 def test_what_is_handed_over_is_nothing_to_be_warned_of() -> None:
@@ -59,11 +59,11 @@ def test_what_is_pending_and_who_completes_it(
     left = unfinished_on_close(state, prepared, config(transaction_two_phase_commit_enable=two_phase), pending=True)
     assert left is not None
     assert left.level == level
-    assert "'orders-1'" in left.sentence
-    assert not [word for word in words if word not in left.sentence]
+    assert "'orders-1'" in left.message
+    assert not [word for word in words if word not in left.message]
 
 
 def test_records_without_an_answer() -> None:
     left = unfinished_on_close(S.READY, NOTHING, config(transactional_id=None), pending=True)
     assert left is not None
-    assert "the futures of those that were not say so" in left.sentence
+    assert "the futures of the others raise an error" in left.message

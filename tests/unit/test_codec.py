@@ -56,65 +56,65 @@ def test_requests(request_: m.Request, version: int, expected: str) -> None:
     assert bytes(codec.encode(request_, version)).hex() == expected.replace(" ", "")
 
 
-ANSWERS: list[tuple[m.Request, int, str, m.Answer]] = [
+ANSWERS: list[tuple[m.Request, int, str, m.Response]] = [
     (
         m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t"),
         1,
         "00000000 0000 ffff 00000003 0001 68 00002384",
-        m.FindCoordinatorAnswer(0, 3, "h", 9092),
+        m.FindCoordinatorResponse(0, 3, "h", 9092),
     ),
     (
         m.AddPartitionsToTxn("t", 42, 7, TWO),
         0,
         "00000000 00000001 0001 78 00000002 00000000 0000 00000003 0033",
-        m.PartitionsAdded({TWO[0]: 0, TWO[1]: 51}),
+        m.AddPartitionsToTxnResponse({TWO[0]: 0, TWO[1]: 51}),
     ),
     (
         m.AddPartitionsToTxn("t", 42, 7, TWO),
         3,
         "00000000 02 0278 03 00000000 0000 00 00000003 0033 00 00 00",
-        m.PartitionsAdded({TWO[0]: 0, TWO[1]: 51}),
+        m.AddPartitionsToTxnResponse({TWO[0]: 0, TWO[1]: 51}),
     ),
-    (m.AddOffsetsToTxn("t", 42, 7, "g"), 0, "00000000 0033", m.OffsetsAdded(51)),
-    (m.AddOffsetsToTxn("t", 42, 7, "g"), 3, "00000000 0033 00", m.OffsetsAdded(51)),
-    (m.EndTxn("t", 42, 7, True, 1), 0, "00000000 0000", m.EndTxnAnswer(0, -1, -1)),
-    (m.EndTxn("t", 42, 7, True, 1), 4, "00000000 0000 00", m.EndTxnAnswer(0, -1, -1)),
+    (m.AddOffsetsToTxn("t", 42, 7, "g"), 0, "00000000 0033", m.AddOffsetsToTxnResponse(51)),
+    (m.AddOffsetsToTxn("t", 42, 7, "g"), 3, "00000000 0033 00", m.AddOffsetsToTxnResponse(51)),
+    (m.EndTxn("t", 42, 7, True, 1), 0, "00000000 0000", m.EndTxnResponse(0, -1, -1)),
+    (m.EndTxn("t", 42, 7, True, 1), 4, "00000000 0000 00", m.EndTxnResponse(0, -1, -1)),
     (
         m.DescribeTransaction("t"),
         0,
         f"00000000 02 0000 0274 08 4f6e676f696e67 0000ea60 0000000000000384 {PAIR} 01 00 00",
-        m.TransactionDescribed(0, "Ongoing", 42, 7, 900, 60_000),
+        m.DescribeTransactionResponse(0, "Ongoing", 42, 7, 900, 60_000),
     ),
     (
         m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t"),
         4,
         "00000000 02 0274 00000003 0268 00002384 0000 00 00 00",
-        m.FindCoordinatorAnswer(0, 3, "h", 9092),
+        m.FindCoordinatorResponse(0, 3, "h", 9092),
     ),
     (
         m.InitProducerId("t", 1, True, True),
         6,
         "00000000 0000 000000000000002a 0008 000000000000002a 0007 00",
-        m.InitProducerIdAnswer(0, 42, 8, 42, 7),
+        m.InitProducerIdResponse(0, 42, 8, 42, 7),
     ),
     (
         m.InitProducerId("t", 1, False, False),
         5,
         "00000000 0033 ffffffffffffffff ffff 00",
-        m.InitProducerIdAnswer(51),
+        m.InitProducerIdResponse(51),
     ),
-    (m.EndTxn("t", 42, 7, True), 5, "00000000 0000 000000000000002a 0008 00", m.EndTxnAnswer(0, 42, 8)),
+    (m.EndTxn("t", 42, 7, True), 5, "00000000 0000 000000000000002a 0008 00", m.EndTxnResponse(0, 42, 8)),
     (
         m.TxnOffsetCommit("t", 42, 7, ConsumerGroupMetadata("g"), {}),
         5,
         "00000000 02 0278 03 00000003 0000 00 00000004 0016 00 00 00",
-        m.TxnOffsetCommitAnswer((0, 22)),
+        m.TxnOffsetCommitResponse((0, 22)),
     ),
 ]
 
 
 @pytest.mark.parametrize(("request_", "version", "body", "expected"), ANSWERS)
-def test_answers(request_: m.Request, version: int, body: str, expected: m.Answer) -> None:
+def test_answers(request_: m.Request, version: int, body: str, expected: m.Response) -> None:
     assert codec.decode(request_, memoryview(bytes.fromhex(body)), version) == expected
 
 
@@ -127,7 +127,7 @@ def test_metadata_orders_leaders_by_partition() -> None:
         "80000000 00 80000000 00"
     )
     answer = codec.decode(m.Metadata(("x",)), memoryview(bytes.fromhex(body)), 9)
-    assert answer == m.MetadataAnswer((m.Broker(1, "h", 9092),), (m.TopicMetadata("x", 0, (-1, 7)),))
+    assert answer == m.MetadataResponse((m.Broker(1, "h", 9092),), (m.TopicMetadata("x", 0, (-1, 7)),))
 
 
 def test_produce_groups_partitions_by_topic() -> None:

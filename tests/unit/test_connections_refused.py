@@ -36,7 +36,7 @@ class Fixture:
             max_per_node=1,
             new_backoff=lambda: Backoff(50, 1000),
             clock_ms=lambda: self.now_ms,
-            problems=LastError(),
+            last_error=LastError(),
             on_change=self._changed,
         )
 

@@ -42,7 +42,7 @@ def test_the_next_one_is_tried_after_a_second() -> None:
             max_per_node=1,
             new_backoff=lambda: Backoff(50, 1000),
             clock_ms=lambda: now_ms,
-            problems=LastError(),
+            last_error=LastError(),
             on_change=lambda: None,
         )
 

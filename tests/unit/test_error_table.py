@@ -122,16 +122,16 @@ def _next(manager: TransactionManager, kind: type[m.Request]) -> None:
 
 def _found(manager: TransactionManager) -> None:
     _next(manager, m.FindCoordinator)
-    manager.on_answer(m.FindCoordinatorAnswer(0, 1, "h", 1), 0)
+    manager.on_response(m.FindCoordinatorResponse(0, 1, "h", 1), 0)
 
 
 def _asked(manager: TransactionManager, *, describes: bool = False) -> None:
     _found(manager)
     _next(manager, m.ApiVersions)
-    manager.on_answer(m.BrokerFeatures(0, dict.fromkeys(Api, (0, 12)), 2), 0)
+    manager.on_response(m.BrokerFeatures(0, dict.fromkeys(Api, (0, 12)), 2), 0)
     if describes:
         _next(manager, m.DescribeTransaction)
-        manager.on_answer(m.TransactionDescribed(0, "Ongoing", 42, 5, 0), 0)
+        manager.on_response(m.DescribeTransactionResponse(0, "Ongoing", 42, 5, 0), 0)
     _next(manager, m.InitProducerId)
 
 
@@ -139,8 +139,8 @@ def _ready(*, keep: bool = False, ongoing: int = -1) -> TransactionManager:
     manager = _manager()
     operation = manager.init_transactions(keep)
     _asked(manager, describes=keep)
-    manager.on_answer(m.InitProducerIdAnswer(0, 42, 7, ongoing, ongoing), 0)
-    manager.heard(operation)
+    manager.on_response(m.InitProducerIdResponse(0, 42, 7, ongoing, ongoing), 0)
+    manager.acknowledge(operation)
     return manager
 
 
@@ -154,9 +154,9 @@ def _open() -> TransactionManager:
 
 def _prepared() -> TransactionManager:
     manager = _open()
-    manager.heard(manager.prepare_transaction())
+    manager.acknowledge(manager.prepare_transaction())
     manager.poll(0, delivered=True)
-    manager.heard(manager.prepare_transaction())
+    manager.acknowledge(manager.prepare_transaction())
     assert manager.state is S.PREPARED_TRANSACTION
     return manager
 
@@ -172,7 +172,7 @@ def initialising() -> tuple[TransactionManager, Operation]:
     manager = _manager()
     operation = manager.init_transactions(False)
     _asked(manager)
-    manager.on_answer(m.InitProducerIdAnswer(35), 0)  # no KeepPreparedTxn here (KAFKA-20739)
+    manager.on_response(m.InitProducerIdResponse(35), 0)  # no KeepPreparedTxn here (KAFKA-20739)
     _next(manager, m.InitProducerId)
     return manager, operation
 
@@ -200,10 +200,10 @@ def _open_v1() -> TransactionManager:
     operation = manager.init_transactions(False)
     _found(manager)
     _next(manager, m.ApiVersions)
-    manager.on_answer(m.BrokerFeatures(0, dict.fromkeys(Api, (0, 4)) | {Api.PRODUCE: (0, 11)}, 0), 0)
+    manager.on_response(m.BrokerFeatures(0, dict.fromkeys(Api, (0, 4)) | {Api.PRODUCE: (0, 11)}, 0), 0)
     _next(manager, m.InitProducerId)
-    manager.on_answer(m.InitProducerIdAnswer(0, 42, 7), 0)
-    manager.heard(operation)
+    manager.on_response(m.InitProducerIdResponse(0, 42, 7), 0)
+    manager.acknowledge(operation)
     manager.begin_transaction()
     manager.accepted()
     return manager
@@ -268,12 +268,12 @@ def aborting_after_a_failure() -> tuple[TransactionManager, Operation]:
 
 def completing_after_a_recovery() -> tuple[TransactionManager, Operation]:
     manager = _ready(keep=True, ongoing=5)
-    return _ending(manager, manager.complete_transaction(manager.prepared_txn_state))
+    return _ending(manager, manager.complete_transaction(manager.transaction.prepared_state))
 
 
 def finding_again_to_commit() -> tuple[TransactionManager, Operation]:
     manager, operation = committing()
-    manager.on_answer(m.EndTxnAnswer(16), -1000)
+    manager.on_response(m.EndTxnResponse(16), -1000)
     _next(manager, m.FindCoordinator)
     return manager, operation
 
@@ -317,14 +317,14 @@ TO_DO = {
 }
 
 
-def answer_of(api: Api, code: int) -> m.Answer:
-    answers: dict[Api, Callable[[], m.Answer]] = {
-        Api.FIND_COORDINATOR: lambda: m.FindCoordinatorAnswer(code),
-        Api.INIT_PRODUCER_ID: lambda: m.InitProducerIdAnswer(code),
-        Api.END_TXN: lambda: m.EndTxnAnswer(code),
-        Api.ADD_PARTITIONS_TO_TXN: lambda: m.PartitionsAdded({TopicPartition("t", 0): code}),
-        Api.ADD_OFFSETS_TO_TXN: lambda: m.OffsetsAdded(code),
-        Api.TXN_OFFSET_COMMIT: lambda: m.TxnOffsetCommitAnswer((0, code)),
+def answer_of(api: Api, code: int) -> m.Response:
+    answers: dict[Api, Callable[[], m.Response]] = {
+        Api.FIND_COORDINATOR: lambda: m.FindCoordinatorResponse(code),
+        Api.INIT_PRODUCER_ID: lambda: m.InitProducerIdResponse(code),
+        Api.END_TXN: lambda: m.EndTxnResponse(code),
+        Api.ADD_PARTITIONS_TO_TXN: lambda: m.AddPartitionsToTxnResponse({TopicPartition("t", 0): code}),
+        Api.ADD_OFFSETS_TO_TXN: lambda: m.AddOffsetsToTxnResponse(code),
+        Api.TXN_OFFSET_COMMIT: lambda: m.TxnOffsetCommitResponse((0, code)),
     }
     return answers[api]()
 
@@ -337,10 +337,14 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
         manager, operation = situation()
         assert manager.state is before
         what = expected_class(api, code)
-        manager.on_answer(answer_of(api, code), 0)
-        if manager.prepared_txn_state and manager.state is S.COMMITTING_TRANSACTION and code in ENDED_BY_ANOTHER:
+        manager.on_response(answer_of(api, code), 0)
+        if (
+            manager.transaction.prepared_state
+            and manager.state is S.COMMITTING_TRANSACTION
+            and code in ENDED_BY_ANOTHER
+        ):
             _next(manager, m.DescribeTransaction)
-            manager.on_answer(m.TransactionDescribed(53), 0)  # nobody can tell what became of it
+            manager.on_response(m.DescribeTransactionResponse(53), 0)  # nobody can tell what became of it
         if what in (RETRY, LOOKUP):
             assert manager.state is before, code
             assert not operation.done
@@ -366,13 +370,13 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
         assert TO_DO[state] in said
         assert operation.error.error_code == code  # type: ignore[union-attr]
         # what Kafka allows from here works, and the rest is refused with the same class
-        manager.heard(operation)
+        manager.acknowledge(operation)
         if state is S.UNINITIALIZED:
             assert not manager.init_transactions(False).done
         elif state is S.ABORTABLE_ERROR:
             manager.abort_transaction()
             _next(manager, m.EndTxn)
-            manager.on_answer(m.EndTxnAnswer(0, 42, 8), 0)
+            manager.on_response(m.EndTxnResponse(0, 42, 8), 0)
             assert manager.state is S.READY
         else:
             assert manager.poll(10_000, delivered=True) is None

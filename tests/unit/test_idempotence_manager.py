@@ -6,7 +6,7 @@ import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.transactions.idempotence_manager import IdempotenceManager
+from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import DeliveryError, FatalError, IllegalStateError, UnsupportedByBrokerError
 
@@ -20,7 +20,7 @@ def manager(*, enabled: bool = True) -> IdempotenceManager:
 def ready(epoch: int = 0) -> IdempotenceManager:
     made = manager()
     assert made.poll(0, delivered=False, in_flight=False) is not None
-    made.on_answer(m.InitProducerIdAnswer(0, 42, epoch), 0)
+    made.on_response(m.InitProducerIdResponse(0, 42, epoch), 0)
     return made
 
 
@@ -33,7 +33,7 @@ def test_the_id_is_fetched_with_the_first_record() -> None:
     assert outgoing.node_id == m.ANY_NODE
     assert not made.may_produce
     assert made.poll(0, delivered=False, in_flight=False) is None
-    made.on_answer(m.InitProducerIdAnswer(0, 42, 0), 0)
+    made.on_response(m.InitProducerIdResponse(0, 42, 0), 0)
     assert made.may_produce
     assert (made.producer_id, made.producer_epoch) == (42, 0)
 
@@ -66,7 +66,7 @@ def test_at_the_epoch_limit_a_new_id_is_fetched() -> None:
 
 def test_lost_and_retriable_answers_are_asked_for_again() -> None:
     made = manager()
-    for lose in (lambda: made.on_no_answer(0), lambda: made.on_answer(m.InitProducerIdAnswer(14), 0)):
+    for lose in (lambda: made.on_no_response(0), lambda: made.on_response(m.InitProducerIdResponse(14), 0)):
         assert made.poll(5000, delivered=False, in_flight=False) is not None
         lose()
         assert made.poll(50, delivered=False, in_flight=False) is None
@@ -76,7 +76,7 @@ def test_lost_and_retriable_answers_are_asked_for_again() -> None:
 def test_refusals_end_the_producer() -> None:
     made = manager()
     made.poll(0, delivered=False, in_flight=False)
-    made.on_answer(m.InitProducerIdAnswer(31), 0)
+    made.on_response(m.InitProducerIdResponse(31), 0)
     assert made.state is ProducerState.FATAL_ERROR
     assert made.drops_unsent
     with pytest.raises(FatalError, match="31"):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dualwrite.client.transactions.marker_pace import MarkerPace
+from dualwrite.client.marker_pace import MarkerPace
 
 ASKS_AGAIN_MS = 20.0
 

@@ -96,11 +96,11 @@ class Broker:
         if isinstance(request, list):
             return [self._produce(node, sent) for sent in request]
         if isinstance(request, m.FindCoordinator):
-            return m.FindCoordinatorAnswer(0, self.coordinator, "h", 1)
+            return m.FindCoordinatorResponse(0, self.coordinator, "h", 1)
         if isinstance(request, m.ApiVersions):
             return m.BrokerFeatures(0, OFFERED[self.version], self.version)
         if isinstance(request, m.TxnOffsetCommit):
-            return m.TxnOffsetCommitAnswer((self._offsets(request),))
+            return m.TxnOffsetCommitResponse((self._offsets(request),))
         if node != self.coordinator:
             return refusal(request, 16)
         match request:
@@ -109,15 +109,15 @@ class Broker:
             case m.EndTxn():
                 return self._end(request) if self.version == 2 else self._end_before_v2(request)
             case m.DescribeTransaction():
-                return m.TransactionDescribed(0, self.state, PID, self.epoch, 1)
+                return m.DescribeTransactionResponse(0, self.state, PID, self.epoch, 1)
             case m.AddPartitionsToTxn():
                 code = self._add(request.producer_epoch)
                 self.added |= {partition.partition for partition in request.partitions if code == 0}
-                return m.PartitionsAdded(dict.fromkeys(request.partitions, code))
+                return m.AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, code))
             case m.AddOffsetsToTxn():
                 code = self._add(request.producer_epoch)
                 self.group_added |= code == 0
-                return m.OffsetsAdded(code)
+                return m.AddOffsetsToTxnResponse(code)
         raise AssertionError(request)
 
     def _add(self, epoch: int) -> int:
@@ -126,23 +126,23 @@ class Broker:
         self.state = "Ongoing"
         return 0
 
-    def _init(self, request: m.InitProducerId) -> m.InitProducerIdAnswer:
+    def _init(self, request: m.InitProducerId) -> m.InitProducerIdResponse:
         if self.state == "Ongoing":
             if not request.keep_prepared_txn:
                 self.abort()
-                return m.InitProducerIdAnswer(51)
+                return m.InitProducerIdResponse(51)
             self.client_epoch += 1
-            return m.InitProducerIdAnswer(0, PID, self.client_epoch, PID, self.epoch)
+            return m.InitProducerIdResponse(0, PID, self.client_epoch, PID, self.epoch)
         if request.producer_id != -1:
             if request.producer_epoch == self.last_epoch:
-                return m.InitProducerIdAnswer(0, PID, self.epoch)
+                return m.InitProducerIdResponse(0, PID, self.epoch)
             if request.producer_epoch != self.epoch:
-                return m.InitProducerIdAnswer(90)
+                return m.InitProducerIdResponse(90)
             self._bump("Empty")
             self.last_epoch = request.producer_epoch
         else:
             self._bump("Empty")
-        return m.InitProducerIdAnswer(0, PID, self.epoch)
+        return m.InitProducerIdResponse(0, PID, self.epoch)
 
     def abort(self) -> None:
         """By the broker: the epoch is bumped once (KAFKA-19367)."""
@@ -163,20 +163,20 @@ class Broker:
     def _close(self) -> None:
         self.open, self.open_offset, self.added, self.group_added = [], None, set(), False
 
-    def _end_before_v2(self, request: m.EndTxn) -> m.EndTxnAnswer:
+    def _end_before_v2(self, request: m.EndTxn) -> m.EndTxnResponse:
         """The epoch stays."""
         wanted = "CompleteCommit" if request.committed else "CompleteAbort"
         if request.producer_epoch != self.epoch:
-            return m.EndTxnAnswer(90)
+            return m.EndTxnResponse(90)
         if self.state == "Ongoing":
             if request.committed:
                 self.committed += self.open
                 self.committed_offset = self.committed_offset if self.open_offset is None else self.open_offset
             self._close()
             self.state = wanted
-        return m.EndTxnAnswer(0 if self.state == wanted else 48)
+        return m.EndTxnResponse(0 if self.state == wanted else 48)
 
-    def _end(self, request: m.EndTxn) -> m.EndTxnAnswer:
+    def _end(self, request: m.EndTxn) -> m.EndTxnResponse:
         current = request.producer_epoch == self.client_epoch
         retry = request.producer_epoch == self.client_epoch - 1
         code = 90
@@ -194,7 +194,7 @@ class Broker:
             code = 0 if request.committed else 48
         elif retry and self.state == "CompleteAbort":
             code = 90 if request.committed else 0
-        return m.EndTxnAnswer(code) if code else m.EndTxnAnswer(0, PID, self.client_epoch)
+        return m.EndTxnResponse(code) if code else m.EndTxnResponse(0, PID, self.client_epoch)
 
     def _joins(self, epoch: int) -> bool:
         if epoch != self.epoch or (self.state != "Ongoing" and epoch != self.client_epoch):
@@ -270,19 +270,19 @@ REFUSALS: dict[type, list[int]] = {
 def refusal(request: m.Request | list[Sent], code: int) -> Any:
     match request:
         case m.FindCoordinator():
-            return m.FindCoordinatorAnswer(code)
+            return m.FindCoordinatorResponse(code)
         case m.InitProducerId():
-            return m.InitProducerIdAnswer(code)
+            return m.InitProducerIdResponse(code)
         case m.EndTxn():
-            return m.EndTxnAnswer(code)
+            return m.EndTxnResponse(code)
         case m.TxnOffsetCommit():
-            return m.TxnOffsetCommitAnswer((code,))
+            return m.TxnOffsetCommitResponse((code,))
         case m.DescribeTransaction():
-            return m.TransactionDescribed(code)
+            return m.DescribeTransactionResponse(code)
         case m.AddPartitionsToTxn():
-            return m.PartitionsAdded(dict.fromkeys(request.partitions, code))
+            return m.AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, code))
         case m.AddOffsetsToTxn():
-            return m.OffsetsAdded(code)
+            return m.AddOffsetsToTxnResponse(code)
     assert isinstance(request, list)
     return [code] * len(request)
 
@@ -381,9 +381,9 @@ class ProducerModel(RuleBasedStateMachine):
 
     def _hear(self, answer: Any) -> None:
         if answer is None:
-            self.manager.on_no_answer(self.now_ms)
+            self.manager.on_no_response(self.now_ms)
         else:
-            self.manager.on_answer(answer, self.now_ms)
+            self.manager.on_response(answer, self.now_ms)
 
     def _settle(self, batches: list[Batch], codes: list[int] | None) -> None:
         for index, batch in enumerate(batches):
@@ -415,7 +415,7 @@ class ProducerModel(RuleBasedStateMachine):
         if self.call is None or not self.call[1].done:
             return
         (name, operation), self.call = self.call, None
-        self.manager.heard(operation)
+        self.manager.acknowledge(operation)
         error = operation.error
         assert error is None or isinstance(error, KafkaError), error
         self._heard(name, error)
@@ -497,7 +497,7 @@ class ProducerModel(RuleBasedStateMachine):
     @rule()
     def decide(self) -> None:
         """The database commits, and holds the prepared state."""
-        self.database = self.manager.prepared_txn_state
+        self.database = self.manager.transaction.prepared_state
         self.decided = self.current
 
     @precondition(lambda self: self._may(S.IN_TRANSACTION))
@@ -510,7 +510,7 @@ class ProducerModel(RuleBasedStateMachine):
     @precondition(lambda self: self._may(S.PREPARED_TRANSACTION) and self.current is not None)
     @rule()
     def complete(self) -> None:
-        self.committing = self.database == self.manager.prepared_txn_state
+        self.committing = self.database == self.manager.transaction.prepared_state
         self._call("complete", lambda: self.manager.complete_transaction(self.database))
 
     @precondition(
@@ -575,7 +575,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.pump()
         if self.call is not None and self.call[0] == "recover" and self.call[1].done:
             operation, self.call = self.call[1], None
-            self.manager.heard(operation)
+            self.manager.acknowledge(operation)
             self.current = None
             if operation.error is None and self.decided is not None:
                 self.decided.told = "committed"

@@ -36,50 +36,52 @@ class Coordinator:
     def pair(self) -> tuple[int, int]:
         return self.producer_id, self.epoch
 
-    def answer(self, request: m.Request) -> m.Answer:
+    def answer(self, request: m.Request) -> m.Response:
         match request:
             case m.FindCoordinator():
-                return m.FindCoordinatorAnswer(0, 1, "h", 1)
+                return m.FindCoordinatorResponse(0, 1, "h", 1)
             case m.ApiVersions():
                 return m.BrokerFeatures(0, dict.fromkeys(Api, (0, 5)), self.version)
             case m.DescribeTransaction():
-                return m.TransactionDescribed(0, self.state, *self.pair, 1000)
+                return m.DescribeTransactionResponse(0, self.state, *self.pair, 1000)
             case m.InitProducerId():
                 return self._initialise()
             case m.EndTxn():
                 return self._end(request)
         raise AssertionError(request)
 
-    def _initialise(self) -> m.InitProducerIdAnswer:
+    def _initialise(self) -> m.InitProducerIdResponse:
         if self.state.startswith("Prepare"):
-            return m.InitProducerIdAnswer(51)
+            return m.InitProducerIdResponse(51)
         if self.state == "Ongoing":
             self.abort("a takeover")
-            return m.InitProducerIdAnswer(51)
+            return m.InitProducerIdResponse(51)
         if self.epoch >= 32766:
             self.producer_id, self.epoch = self.producer_id + 1, -1
         self.epoch += 1
         self.state, self.previous = "Empty", (-1, -1)
-        return m.InitProducerIdAnswer(0, *self.pair)
+        return m.InitProducerIdResponse(0, *self.pair)
 
-    def _end(self, request: m.EndTxn) -> m.EndTxnAnswer:
+    def _end(self, request: m.EndTxn) -> m.EndTxnResponse:
         asked = (request.producer_id, request.producer_epoch)
         to = "Commit" if request.committed else "Abort"
         known = self.pair if self.version == 1 else self.previous
         if asked == known and self.state != "Ongoing":  # the same once more
             if self.state.startswith("Prepare"):
-                return m.EndTxnAnswer(51)
+                return m.EndTxnResponse(51)
             same = self.state == f"Complete{to}"
-            return m.EndTxnAnswer(0, *(self.pair if self.version == 2 else (-1, -1))) if same else m.EndTxnAnswer(48)
+            if not same:
+                return m.EndTxnResponse(48)
+            return m.EndTxnResponse(0, *(self.pair if self.version == 2 else (-1, -1)))
         if asked != self.pair:
-            return m.EndTxnAnswer(49 if asked[0] != self.producer_id else 90)
+            return m.EndTxnResponse(49 if asked[0] != self.producer_id else 90)
         if self.state != "Ongoing":
-            return m.EndTxnAnswer(48)
+            return m.EndTxnResponse(48)
         self.previous = asked
         if self.version == 2:
             self.epoch += 1
         self.state, self.fate = f"Prepare{to}", "committed" if request.committed else "aborted"
-        return m.EndTxnAnswer(0, *(self._completes_as if self.version == 2 else (-1, -1)))
+        return m.EndTxnResponse(0, *(self._completes_as if self.version == 2 else (-1, -1)))
 
     def abort(self, by: str) -> None:
         self.aborted_by.append(by)
@@ -124,7 +126,7 @@ class Process:
         coordinator.state = "Empty"
         while not process.operation.done:
             process._ask(coordinator, lost=False)
-        process.manager.heard(process.operation)
+        process.manager.acknowledge(process.operation)
         process.manager.begin_transaction()
         process.manager.accepted()
         while not process.manager.may_produce:
@@ -132,7 +134,7 @@ class Process:
         process.manager.produced()
         process.operation = process.manager.prepare_transaction()
         process.manager.settle_without_kafka()
-        assert process.manager.prepared_txn_state == stored
+        assert process.manager.transaction.prepared_state == stored
         return process
 
     @property
@@ -141,7 +143,7 @@ class Process:
 
     def step(self, coordinator: Coordinator, *, lost: bool) -> None:
         if self.operation.done and self.completing is None:
-            self.manager.heard(self.operation)
+            self.manager.acknowledge(self.operation)
             self.completing = self.manager.complete_transaction(self.stored)
             return
         self._ask(coordinator, lost=lost)
@@ -153,9 +155,9 @@ class Process:
             return
         answer = coordinator.answer(outgoing.request)
         if lost:
-            self.manager.on_no_answer(self.now_ms)
+            self.manager.on_no_response(self.now_ms)
         else:
-            self.manager.on_answer(answer, self.now_ms)
+            self.manager.on_response(answer, self.now_ms)
 
 
 @pytest.mark.parametrize("times_out", [False, True])

@@ -17,9 +17,9 @@ from dualwrite.client.transactions.recovery import (
     Finding,
     Recovery,
     Relation,
-    SecondLook,
+    SecondDescription,
+    compare_descriptions,
     find,
-    look_again,
     relation_of,
 )
 from dualwrite.prepared_state import PreparedTxnState
@@ -192,7 +192,7 @@ def test_a_loss_is_seen_whatever_the_version_is_now(before: int, after: int, fir
             assert recovery is Recovery.TAKE_OVER, was
 
 
-GO_ON, WAIT, OVERTAKEN = SecondLook
+GO_ON, WAIT, OVERTAKEN = SecondDescription
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,9 @@ GO_ON, WAIT, OVERTAKEN = SecondLook
     ],
 )
 def test_a_takeover_goes_on_only_from_what_was_decided_about(
-    decided: Described, now: Described, expected: SecondLook
+    decided: Described, now: Described, expected: SecondDescription
 ) -> None:
-    assert look_again(decided, now, claimed=False) is expected
+    assert compare_descriptions(decided, now, claimed=False) is expected
 
 
 @pytest.mark.parametrize(
@@ -238,5 +238,5 @@ def test_a_takeover_goes_on_only_from_what_was_decided_about(
         (Described(D.ONGOING, pair(1, 2), 5), OVERTAKEN),
     ],
 )
-def test_a_claim_that_was_not_answered_may_have_been_carried_out(now: Described, expected: SecondLook) -> None:
-    assert look_again(Described(D.COMPLETE_COMMIT, pair(1, 1), 5), now, claimed=True) is expected
+def test_a_claim_that_was_not_answered_may_have_been_carried_out(now: Described, expected: SecondDescription) -> None:
+    assert compare_descriptions(Described(D.COMPLETE_COMMIT, pair(1, 1), 5), now, claimed=True) is expected

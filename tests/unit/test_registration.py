@@ -10,9 +10,9 @@ from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
-from dualwrite.client.transactions.settling import LOOKS
+from dualwrite.client.transactions.open_transaction import TxnPartitions
+from dualwrite.client.transactions.recovery import RAISE_CHECKS
 from dualwrite.client.transactions.states import ProducerState
-from dualwrite.client.transactions.txn_partitions import Registration
 from dualwrite.errors import AbortableError, Api, FatalError, FencedError
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -23,21 +23,21 @@ V2 = V1._replace(versions=dict.fromkeys(Api, (0, 12)), transaction_version=2)
 
 
 def test_a_partition_is_wanted_until_it_is_added_and_for_one_transaction() -> None:
-    registration = Registration()
+    registration = TxnPartitions()
     assert not registration.may_write("t", 0)
     assert not registration.may_write("t", 0)
     assert not registration.may_write("t", 1)
-    assert registration.wanted == (P0, P1)
+    assert tuple(registration.wanted) == (P0, P1)
     assert not registration.confirmed
     registration.add_partitions([P0])
     assert registration.confirmed
     assert registration.may_write("t", 0)
-    assert registration.wanted == (P1,)
+    assert tuple(registration.wanted) == (P1,)
     registration.add_group("g")
     assert registration.has_group("g")
     assert not registration.has_group("h")
     registration.clear()
-    assert (registration.wanted, registration.confirmed, registration.has_group("g")) == ((), False, False)
+    assert (tuple(registration.wanted), registration.confirmed, registration.has_group("g")) == ((), False, False)
     assert not registration.may_write("t", 0)
 
 
@@ -53,10 +53,10 @@ class Driver:
             backoff=Backoff(100, 1000),
         )
         operation = self.manager.init_transactions(False)
-        self.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorAnswer(0, 1, "h", 1))
+        self.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorResponse(0, 1, "h", 1))
         self.expect(m.ApiVersions(), V1)
-        self.expect(m.InitProducerId("tid", 60_000, False, False), m.InitProducerIdAnswer(0, 42, 7))
-        self.manager.heard(operation)
+        self.expect(m.InitProducerId("tid", 60_000, False, False), m.InitProducerIdResponse(0, 42, 7))
+        self.manager.acknowledge(operation)
         self.begin()
 
     def begin(self) -> None:
@@ -67,10 +67,10 @@ class Driver:
         outgoing = self.manager.poll(self.now_ms, delivered=delivered)
         return None if outgoing is None else outgoing.request
 
-    def answer(self, answer: m.Answer) -> None:
-        self.manager.on_answer(answer, self.now_ms)
+    def answer(self, answer: m.Response) -> None:
+        self.manager.on_response(answer, self.now_ms)
 
-    def expect(self, request: m.Request, answer: m.Answer, *, delivered: bool = True) -> None:
+    def expect(self, request: m.Request, answer: m.Response, *, delivered: bool = True) -> None:
         assert self.poll(delivered=delivered) == request
         self.answer(answer)
 
@@ -80,7 +80,7 @@ class Driver:
         assert self.manager.wants_partitions
         self.expect(
             m.AddPartitionsToTxn("tid", 42, epoch, partitions),
-            m.PartitionsAdded(dict.fromkeys(partitions, code)),
+            m.AddPartitionsToTxnResponse(dict.fromkeys(partitions, code)),
             delivered=False,
         )
 
@@ -96,8 +96,8 @@ def test_partitions_are_added_before_they_are_written_to_and_the_epoch_stays() -
         assert not driver.manager.wants_partitions
         driver.manager.produced()
         operation = driver.manager.commit_transaction()
-        driver.expect(driver.end(committed=True), m.EndTxnAnswer(0))
-        driver.manager.heard(operation)
+        driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
+        driver.manager.acknowledge(operation)
         assert (driver.manager.producer_id, driver.manager.producer_epoch) == (42, 7)
         driver.begin()
 
@@ -109,7 +109,7 @@ def test_what_passes_is_asked_again(code: int) -> None:
     assert driver.poll() is None
     driver.now_ms += 20 if code == 51 else 100
     if code in (15, 16):
-        driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorAnswer(0, 1, "h", 1))
+        driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorResponse(0, 1, "h", 1))
     driver.add(P0)
     assert driver.manager.may_produce_to(*P0)
 
@@ -132,7 +132,7 @@ def test_what_does_not_pass(codes: tuple[int, int], state: ProducerState, kind: 
         driver.manager.may_produce_to(*partition)
     driver.expect(
         m.AddPartitionsToTxn("tid", 42, 7, (P0, P1)),
-        m.PartitionsAdded(dict(zip((P0, P1), codes, strict=True))),
+        m.AddPartitionsToTxnResponse(dict(zip((P0, P1), codes, strict=True))),
         delivered=False,
     )
     assert driver.manager.state is state
@@ -142,7 +142,7 @@ def test_what_does_not_pass(codes: tuple[int, int], state: ProducerState, kind: 
 def lose_the_answer(driver: Driver) -> None:
     driver.manager.may_produce_to(*P0)
     assert driver.poll() is not None
-    driver.manager.on_no_answer(driver.now_ms)
+    driver.manager.on_no_response(driver.now_ms)
     driver.now_ms += 100
     driver.manager.fail_abortable(AbortableError("given up"))
 
@@ -156,10 +156,10 @@ def test_an_abort_of_what_may_not_have_been_added(failed: Callable[[Driver], Non
     operation = driver.manager.abort_transaction()
     request = driver.poll(delivered=True)
     if isinstance(request, m.FindCoordinator):
-        driver.answer(m.FindCoordinatorAnswer(0, 1, "h", 1))
+        driver.answer(m.FindCoordinatorResponse(0, 1, "h", 1))
         request = driver.poll(delivered=True)
     assert request == driver.end(committed=False)
-    driver.answer(m.EndTxnAnswer(code))
+    driver.answer(m.EndTxnResponse(code))
     assert operation.done
     assert operation.error is None
     assert driver.manager.state is ProducerState.READY
@@ -170,19 +170,19 @@ def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
     driver = Driver()
     driver.add(P0)
     driver.manager.produced()
-    driver.manager.heard(driver.manager.abort_transaction())
-    driver.expect(driver.end(committed=False), m.EndTxnAnswer(0))
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
+    driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
     assert not driver.manager.may_produce
     raise_epoch = m.InitProducerId("tid", 60_000, False, False, 42, 7)
     assert driver.poll() == raise_epoch
-    driver.manager.on_no_answer(driver.now_ms)
+    driver.manager.on_no_response(driver.now_ms)
     driver.now_ms += 100
-    driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorAnswer(0, 1, "h", 1))
+    driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorResponse(0, 1, "h", 1))
     look = m.DescribeTransaction("tid")
-    driver.expect(look, m.TransactionDescribed(0, "Empty", 42, 8, -1), delivered=False)
-    driver.expect(raise_epoch, m.InitProducerIdAnswer(0, 42, 8), delivered=False)
+    driver.expect(look, m.DescribeTransactionResponse(0, "Empty", 42, 8, -1), delivered=False)
+    driver.expect(raise_epoch, m.InitProducerIdResponse(0, 42, 8), delivered=False)
     assert driver.manager.may_produce
     driver.add(P0, epoch=8)
 
@@ -191,20 +191,20 @@ def test_who_is_fenced_by_its_own_late_initialisation_can_read_that() -> None:
     driver = Driver()
     driver.manager.fail_abortable(AbortableError("a record was lost"))
     driver.manager.produced()
-    driver.manager.heard(driver.manager.abort_transaction())
-    driver.expect(driver.end(committed=False), m.EndTxnAnswer(0))
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
+    driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
     assert isinstance(driver.poll(), m.InitProducerId)
-    driver.manager.on_no_answer(driver.now_ms)
-    for _ in range(LOOKS):  # nothing has arrived, as far as can be seen
+    driver.manager.on_no_response(driver.now_ms)
+    for _ in range(RAISE_CHECKS):  # nothing has arrived, as far as can be seen
         driver.now_ms += 100
         if (request := driver.poll()) == m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"):
-            driver.answer(m.FindCoordinatorAnswer(0, 1, "h", 1))
+            driver.answer(m.FindCoordinatorResponse(0, 1, "h", 1))
             request = driver.poll()
         assert request == m.DescribeTransaction("tid")
-        driver.answer(m.TransactionDescribed(0, "CompleteAbort", 42, 7, -1))
-    driver.expect(m.InitProducerId("tid", 60_000, False, False, 42, 7), m.InitProducerIdAnswer(0, 42, 8))
+        driver.answer(m.DescribeTransactionResponse(0, "CompleteAbort", 42, 7, -1))
+    driver.expect(m.InitProducerId("tid", 60_000, False, False, 42, 7), m.InitProducerIdResponse(0, 42, 8))
     driver.add(P0, code=90, epoch=8)
     with pytest.raises(FencedError, match="an InitProducerId of this producer itself"):
         driver.manager.begin_transaction()
@@ -213,18 +213,18 @@ def test_who_is_fenced_by_its_own_late_initialisation_can_read_that() -> None:
 def test_an_abort_while_the_epoch_is_being_raised_waits_for_nothing() -> None:
     driver = Driver()
     driver.add(P0)
-    driver.manager.heard(driver.manager.abort_transaction())
-    driver.expect(driver.end(committed=False), m.EndTxnAnswer(0))
-    driver.manager.heard(driver.manager.abort_transaction())
+    driver.manager.acknowledge(driver.manager.abort_transaction())
+    driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
+    driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
     assert isinstance(driver.poll(), m.InitProducerId)
     operation = driver.manager.abort_transaction()
     driver.manager.settle_without_kafka()
     assert operation.done
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.begin()
     assert driver.poll() is None, "one request at a time"
-    driver.answer(m.InitProducerIdAnswer(0, 42, 8))
+    driver.answer(m.InitProducerIdResponse(0, 42, 8))
     assert driver.manager.may_produce
     driver.add(P0, epoch=8)
 
@@ -234,12 +234,12 @@ def test_offsets_are_announced_to_the_coordinator_once() -> None:
     for announced in (False, True):
         operation = driver.manager.send_offsets(OFFSETS, GROUP)
         if not announced:
-            driver.expect(m.FindCoordinator(m.CoordinatorType.GROUP, "g"), m.FindCoordinatorAnswer(0, 2, "h", 1))
-            driver.expect(m.AddOffsetsToTxn("tid", 42, 7, "g"), m.OffsetsAdded(0))
-        driver.expect(m.TxnOffsetCommit("tid", 42, 7, GROUP, OFFSETS, 1), m.TxnOffsetCommitAnswer((0,)))
-        driver.manager.heard(operation)
-    driver.manager.heard(driver.manager.commit_transaction())
-    driver.expect(driver.end(committed=True), m.EndTxnAnswer(0))
+            driver.expect(m.FindCoordinator(m.CoordinatorType.GROUP, "g"), m.FindCoordinatorResponse(0, 2, "h", 1))
+            driver.expect(m.AddOffsetsToTxn("tid", 42, 7, "g"), m.AddOffsetsToTxnResponse(0))
+        driver.expect(m.TxnOffsetCommit("tid", 42, 7, GROUP, OFFSETS, 1), m.TxnOffsetCommitResponse((0,)))
+        driver.manager.acknowledge(operation)
+    driver.manager.acknowledge(driver.manager.commit_transaction())
+    driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
 
 
 @pytest.mark.parametrize("during", [False, True])
@@ -250,8 +250,8 @@ def test_an_upgrade_is_followed_between_transactions_with_one_bump(during: bool)
         driver.add(P0)
         driver.manager.produced()
         operation = driver.manager.commit_transaction()
-        driver.expect(driver.end(committed=True), m.EndTxnAnswer(0))
-        driver.manager.heard(operation)
+        driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
+        driver.manager.acknowledge(operation)
         if round_trip:
             break
         driver.now_ms += 400_000
@@ -265,12 +265,12 @@ def test_an_upgrade_is_followed_between_transactions_with_one_bump(during: bool)
     assert driver.manager.transaction_version == 2
     driver.begin()
     driver.expect(
-        m.InitProducerId("tid", 60_000, False, False, 42, 7), m.InitProducerIdAnswer(0, 42, 8), delivered=False
+        m.InitProducerId("tid", 60_000, False, False, 42, 7), m.InitProducerIdResponse(0, 42, 8), delivered=False
     )
     assert driver.manager.may_produce_to(*P0)
     driver.manager.produced()
     driver.manager.commit_transaction()
-    driver.expect(m.EndTxn("tid", 42, 8, True, 2), m.EndTxnAnswer(0, 42, 9))
+    driver.expect(m.EndTxn("tid", 42, 8, True, 2), m.EndTxnResponse(0, 42, 9))
     assert driver.manager.producer_epoch == 9
 
 
@@ -279,13 +279,13 @@ def test_a_look_at_the_features_that_fails_disturbs_nothing(answered: bool) -> N
     driver = Driver()
     operation = driver.manager.commit_transaction()
     driver.manager.settle_without_kafka()
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.now_ms += 400_000
     assert driver.poll() == m.ApiVersions()
     if answered:
         driver.answer(V2._replace(error_code=35))
     else:
-        driver.manager.on_no_answer(driver.now_ms)
+        driver.manager.on_no_response(driver.now_ms)
     assert driver.manager.transaction_version == 1
     assert driver.manager.retry_at_ms is None
     assert driver.poll() is None
@@ -296,20 +296,20 @@ def test_offsets_are_sent_again_before_the_end_once_an_earlier_request_may_come_
     driver = Driver()
     requests: list[m.Request] = []
 
-    def answered(request: m.Request) -> m.Answer:
+    def answered(request: m.Request) -> m.Response:
         match request:
             case m.FindCoordinator():
-                return m.FindCoordinatorAnswer(0, 1, "h", 1)
+                return m.FindCoordinatorResponse(0, 1, "h", 1)
             case m.AddOffsetsToTxn():
-                return m.OffsetsAdded(0)
+                return m.AddOffsetsToTxnResponse(0)
             case m.TxnOffsetCommit():
-                return m.TxnOffsetCommitAnswer((0,))
+                return m.TxnOffsetCommitResponse((0,))
             case m.DescribeTransaction():
-                return m.TransactionDescribed(0, "CompleteCommit", 42, 7, -1)
+                return m.DescribeTransactionResponse(0, "CompleteCommit", 42, 7, -1)
             case m.InitProducerId():
-                return m.InitProducerIdAnswer(0, 42, 8)
+                return m.InitProducerIdResponse(0, 42, 8)
             case _:
-                return m.EndTxnAnswer(0)
+                return m.EndTxnResponse(0)
 
     def transaction(*, lost: bool) -> list[type[m.Request]]:
         requests.clear()
@@ -322,10 +322,10 @@ def test_offsets_are_sent_again_before_the_end_once_an_earlier_request_may_come_
                 requests.append(request)
                 if lost and isinstance(request, m.TxnOffsetCommit):
                     lost = False
-                    driver.manager.on_no_answer(driver.now_ms)
+                    driver.manager.on_no_response(driver.now_ms)
                 else:
                     driver.answer(answered(request))
-            driver.manager.heard(operation)
+            driver.manager.acknowledge(operation)
             if operation.name.startswith("send_offsets"):
                 operation = driver.manager.commit_transaction()
         driver.begin()

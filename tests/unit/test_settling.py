@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.client.transactions.recovery import Described, DescribedState
-from dualwrite.client.transactions.settling import Settling, settle
+from dualwrite.client.transactions.recovery import Described, DescribedState, Settling, settle
 from dualwrite.prepared_state import PreparedTxnState
 
 OWN = PreparedTxnState("42:7")
@@ -26,7 +25,7 @@ def test_our_own_pair(raise_unanswered: bool) -> None:
     for state in (DescribedState.EMPTY, *ENDED):
         assert after(state, raise_unanswered=raise_unanswered) is raises
     for state in ENDING:
-        assert after(state, raise_unanswered=raise_unanswered) is Settling.LOOK_AGAIN
+        assert after(state, raise_unanswered=raise_unanswered) is Settling.DESCRIBE_AGAIN
     assert after(DescribedState.ONGOING, raise_unanswered=raise_unanswered) is Settling.END_REOPENED
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.recipes.sql.statements import MYSQL_READINGS, POSTGRES_READINGS, SQLITE_READINGS, Reading, cut
+from dualwrite.recipes.sql.lexer import MYSQL_READINGS, POSTGRES_READINGS, SQLITE_READINGS, Reading, cut
 
 _TEXT = st.text(st.sampled_from("a;'\"`$/*-#[]\\ \n\réCOMMIT"), max_size=12)
 _WORDS = st.sampled_from(["SELECT", "COMMIT", "x", "é1", "_a"])

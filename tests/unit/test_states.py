@@ -58,12 +58,12 @@ def manager_in(state: ProducerState) -> TransactionManager:
     manager.state = state
     manager.producer_id, manager.producer_epoch = 42, 7
     if state is S.PREPARED_TRANSACTION:
-        manager.prepared_txn_state = PreparedTxnState("42:7")
+        manager.transaction.prepared_state = PreparedTxnState("42:7")
         manager.produced()
     if state is S.ABORTABLE_ERROR:
-        manager._error = AbortableError("a record was lost")
+        manager.error = AbortableError("a record was lost")
     if state is S.FATAL_ERROR:
-        manager._error = FencedError("another producer", error_code=90)
+        manager.error = FencedError("another producer", error_code=90)
     return manager
 
 

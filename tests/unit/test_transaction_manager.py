@@ -53,31 +53,31 @@ class Driver:
         outgoing = self.manager.poll(self.now_ms, delivered=delivered)
         return None if outgoing is None else outgoing.request
 
-    def answer(self, answer: m.Answer) -> None:
-        self.manager.on_answer(answer, self.now_ms)
+    def answer(self, answer: m.Response) -> None:
+        self.manager.on_response(answer, self.now_ms)
 
     def find_coordinator(self) -> None:
         assert self.next() == FIND
-        self.answer(m.FindCoordinatorAnswer(0, NODE, "h", 1))
+        self.answer(m.FindCoordinatorResponse(0, NODE, "h", 1))
         if not self.knows_features:
             self.knows_features = True
             assert self.next() == m.ApiVersions()
             self.answer(KIP_939)
 
-    def initialised(self, *, keep: bool = False, answer: m.InitProducerIdAnswer | None = None) -> Driver:
+    def initialised(self, *, keep: bool = False, answer: m.InitProducerIdResponse | None = None) -> Driver:
         self.manager.init_transactions(keep)
         self.find_coordinator()
         if keep:
             self.look()
         assert self.next() is not None
-        self.answer(answer or m.InitProducerIdAnswer(0, 42, 7))
+        self.answer(answer or m.InitProducerIdResponse(0, 42, 7))
         self.manager.init_transactions(keep)  # hear how it ended
         return self
 
     def look(self, state: str = "Ongoing", producer_epoch: int = 7) -> None:
         """What is there is looked at first: KeepPreparedTxn leaves Empty where nothing is open."""
         assert self.next() == m.DescribeTransaction("t")
-        self.answer(m.TransactionDescribed(0, state, 42, producer_epoch, 5))
+        self.answer(m.DescribeTransactionResponse(0, state, 42, producer_epoch, 5))
 
     def sent(self) -> Driver:
         """In a transaction with one acknowledged record."""
@@ -121,12 +121,12 @@ def test_init_asks_for_what_is_configured(two_phase_commit: bool, keep: bool, ex
     assert outgoing is not None
     assert outgoing.request == expected
     assert outgoing.node_id == NODE
-    driver.answer(m.InitProducerIdAnswer(0, 42, 7))
+    driver.answer(m.InitProducerIdResponse(0, 42, 7))
     assert operation.done
     assert operation.error is None
     assert driver.manager.state is ProducerState.READY
     assert (driver.manager.producer_id, driver.manager.producer_epoch) == (42, 7)
-    assert driver.manager.prepared_txn_state.is_empty
+    assert driver.manager.transaction.prepared_state.is_empty
 
 
 def test_one_request_at_a_time() -> None:
@@ -137,32 +137,32 @@ def test_one_request_at_a_time() -> None:
 
 
 def test_recovery_finds_a_prepared_transaction_and_completes_it_with_the_new_pair() -> None:
-    driver = Driver().initialised(keep=True, answer=m.InitProducerIdAnswer(0, 42, 8, 42, 7))
+    driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 42, 8, 42, 7))
     manager = driver.manager
     assert manager.state is ProducerState.PREPARED_TRANSACTION
-    assert manager.prepared_txn_state == PreparedTxnState("42:7")
-    assert manager.has_records
+    assert manager.transaction.prepared_state == PreparedTxnState("42:7")
+    assert manager.transaction.has_records
     operation = manager.complete_transaction(PreparedTxnState("42:7"))
     assert driver.next() == m.EndTxn("t", 42, 8, True)
-    driver.answer(m.EndTxnAnswer(0, 42, 9))
+    driver.answer(m.EndTxnResponse(0, 42, 9))
     assert operation.done
     assert (manager.state, manager.producer_epoch) == (ProducerState.READY, 9)
-    assert manager.prepared_txn_state.is_empty
+    assert manager.transaction.prepared_state.is_empty
 
 
 @pytest.mark.parametrize("stored", ["", "42:6", "41:7"])
 def test_recovery_aborts_when_the_database_holds_another_state(stored: str) -> None:
-    driver = Driver().initialised(keep=True, answer=m.InitProducerIdAnswer(0, 42, 8, 42, 7))
+    driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 42, 8, 42, 7))
     driver.manager.complete_transaction(PreparedTxnState(stored))
     assert driver.next() == m.EndTxn("t", 42, 8, False)
 
 
 def test_recovery_at_the_epoch_limit_ends_with_the_pair_that_was_handed_out() -> None:
     """KIP-939, example B: the recovering client may be handed 73/MAX."""
-    driver = Driver().initialised(keep=True, answer=m.InitProducerIdAnswer(0, 73, 32767, 42, 32766))
+    driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 73, 32767, 42, 32766))
     driver.manager.complete_transaction(PreparedTxnState("42:32766"))
     assert driver.next() == m.EndTxn("t", 73, 32767, True)
-    driver.answer(m.EndTxnAnswer(0, 85, 0))
+    driver.answer(m.EndTxnResponse(0, 85, 0))
     assert (driver.manager.producer_id, driver.manager.producer_epoch) == (85, 0)
 
 
@@ -173,13 +173,13 @@ def test_completing_after_a_recovery_that_found_nothing_is_a_no_op_until_the_nex
         assert operation.done
         assert operation.error is None
         assert driver.next() is None
-        driver.manager.heard(operation)
+        driver.manager.acknowledge(operation)
     assert driver.manager.state is ProducerState.READY
     driver.sent()
     operation = driver.manager.commit_transaction()
     driver.next()
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
-    driver.manager.heard(operation)
+    driver.answer(m.EndTxnResponse(0, 42, 8))
+    driver.manager.acknowledge(operation)
     with pytest.raises(InvalidTxnStateError):
         driver.manager.complete_transaction(PreparedTxnState("42:6"))
 
@@ -198,7 +198,7 @@ def test_init_is_asked_again_with_the_same_fields(code: int) -> None:
     driver.find_coordinator()
     driver.look()
     asked = driver.next()
-    driver.answer(m.InitProducerIdAnswer(code))
+    driver.answer(m.InitProducerIdResponse(code))
     assert driver.next() is None, "not before the back-off is over"
     driver.now_ms += 20 if code == 51 else 100
     if code in (15, 16):
@@ -212,13 +212,13 @@ def test_a_lost_reply_to_a_keep_request_does_not_lose_the_ongoing_pair() -> None
     driver.find_coordinator()
     driver.look()
     asked = driver.next()
-    driver.manager.on_no_answer(driver.now_ms)
+    driver.manager.on_no_response(driver.now_ms)
     driver.now_ms += 100
     driver.find_coordinator()
     assert driver.next() == asked
-    driver.answer(m.InitProducerIdAnswer(0, 42, 9, 42, 7))
+    driver.answer(m.InitProducerIdResponse(0, 42, 9, 42, 7))
     assert operation.done
-    assert driver.manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert driver.manager.transaction.prepared_state == PreparedTxnState("42:7")
     assert driver.manager.producer_epoch == 9
 
 
@@ -229,10 +229,10 @@ def test_refused_permission_leaves_the_producer_uninitialised(code: int) -> None
     driver.find_coordinator()
     driver.look()
     driver.next()
-    driver.answer(m.InitProducerIdAnswer(code))
+    driver.answer(m.InitProducerIdResponse(code))
     assert isinstance(error_of(operation), AuthorizationError)
     assert driver.manager.state is ProducerState.UNINITIALIZED
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     assert not driver.manager.init_transactions(True).done
 
 
@@ -246,7 +246,7 @@ def test_fatal_answers_to_init(code: int, expected: type[Exception]) -> None:
     driver.find_coordinator()
     driver.look()
     driver.next()
-    driver.answer(m.InitProducerIdAnswer(code))
+    driver.answer(m.InitProducerIdResponse(code))
     assert type(error_of(operation)) is expected
     assert driver.manager.state is ProducerState.FATAL_ERROR
     assert str(code) in str(operation.error)
@@ -260,10 +260,10 @@ def test_commit_waits_for_the_records_then_adopts_the_new_epoch() -> None:
     operation = driver.manager.commit_transaction()
     assert driver.next(delivered=False) is None
     assert driver.next() == driver.end_txn()
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    driver.answer(m.EndTxnResponse(0, 42, 8))
     assert operation.done
     assert (driver.manager.state, driver.manager.producer_epoch) == (ProducerState.READY, 8)
-    assert not driver.manager.has_records
+    assert not driver.manager.transaction.has_records
 
 
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
@@ -285,7 +285,7 @@ def test_prepare_sends_nothing_and_gives_the_pair() -> None:
     assert driver.next() is None
     assert operation.done
     assert driver.manager.state is ProducerState.PREPARED_TRANSACTION
-    assert driver.manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert driver.manager.transaction.prepared_state == PreparedTxnState("42:7")
 
 
 def test_prepare_without_two_phase_commit_is_refused() -> None:
@@ -308,16 +308,16 @@ def test_no_pair_is_given_out_for_nothing() -> None:
     manager.begin_transaction()
     prepared = manager.prepare_transaction()
     assert driver.next() is None
-    assert manager.prepared_txn_state.is_empty
-    manager.heard(prepared)
+    assert manager.transaction.prepared_state.is_empty
+    manager.acknowledge(prepared)
     completed = manager.complete_transaction(PreparedTxnState())
     assert driver.next() is None
     assert completed.done
-    manager.heard(completed)
+    manager.acknowledge(completed)
     driver.sent()
     manager.prepare_transaction()
     assert driver.next() is None
-    assert manager.prepared_txn_state == PreparedTxnState("42:7")
+    assert manager.transaction.prepared_state == PreparedTxnState("42:7")
 
 
 def test_a_broker_that_keeps_and_does_not_fence_is_refused() -> None:
@@ -327,7 +327,7 @@ def test_a_broker_that_keeps_and_does_not_fence_is_refused() -> None:
     driver.find_coordinator()
     driver.look()
     assert driver.next() is not None
-    driver.answer(m.InitProducerIdAnswer(0, 42, 7, 42, 7))
+    driver.answer(m.InitProducerIdResponse(0, 42, 7, 42, 7))
     error = error_of(operation)
     assert isinstance(error, UnsupportedByBrokerError)
     assert "KAFKA-20739" in str(error)
@@ -342,10 +342,10 @@ def test_an_abort_is_compared_before_anything_is_kept() -> None:
     driver.find_coordinator()
     driver.look("CompleteAbort", 8)
     assert driver.next() == m.InitProducerId("t", NO_TIMEOUT, True, True, MAX_PRODUCER_ID, 0)
-    driver.answer(m.InitProducerIdAnswer(42))
+    driver.answer(m.InitProducerIdResponse(42))
     assert found.error is None
     assert manager.guarantee.tier is Tier.KEEP_PREPARED
-    manager.heard(found)
+    manager.acknowledge(found)
     lost = manager.complete_transaction(PreparedTxnState("42:7"))
     assert isinstance(error_of(lost), PreparedTransactionLost)
     assert driver.next() is None
@@ -358,13 +358,44 @@ def test_an_abort_of_another_transaction_is_followed_by_what_keeps() -> None:
     driver.find_coordinator()
     driver.look("CompleteAbort", 8)
     driver.next()
-    driver.answer(m.InitProducerIdAnswer(42))
-    manager.heard(found)
+    driver.answer(m.InitProducerIdResponse(42))
+    manager.acknowledge(found)
     completed = manager.complete_transaction(PreparedTxnState("42:5"))
     assert driver.next() == m.InitProducerId("t", NO_TIMEOUT, True, True)
-    driver.answer(m.InitProducerIdAnswer(0, 42, 9))
+    driver.answer(m.InitProducerIdResponse(0, 42, 9))
     assert completed.error is None
     assert (manager.state, manager.producer_epoch) == (ProducerState.READY, 9)
+
+
+def test_after_a_loss_the_next_transaction_keeps_its_id() -> None:
+    driver = Driver()
+    operation = driver.manager.init_transactions(True)
+    driver.find_coordinator()
+    driver.look()
+    assert isinstance(driver.next(), m.InitProducerId)
+    driver.answer(m.InitProducerIdResponse(35))
+    driver.look()
+    driver.manager.acknowledge(operation)
+    lost = driver.manager.complete_transaction(PreparedTxnState("42:7"), take_over=False)
+    assert driver.next() == driver.end_txn()
+    driver.answer(m.EndTxnResponse(90))
+    driver.look("CompleteAbort", producer_epoch=8)
+    assert isinstance(error_of(lost), PreparedTransactionLost)
+    driver.manager.acknowledge(lost)
+    operation = driver.manager.init_transactions(False)
+    for request, response in (
+        (m.ApiVersions, KIP_939),
+        (m.InitProducerId, m.InitProducerIdResponse(35)),
+        (m.InitProducerId, m.InitProducerIdResponse(0, 42, 9)),
+    ):
+        assert isinstance(driver.next(), request)
+        driver.answer(response)
+    driver.manager.acknowledge(operation)
+    driver.sent().manager.commit_transaction()
+    assert driver.next() == driver.end_txn(epoch=9)
+    driver.answer(m.EndTxnResponse(0, 42, 10))
+    assert driver.manager.state is ProducerState.READY
+    assert driver.manager.producer_epoch == 10
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 51, 7])
@@ -373,7 +404,7 @@ def test_the_end_is_asked_again_with_the_same_pair(code: int, end: str) -> None:
     driver = Driver().initialised().sent()
     getattr(driver.manager, end)()
     asked = driver.next()
-    driver.answer(m.EndTxnAnswer(code))
+    driver.answer(m.EndTxnResponse(code))
     assert driver.next() is None
     driver.now_ms += 20 if code == 51 else 100
     if code in (15, 16):
@@ -385,12 +416,12 @@ def test_a_lost_reply_is_asked_for_again_with_the_same_pair() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     asked = driver.next()
-    driver.manager.on_no_answer(driver.now_ms)
+    driver.manager.on_no_response(driver.now_ms)
     assert driver.manager.retry_at_ms == driver.now_ms + 100
     driver.now_ms += 100
     driver.find_coordinator()
     assert driver.next() == asked
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    driver.answer(m.EndTxnResponse(0, 42, 8))
     assert operation.done
     assert operation.error is None
 
@@ -401,7 +432,7 @@ def test_backoff_doubles_up_to_its_limit_and_starts_over() -> None:
     waits = []
     for _ in range(6):
         driver.next()
-        driver.answer(m.EndTxnAnswer(51))
+        driver.answer(m.EndTxnResponse(51))
         assert driver.manager.retry_at_ms is not None
         waits.append(driver.manager.retry_at_ms - driver.now_ms)
         driver.now_ms = driver.manager.retry_at_ms
@@ -416,7 +447,7 @@ def test_fatal_answers_to_the_end(code: int, expected: type[Exception]) -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     driver.next()
-    driver.answer(m.EndTxnAnswer(code))
+    driver.answer(m.EndTxnResponse(code))
     assert type(error_of(operation)) is expected
     assert driver.manager.state is ProducerState.FATAL_ERROR
     assert driver.next() is None
@@ -426,9 +457,9 @@ def test_an_abortable_commit_is_aborted_with_a_bump() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     driver.next()
-    driver.answer(m.EndTxnAnswer(120))
+    driver.answer(m.EndTxnResponse(120))
     assert isinstance(error_of(operation), AbortableError)
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     assert driver.manager.state is ProducerState.ABORTABLE_ERROR
     driver.manager.abort_transaction()
     assert driver.next() == driver.end_txn(committed=False)
@@ -438,10 +469,10 @@ def test_a_prepared_transaction_is_not_aborted_because_its_commit_was_refused() 
     driver = Driver().initialised().sent()
     preparing = driver.manager.prepare_transaction()
     assert driver.next() is None
-    driver.manager.heard(preparing)
+    driver.manager.acknowledge(preparing)
     operation = driver.manager.commit_transaction()
     driver.next()
-    driver.answer(m.EndTxnAnswer(120))
+    driver.answer(m.EndTxnResponse(120))
     assert isinstance(error_of(operation), FatalError)
     assert driver.manager.operation_before_close() is None
     assert driver.next() is None
@@ -455,10 +486,10 @@ def test_a_lost_record_fails_the_commit_and_the_abort_bumps_the_epoch() -> None:
     driver.manager.fail_abortable(AbortableError("a record was lost"))
     assert isinstance(error_of(operation), AbortableError)
     assert driver.manager.drops_unsent
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.manager.abort_transaction()
     assert driver.next() == driver.end_txn(committed=False)
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    driver.answer(m.EndTxnResponse(0, 42, 8))
     assert driver.manager.state is ProducerState.READY
     assert driver.manager.error is None
 
@@ -469,7 +500,7 @@ def test_a_failed_flush_is_not_prepared() -> None:
     driver.manager.fail_abortable(AbortableError("a record was lost"))
     assert isinstance(error_of(operation), AbortableError)
     assert driver.manager.state is ProducerState.ABORTABLE_ERROR
-    assert driver.manager.prepared_txn_state.is_empty
+    assert driver.manager.transaction.prepared_state.is_empty
 
 
 # ---- calls whose outcome is not known yet -----------------------------------------------------------------------
@@ -482,7 +513,7 @@ def test_after_a_timeout_only_the_same_call_may_be_repeated() -> None:
         driver.manager.abort_transaction()
     assert driver.manager.commit_transaction() is operation
     driver.next()
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    driver.answer(m.EndTxnResponse(0, 42, 8))
     with pytest.raises(IllegalStateError, match="not known"):
         driver.manager.begin_transaction()
     assert driver.manager.commit_transaction() is operation
@@ -490,12 +521,12 @@ def test_after_a_timeout_only_the_same_call_may_be_repeated() -> None:
 
 
 def test_completing_with_another_state_is_another_call() -> None:
-    driver = Driver().initialised(keep=True, answer=m.InitProducerIdAnswer(0, 42, 8, 42, 7))
+    driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 42, 8, 42, 7))
     operation = driver.manager.complete_transaction(PreparedTxnState("42:7"))
     with pytest.raises(IllegalStateError, match="same argument"):
         driver.manager.complete_transaction(PreparedTxnState("42:6"))
     driver.next()
-    driver.answer(m.EndTxnAnswer(0, 42, 9))
+    driver.answer(m.EndTxnResponse(0, 42, 9))
     assert driver.manager.complete_transaction(PreparedTxnState("42:7")) is operation
 
 
@@ -503,7 +534,7 @@ def test_the_repeated_call_hears_of_a_failure_too() -> None:
     driver = Driver().initialised().sent()
     driver.manager.commit_transaction()
     driver.next()
-    driver.answer(m.EndTxnAnswer(90))
+    driver.answer(m.EndTxnResponse(90))
     assert isinstance(error_of(driver.manager.commit_transaction()), FencedError)
 
 
@@ -513,11 +544,11 @@ def test_a_caller_who_waits_has_not_heard_before_it_says_so() -> None:
     heard: list[bool] = []
     operation.listen(lambda: heard.append(True))
     driver.next()
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    driver.answer(m.EndTxnResponse(0, 42, 8))
     assert heard == [True]
     with pytest.raises(IllegalStateError, match="repeat that call"):
         driver.manager.begin_transaction()
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     driver.manager.begin_transaction()
 
 
@@ -538,7 +569,7 @@ def test_abort_may_replace_what_decides_nothing(pending: str) -> None:
 def offsets_in_flight(driver: Driver) -> Operation:
     operation = driver.manager.send_offsets(OFFSETS, GROUP)
     assert driver.next() == m.FindCoordinator(m.CoordinatorType.GROUP, "g")
-    driver.answer(m.FindCoordinatorAnswer(0, 5, "h", 1))
+    driver.answer(m.FindCoordinatorResponse(0, 5, "h", 1))
     assert driver.next() == m.TxnOffsetCommit("t", 42, 7, GROUP, OFFSETS)
     return operation
 
@@ -547,10 +578,10 @@ def test_offsets_go_to_the_group_coordinator_and_make_the_transaction_known() ->
     driver = Driver().initialised()
     driver.manager.begin_transaction()
     operation = offsets_in_flight(driver)
-    driver.answer(m.TxnOffsetCommitAnswer((0,)))
+    driver.answer(m.TxnOffsetCommitResponse((0,)))
     assert operation.done
-    assert driver.manager.has_records
-    driver.manager.heard(operation)
+    assert driver.manager.transaction.has_records
+    driver.manager.acknowledge(operation)
     driver.manager.commit_transaction()
     assert driver.next() == driver.end_txn()
 
@@ -570,7 +601,7 @@ def test_offsets_that_cannot_be_committed(codes: tuple[int, ...], expected: type
     driver = Driver().initialised()
     driver.manager.begin_transaction()
     operation = offsets_in_flight(driver)
-    driver.answer(m.TxnOffsetCommitAnswer(codes))
+    driver.answer(m.TxnOffsetCommitResponse(codes))
     assert type(error_of(operation)) is expected
 
 
@@ -579,13 +610,13 @@ def test_offsets_are_retried(code: int) -> None:
     driver = Driver().initialised()
     driver.manager.begin_transaction()
     operation = offsets_in_flight(driver)
-    driver.answer(m.TxnOffsetCommitAnswer((0, code)))
+    driver.answer(m.TxnOffsetCommitResponse((0, code)))
     driver.now_ms += 100
     if code in (15, 16):
         assert driver.next() == m.FindCoordinator(m.CoordinatorType.GROUP, "g")
-        driver.answer(m.FindCoordinatorAnswer(0, 5, "h", 1))
+        driver.answer(m.FindCoordinatorResponse(0, 5, "h", 1))
     assert driver.next() == m.TxnOffsetCommit("t", 42, 7, GROUP, OFFSETS)
-    driver.answer(m.TxnOffsetCommitAnswer((0, 0)))
+    driver.answer(m.TxnOffsetCommitResponse((0, 0)))
     assert operation.done
 
 
@@ -595,7 +626,7 @@ def test_an_answer_about_offsets_of_an_aborted_transaction_is_of_no_interest() -
     offsets_in_flight(driver)
     driver.manager.abort_transaction()
     assert driver.next() is None, "one request at a time"
-    driver.answer(m.TxnOffsetCommitAnswer((22,)))
+    driver.answer(m.TxnOffsetCommitResponse((22,)))
     assert driver.next() == driver.end_txn(committed=False)
 
 
@@ -608,7 +639,7 @@ def test_close_tells_whoever_waits_and_ignores_late_answers() -> None:
     driver.next()
     driver.manager.close(FatalError("closed"))
     assert isinstance(error_of(operation), FatalError)
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
+    driver.answer(m.EndTxnResponse(0, 42, 8))
     assert driver.manager.state is ProducerState.CLOSED
 
 
@@ -654,20 +685,20 @@ def test_an_end_after_an_unanswered_commit_does_not_say_that_it_failed(
     operation = driver.manager.commit_transaction()
     driver.next()
     if first is None:
-        driver.manager.on_no_answer(driver.now_ms)
+        driver.manager.on_no_response(driver.now_ms)
     else:
-        driver.answer(m.EndTxnAnswer(first))
+        driver.answer(m.EndTxnResponse(first))
     driver.now_ms += 100
     if first != 7:
         driver.find_coordinator()
     assert driver.next() == driver.end_txn()
-    driver.answer(m.EndTxnAnswer(code))
+    driver.answer(m.EndTxnResponse(code))
     error = error_of(operation)
     assert type(error) is expected
     assert isinstance(error, OutcomeUnknown)
     assert (error.transactional_id, error.prepared_state) == ("t", "")
     assert "outcome is unknown" in str(error)
-    driver.manager.heard(operation)
+    driver.manager.acknowledge(operation)
     with pytest.raises(expected, match="outcome is unknown"):
         driver.manager.abort_transaction()
 
@@ -678,7 +709,7 @@ def test_what_was_certainly_not_done_leaves_nothing_unknown(code: int) -> None:
     operation = driver.manager.commit_transaction()
     for answer in (code, 90):
         driver.next()
-        driver.answer(m.EndTxnAnswer(answer))
+        driver.answer(m.EndTxnResponse(answer))
         driver.now_ms += 100
     assert type(error_of(operation)) is FencedError
 
@@ -687,11 +718,11 @@ def test_a_commit_that_could_not_be_sent_is_not_unknown() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     driver.next()
-    driver.manager.on_no_answer(driver.now_ms, sent=False)
+    driver.manager.on_no_response(driver.now_ms, sent=False)
     driver.now_ms += 100
     driver.find_coordinator()
     driver.next()
-    driver.answer(m.EndTxnAnswer(90))
+    driver.answer(m.EndTxnResponse(90))
     assert type(error_of(operation)) is FencedError
 
 
@@ -699,16 +730,16 @@ def test_an_answered_commit_leaves_nothing_unknown_for_the_next_one() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     driver.next()
-    driver.manager.on_no_answer(driver.now_ms)
+    driver.manager.on_no_response(driver.now_ms)
     driver.now_ms += 100
     driver.find_coordinator()
     driver.next()
-    driver.answer(m.EndTxnAnswer(0, 42, 8))
-    driver.manager.heard(operation)
+    driver.answer(m.EndTxnResponse(0, 42, 8))
+    driver.manager.acknowledge(operation)
     driver.sent()
     operation = driver.manager.commit_transaction()
     driver.next()
-    driver.answer(m.EndTxnAnswer(90))
+    driver.answer(m.EndTxnResponse(90))
     assert type(error_of(operation)) is FencedError
 
 

@@ -17,8 +17,7 @@ from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_changes
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
 from dualwrite.broker_emulator.configs.description import BrokerLayers
-from dualwrite.broker_emulator.configs.registry import broker_settings
-from dualwrite.broker_emulator.configs.values import broker_value, static_properties
+from dualwrite.broker_emulator.configs.effective import broker_settings, broker_value, static_properties
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 

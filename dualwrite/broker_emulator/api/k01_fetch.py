@@ -36,8 +36,7 @@ from dualwrite.broker_emulator.api.topics import (
     topic_reference,
 )
 from dualwrite.broker_emulator.cluster.cluster import Topic
-from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
-from dualwrite.broker_emulator.log.waiting import any_advance
+from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult, wait_for_advance
 from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -72,7 +71,7 @@ async def _read_when_enough(call: Call, read: _Read, max_wait_s: float) -> _Read
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + max_wait_s
     while not read.is_enough and loop.time() < deadline_s:
-        await any_advance(read.logs, deadline_s)
+        await wait_for_advance(read.logs, deadline_s)
         read = _read(call)
     return read
 

@@ -20,9 +20,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
-from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest
 from dualwrite.broker_emulator.groups.group import Protocol
-from dualwrite.broker_emulator.groups.waiting import SupersededError
+from dualwrite.broker_emulator.groups.member_requests import JoinRequest, JoinResponse, SupersededError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MEMBER_ID_REQUIRED_VERSION = 4
@@ -63,12 +62,12 @@ def _join_request(call: Call, session_timeout_ms: int) -> JoinRequest:
         protocol_type=request.protocol_type,
         protocols=tuple(Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         new_member_id=f"{client_id if group_instance_id is None else group_instance_id}-{uuid4()}",
-        must_know_its_id=call.version >= _MEMBER_ID_REQUIRED_VERSION,
+        requires_known_member_id=call.version >= _MEMBER_ID_REQUIRED_VERSION,
         can_skip_assignment=call.version >= _SKIP_ASSIGNMENT_VERSION,
     )
 
 
-def _response(call: Call, answer: JoinAnswer) -> Any:
+def _response(call: Call, answer: JoinResponse) -> Any:
     new = call.new
     protocol_name = answer.protocol_name
     return new.response(
@@ -90,4 +89,4 @@ def _response(call: Call, answer: JoinAnswer) -> Any:
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
-    return _response(call, JoinAnswer(error, call.request.member_id))
+    return _response(call, JoinResponse(error, call.request.member_id))

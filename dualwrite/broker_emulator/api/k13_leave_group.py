@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.groups.membership import LeavingMember
+from dualwrite.broker_emulator.groups.member_requests import LeavingMember
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _MANY_MEMBERS_VERSION = 3

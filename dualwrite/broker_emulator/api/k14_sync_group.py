@@ -17,9 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call, CloseConnectionError
-from dualwrite.broker_emulator.groups.answers import SyncAnswer
-from dualwrite.broker_emulator.groups.membership import SyncRequest
-from dualwrite.broker_emulator.groups.waiting import SupersededError
+from dualwrite.broker_emulator.groups.member_requests import SupersededError, SyncRequest, SyncResponse
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _PROTOCOL_VERSION = 5
@@ -53,7 +51,7 @@ def _sync_request(request: Any) -> SyncRequest:
     )
 
 
-def _response(call: Call, answer: SyncAnswer) -> Any:
+def _response(call: Call, answer: SyncResponse) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,
@@ -64,4 +62,4 @@ def _response(call: Call, answer: SyncAnswer) -> Any:
 
 
 def refuse(call: Call, error: ErrorCode) -> Any:
-    return _response(call, SyncAnswer(error))
+    return _response(call, SyncResponse(error))

@@ -15,8 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
-from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
+from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 

@@ -15,12 +15,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Call, CloseConnectionError
-from dualwrite.broker_emulator.security.login_states import Asked
+from dualwrite.broker_emulator.security.login_states import RequestKind
 
 
 async def handle(call: Call) -> Any:
     login = None if call.connection is None else call.connection.login
-    if login is None or not login.expects(Asked.HANDSHAKE):
+    if login is None or not login.expects(RequestKind.HANDSHAKE):
         return refuse(call, ErrorCode.illegal_sasl_state)
     is_enabled = login.shake_hands(call.request.mechanism, call.version)
     if not is_enabled and login.principal is not None:

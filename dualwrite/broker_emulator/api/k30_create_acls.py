@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.security.acl import (
     PatternType,
     PermissionType,
     ResourceType,
-    why_not_an_acl,
+    acl_problem,
 )
 
 
@@ -50,7 +50,7 @@ def _is_of_a_filter(acl: Acl) -> bool:
 
 
 def _add(authorizer: Authorizer, acl: Acl) -> tuple[ErrorCode, str | None]:
-    reason = why_not_an_acl(acl)
+    reason = acl_problem(acl)
     if reason is not None:
         return ErrorCode.invalid_request, reason
     try:

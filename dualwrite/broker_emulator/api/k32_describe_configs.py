@@ -36,8 +36,8 @@ from dualwrite.broker_emulator.configs.description import (
     only,
     topic_entries,
 )
-from dualwrite.broker_emulator.configs.group_settings import CLIENT_METRICS_SETTINGS
-from dualwrite.broker_emulator.configs.registry import topic_settings
+from dualwrite.broker_emulator.configs.effective import topic_settings
+from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 

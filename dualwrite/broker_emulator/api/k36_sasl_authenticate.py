@@ -16,12 +16,12 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import Call
 from dualwrite.broker_emulator.security.login import LoginFailedError
-from dualwrite.broker_emulator.security.login_states import Asked
+from dualwrite.broker_emulator.security.login_states import RequestKind
 
 
 async def handle(call: Call) -> Any:
     login = None if call.connection is None else call.connection.login
-    if login is None or not login.expects(Asked.AUTHENTICATE):
+    if login is None or not login.expects(RequestKind.AUTHENTICATE):
         message = "SaslAuthenticate request received after successful authentication"
         return _refuse(call, ErrorCode.illegal_sasl_state, message)
     try:

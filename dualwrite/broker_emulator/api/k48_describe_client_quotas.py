@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
-from dualwrite.broker_emulator.quotas.filters import Component, FilterError, parse
+from dualwrite.broker_emulator.quotas.entity import Component, FilterError, parse_filter
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 
@@ -24,7 +24,7 @@ async def handle(call: Call) -> Any:
         return refuse(call, ErrorCode.cluster_authorization_failed)
     components = (Component(each.entity_type, each.match_type, each.match) for each in call.request.components)
     try:
-        wanted = parse(components, strict=call.request.strict)
+        wanted = parse_filter(components, strict=call.request.strict)
     except FilterError as error:
         return _response(call, error.code, str(error), None)
     new = call.new

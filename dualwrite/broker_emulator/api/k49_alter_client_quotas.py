@@ -4,7 +4,7 @@ Sets quotas of users, client ids, both together, and addresses, or takes them aw
 
 * An entity that cannot be, a quota that it does not take, and a value that is none, are 42; so is an entity, or one of
   its quotas, that is named twice, though what it was named with first is done.
-* Names are those of `quotas/rules.py`. What nobody has can be taken away.
+* Names are those of `quotas/client_quotas.py`. What nobody has can be taken away.
 * Access: ALTER_CONFIGS on the cluster (31).
 * ValidateOnly answers as if and changes nothing. What the disk does not take is 56.
 * v1 flexible.
@@ -19,8 +19,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.quotas.client_quotas import quota_problem
 from dualwrite.broker_emulator.quotas.entity import Entity, entity, shown
-from dualwrite.broker_emulator.quotas.rules import why_not
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 Outcome = tuple[ErrorCode, str | None]
@@ -43,7 +43,7 @@ async def handle(call: Call) -> Any:
 
 
 def _alter(call: Call, named: Entity, changes: dict[str, float | None]) -> Outcome:
-    message = why_not(named, changes)
+    message = quota_problem(named, changes)
     if message is not None:
         return ErrorCode.invalid_request, message
     if not call.request.validate_only:

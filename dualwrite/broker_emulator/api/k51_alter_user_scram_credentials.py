@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.security.sasl.mechanism import SCRAM_SHA_256, SCRAM_SHA_512
 from dualwrite.broker_emulator.security.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential
-from dualwrite.broker_emulator.security.sasl.settings import SCRAM_SHA_256, SCRAM_SHA_512
 
 MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
 NUMBERS = {name: number for number, name in MECHANISMS.items()}

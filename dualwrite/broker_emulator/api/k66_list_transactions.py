@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.transactions.results import ListTransactionsResult
+from dualwrite.broker_emulator.transactions.inspection import ListTransactionsResult
 
 
 async def handle(call: Call) -> Any:

@@ -26,12 +26,12 @@ from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
-    LEAVE_FOR_A_WHILE_EPOCH,
+    LEAVE_STATIC_MEMBER_EPOCH,
     Assignment,
     RefusedError,
     new_member_id,
 )
-from dualwrite.broker_emulator.groups.consumer.heartbeat import HeartbeatAnswer, HeartbeatRequest
+from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -73,10 +73,10 @@ def _check(call: Call) -> None:
     _refuse_empty(request.rack_id, "RackId")
     if epoch == JOIN_EPOCH:
         _check_join(request)
-    elif epoch == LEAVE_FOR_A_WHILE_EPOCH:
+    elif epoch == LEAVE_STATIC_MEMBER_EPOCH:
         if request.instance_id is None:
             raise _invalid("InstanceId can't be null.")
-    elif epoch < LEAVE_FOR_A_WHILE_EPOCH:
+    elif epoch < LEAVE_STATIC_MEMBER_EPOCH:
         raise _invalid("MemberEpoch is invalid.")
     assignors = call.cluster.config.group_consumer_assignors
     if request.server_assignor is not None and request.server_assignor not in assignors:
@@ -128,7 +128,7 @@ def _owned(topics: Any) -> Assignment | None:
     return frozenset(TopicIdPartition(topic.topic_id, index) for topic in topics for index in topic.partitions)
 
 
-def _response(call: Call, answer: HeartbeatAnswer) -> Any:
+def _response(call: Call, answer: HeartbeatResponse) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE, Call
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
-from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
+from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 

@@ -21,7 +21,7 @@ from kio.serial import entity_reader
 
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
-from dualwrite.broker_emulator.metrics.response_errors import errors_of
+from dualwrite.broker_emulator.metrics.counters import errors_of
 from dualwrite.broker_emulator.net.codec import builder, writer
 from dualwrite.broker_emulator.security.acl import (
     CLUSTER_NAME,

@@ -17,7 +17,7 @@ from dualwrite.broker_emulator.cluster.topic_names import is_legal_topic_name
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, AlteredConfigs, ConfigResource
-from dualwrite.broker_emulator.configs.values import broker_log_config, group_values
+from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
@@ -343,7 +343,7 @@ class Cluster:
     def _follow_configs(self) -> None:
         self._read_configs()
         for node in self.nodes.values():
-            node.transactions.follow(self.config_of(node.node_id))
+            node.transactions.configure(self.config_of(node.node_id))
         self._configure_logs(self.partitions())
         for follow in list(self.on_config_change):
             follow()

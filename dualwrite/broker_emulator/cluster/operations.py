@@ -13,17 +13,17 @@ from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_topic_configs
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
 from dualwrite.broker_emulator.configs.changes import alter_broker, alter_group, alter_topic
-from dualwrite.broker_emulator.configs.registry import topic_settings
+from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from dualwrite.broker_emulator.quotas.client_quotas import quota_problem
 from dualwrite.broker_emulator.quotas.entity import Entity
-from dualwrite.broker_emulator.quotas.rules import why_not
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.suggestions import did_you_mean
-from dualwrite.broker_emulator.transactions.results import TransactionDescription
+from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
+    from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.net.server import Connection
 
 
@@ -151,7 +151,7 @@ class Operations:
 
     def set_quota(self, named: Entity, changes: Mapping[str, float | None]) -> None:
         """Set quotas of an entity, or take them away (None). Raises ValueError where it cannot have them."""
-        problem = why_not(named, changes)
+        problem = quota_problem(named, changes)
         if problem is not None:
             raise ValueError(problem)
         self._cluster.quotas.alter(named, changes)

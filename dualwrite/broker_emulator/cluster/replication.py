@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.waiting import any_advance
+from dualwrite.broker_emulator.log.partition_log import wait_for_advance
 from dualwrite.broker_emulator.no_error import NO_ERROR
 
 if TYPE_CHECKING:
@@ -35,5 +35,5 @@ async def wait_until_replicated(
             return NO_ERROR
         if asyncio.get_running_loop().time() >= deadline_s:
             return ErrorCode.request_timed_out
-        await any_advance([log], deadline_s)
+        await wait_for_advance([log], deadline_s)
     return ErrorCode.not_leader_or_follower

@@ -1,8 +1,8 @@
-"""What altering settings makes of those that are set, or why it is refused. Pure.
+"""The result of altering settings, or the reason why it is refused. Pure.
 
-Errors are Kafka's: of a topic, a group or a client metrics subscription a wrong value is 40 INVALID_CONFIG; of a
-broker, whose nodes check it before their controller does, it is 42 INVALID_REQUEST, and so is a setting that only a
-start changes.
+The errors are Kafka's: an invalid value for a topic, a group or a client metrics subscription is 40 INVALID_CONFIG; for
+a broker, whose node checks it before the controller does, it is 42 INVALID_REQUEST, as is a setting that can only be
+changed by a restart.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
-from dualwrite.broker_emulator.configs.group_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
+from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.configs.reading import base_name
+from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting, UpdateMode
-from dualwrite.broker_emulator.configs.values import broker_value
 
 
 class Operation(IntEnum):
-    """What happens to one setting (KIP-339)."""
+    """The operations on a setting (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -33,7 +33,7 @@ class Operation(IntEnum):
 
 
 class Change(NamedTuple):
-    """One setting of a request."""
+    """The change of one setting in a request."""
 
     name: str
     operation: int
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 class AlterationError(Exception):
-    """The settings of a resource stay as they are."""
+    """An alteration is refused; the settings stay as they are."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ def _invalid_request(message: str) -> AlterationError:
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """What is wrong with a request whatever it is about. Raises AlterationError."""
+    """Raise AlterationError for a request that is invalid for any resource."""
     if any(times > 1 for times in Counter(change.name for change in changes).values()):
         raise _invalid_request("Error due to duplicate config keys")
     missing = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
@@ -72,7 +72,7 @@ def check_changes(changes: Sequence[Change]) -> None:
 def after_changes(
     current: Mapping[str, str], changes: Iterable[Change], settings: Mapping[str, Setting], *, of_broker: bool = False
 ) -> dict[str, str]:
-    """The settings of a resource after `changes`. Raises AlterationError for a list operation on what is no list."""
+    """Return the settings of a resource after `changes`. Raises AlterationError for a list operation on a non-list."""
     after = dict(current)
     for name, operation, value in changes:
         if operation == Operation.DELETE:
@@ -105,11 +105,11 @@ def _with_list_changed(text: str | None, operation: int, change: str) -> str:
 
 # --- topics -----------------------------------------------------------------------------------------------------------
 
-_OF_TIERED_STORAGE: Final = "remote.storage.enable"
+_TIERED_STORAGE: Final = "remote.storage.enable"
 
 
 def check_topic_configs(configs: Mapping[str, str | None], settings: Mapping[str, Setting]) -> None:
-    """Whether a topic can have these settings. Raises AlterationError."""
+    """Raise AlterationError if a topic cannot have these settings."""
     missing = sorted(name for name, value in configs.items() if value is None)
     if missing:
         raise _invalid_config(f"Null value not supported for topic configs: {','.join(missing)}")
@@ -119,7 +119,7 @@ def check_topic_configs(configs: Mapping[str, str | None], settings: Mapping[str
         raise _invalid_config(
             f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
         )
-    if values.get(_OF_TIERED_STORAGE) is True:
+    if values.get(_TIERED_STORAGE) is True:
         raise _invalid_config(
             "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log "
             "storage."
@@ -154,15 +154,15 @@ _PER_LISTENER: Final = frozenset(
         "ssl.truststore.type",
     }
 )
-"""Those of a listener can be altered, those of all listeners cannot."""
+"""Settings that can be altered for one listener, not for all."""
 
 _FIXED_HERE: Final = frozenset({"listeners", "listener.security.protocol.map"})
 
 
 def check_broker_configs(name: str, configs: Mapping[str, str], settings: Mapping[str, Setting]) -> None:
-    """Whether a running broker, or all of them (ALL_BROKERS), can have these settings. Raises AlterationError.
+    """Raise AlterationError if a running broker, or all of them (ALL_BROKERS), cannot have these settings.
 
-    What Kafka does not know is accepted, because a class of the user's may.
+    Unknown settings are accepted, because they may be those of a user's class.
     """
     known = {key: settings[base_name(key)] for key in configs if base_name(key) in settings}
     _refuse("Cannot update these configs dynamically", (k for k in known if known[k].update is UpdateMode.READ_ONLY))
@@ -205,7 +205,7 @@ def _refuse(why: str, names: Iterable[str]) -> None:
 
 
 class _Limits(NamedTuple):
-    """The brokers' settings that a group's own must lie between."""
+    """The broker settings that bound a setting of a group."""
 
     least: str | None
     most: str
@@ -230,7 +230,7 @@ _GROUP_LIMITS: Final[Mapping[str, _Limits]] = {
 
 
 def check_group_configs(configs: Mapping[str, str], config: BrokerConfig) -> None:
-    """Whether a group can have these settings. Raises AlterationError."""
+    """Raise AlterationError if a group cannot have these settings."""
     for name, value in _parsed(configs, GROUP_SETTINGS, "group").items():
         limits = _GROUP_LIMITS.get(name)
         if limits is None:
@@ -250,7 +250,7 @@ def check_group_configs(configs: Mapping[str, str], config: BrokerConfig) -> Non
 
 _LEAST_INTERVAL_MS: Final = 100
 _MOST_INTERVAL_MS: Final = 3_600_000
-_MATCHED: Final = (
+_MATCH_KEYS: Final = (
     "client_instance_id",
     "client_id",
     "client_software_name",
@@ -261,7 +261,7 @@ _MATCHED: Final = (
 
 
 def check_client_metrics_configs(configs: Mapping[str, str]) -> None:
-    """Whether a subscription to client metrics can have these settings (KIP-714). Raises AlterationError."""
+    """Raise AlterationError if a client metrics subscription cannot have these settings (KIP-714)."""
     for name, text in configs.items():
         if name not in CLIENT_METRICS_SETTINGS:
             raise _invalid_request(f"Unknown client metrics configuration: {name}")
@@ -291,5 +291,5 @@ def _check_pattern(pattern: str) -> None:
         re.compile(expression)
     except re.error:
         equals = ""
-    if not equals or key.strip() not in _MATCHED:
+    if not equals or key.strip() not in _MATCH_KEYS:
         raise _invalid_config(f"Illegal client matching pattern: {pattern}")

@@ -1,4 +1,4 @@
-"""What was altered while the cluster ran: brokers, groups, client metrics and topics, kept for the next start."""
+"""Settings that were altered while the cluster ran, of all resources, stored for the next start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KIND: Final = "config"
 
 
 class ConfigResource(IntEnum):
-    """What has settings, with Kafka's numbers."""
+    """The types of resources that have settings, with Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -22,35 +22,35 @@ class ConfigResource(IntEnum):
 
 
 ALL_BROKERS: Final = ""
-"""The name of the BROKER resource whose settings hold for every broker that has none of its own."""
+"""The name of the BROKER resource whose settings apply to every broker without its own value."""
 
 
 class AlteredConfigs:
-    """Settings by resource, as text."""
+    """Altered settings by resource, as text."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def of(self, resource: ConfigResource, name: str) -> Mapping[str, str]:
-        """What is set of a resource; nothing where it was never altered."""
+        """Return the altered settings of a resource; empty if it was never altered."""
         found: Mapping[str, str] = self._storage.kept(_KIND).get(_key(resource, name), {})
         return found
 
     def was_altered(self, resource: ConfigResource, name: str) -> bool:
-        """Whether anything was ever set of a resource, even if nothing is now."""
+        """Return whether a resource was ever altered, even if nothing is set now."""
         return _key(resource, name) in self._storage.kept(_KIND)
 
     def names(self, resource: ConfigResource) -> list[str]:
-        """The resources of a kind that something is set of, in the order of their names."""
+        """Return the names of the resources of a type that have altered settings, sorted."""
         keys = (key.partition(":") for key, configs in self._storage.kept(_KIND).items() if configs)
         return sorted(name for kind, _, name in keys if kind == str(int(resource)))
 
     def replace(self, resource: ConfigResource, name: str, configs: Mapping[str, str]) -> None:
-        """Set this and nothing else. Raises StorageError, and then nothing has changed."""
+        """Replace the settings of a resource. Raises StorageError, and then nothing has changed."""
         self._storage.keep(_KIND, _key(resource, name), dict(configs))
 
     def forget(self, resource: ConfigResource, name: str) -> None:
-        """As if it had never been altered. Raises StorageError."""
+        """Remove a resource, as if it had never been altered. Raises StorageError."""
         if self.was_altered(resource, name):
             self._storage.keep(_KIND, _key(resource, name), None)
 

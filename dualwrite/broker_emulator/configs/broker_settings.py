@@ -1,6 +1,6 @@
-"""Every setting of a broker of Apache Kafka 4.4, with Kafka's default; what has another one here says `config.py`.
+"""Every setting of a broker of Apache Kafka 4.4, in Kafka's order and with its defaults.
 
-The order is Kafka's.
+`differences.py` has the defaults that differ here.
 """
 
 from __future__ import annotations
@@ -507,7 +507,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = by_name(
     )
 )
 
-NOT_IN_A_FILE: Final[Mapping[str, Setting]] = by_name(
+DYNAMIC_ONLY_SETTINGS: Final[Mapping[str, Setting]] = by_name(
     (
         Setting("leader.replication.throttled.rate", ConfigType.LONG, "9223372036854775807", Between(0), CLUSTER_WIDE),
         Setting(
@@ -522,15 +522,15 @@ NOT_IN_A_FILE: Final[Mapping[str, Setting]] = by_name(
         ),
     )
 )
-"""Settings that only AlterConfigs knows (KIP-73, KIP-113)."""
+"""Settings that AlterConfigs can set, and a configuration file cannot (KIP-73, KIP-113)."""
 
-OF_THE_AUTHORIZER: Final[Mapping[str, Setting]] = by_name(
+AUTHORIZER_SETTINGS: Final[Mapping[str, Setting]] = by_name(
     (
         Setting("super.users", ConfigType.STRING, ""),
         Setting("allow.everyone.if.no.acl.found", ConfigType.BOOLEAN, "false"),
     )
 )
-"""What a broker's file says for the class named by `authorizer.class.name`; Kafka does not know their types."""
+"""Settings for the class named by `authorizer.class.name`; their types are not part of Kafka's own settings."""
 
 BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     name: names
@@ -541,9 +541,9 @@ BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     )
     for name in names
 } | {"log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")}
-"""Settings of one thing in several units: the first that is set counts."""
+"""Settings of one value in several units: the first one that is set counts."""
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """All names of what a setting is about, the one that counts first."""
+    """Return all names of a setting's value, the one with the highest precedence first."""
     return BROKER_SYNONYMS.get(name, (name,))

@@ -1,7 +1,7 @@
-"""Altering the settings of a cluster's topics, brokers, groups and client metrics: decided, kept, in effect at once.
+"""Alter the settings of a cluster's topics, brokers, groups and client metrics, with immediate effect.
 
-All of it raises AlterationError where the settings stay as they are, and StorageError where they cannot be kept. With
-`only_check` nothing is altered. Without `is_incremental` what the changes do not name goes.
+Each function raises AlterationError if the alteration is refused, and StorageError if it cannot be stored. With
+`only_check` nothing is altered. Without `is_incremental`, settings that the changes do not name are removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.configs.alteration import (
     check_topic_configs,
 )
 from dualwrite.broker_emulator.configs.altered import ConfigResource
-from dualwrite.broker_emulator.configs.registry import alterable_broker_settings, topic_settings
+from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 
 
 def alter_topic(
@@ -54,7 +54,7 @@ def alter_broker(
 def alter_group(
     cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
 ) -> None:
-    """Alter the settings of a group, which need not exist."""
+    """Alter the settings of a group, whether it exists or not."""
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Default group resources are not allowed.")
     after = _after(cluster, ConfigResource.GROUP, name, changes, is_incremental)
@@ -66,7 +66,7 @@ def alter_group(
 def alter_client_metrics(
     cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
 ) -> None:
-    """Alter a subscription to client metrics."""
+    """Alter a client metrics subscription."""
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Subscription name can't be empty")
     after = _after(cluster, ConfigResource.CLIENT_METRICS, name, changes, is_incremental)
@@ -78,7 +78,7 @@ def alter_client_metrics(
 def _after(
     cluster: Cluster, resource: ConfigResource, name: str, changes: Sequence[Change], is_incremental: bool
 ) -> dict[str, str]:
-    """Kafka's controller takes no list of a group or a subscription for one."""
+    """Return the settings after the changes. As in Kafka's controller, list operations are not possible here."""
     return after_changes(cluster.altered_configs.of(resource, name) if is_incremental else {}, changes, {})
 
 

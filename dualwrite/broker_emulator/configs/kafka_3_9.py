@@ -109,7 +109,7 @@ BROKER_CHANGES: Final[Mapping[str, Setting]] = by_name(
         Setting("password.encoder.iterations", ConfigType.INT, "4096", Between(1024)),
     )
 )
-"""Those that are gone or were otherwise."""
+"""Settings that 4.4 no longer has, or that were different."""
 
 BROKER_NOT_YET: Final = frozenset(
     {
@@ -211,7 +211,7 @@ BROKER_NOT_YET: Final = frozenset(
         "add.partitions.to.txn.retry.backoff.ms",
     }
 )
-"""Those that came later."""
+"""Settings that were added after 3.9."""
 
 TOPIC_CHANGES: Final[Mapping[str, Setting]] = by_name(
     (
@@ -222,7 +222,7 @@ TOPIC_CHANGES: Final[Mapping[str, Setting]] = by_name(
         Setting("message.downconversion.enable", ConfigType.BOOLEAN, "true"),
     )
 )
-"""Those that are gone or were otherwise."""
+"""Settings that 4.4 no longer has, or that were different."""
 
 TOPIC_NOT_YET: Final = frozenset(
     {
@@ -233,4 +233,4 @@ TOPIC_NOT_YET: Final = frozenset(
         "internal.segment.bytes",
     }
 )
-"""Those that came later."""
+"""Settings that were added after 3.9."""

@@ -1,7 +1,7 @@
-"""Log levels as Kafka's BROKER_LOGGER resources show them (KIP-412), of Python's loggers.
+"""The levels of Python's loggers as Kafka's BROKER_LOGGER resources (KIP-412).
 
-`root` is the emulator's own root, not the process's: a request changes nothing of what else runs in the process. The
-nodes of an emulator share their loggers, and levels are gone when the process ends, as Kafka's are.
+`root` is the root of the emulator's loggers, not of the process: requests cannot change other loggers. The nodes of an
+emulator share their loggers. As in Kafka, levels last until the process ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ LEVELS: Final[Mapping[str, int]] = {
     "TRACE": 5,
     "WARN": logging.WARNING,
 }
-"""Kafka's names in the order of their letters."""
+"""Python's levels by Kafka's names, in alphabetical order."""
 
 
 def levels() -> dict[str, str]:
-    """The level of every logger of the emulator."""
+    """Return the level of every logger of the emulator."""
     names = sorted(
         name
         for name, logger in logging.Logger.manager.loggerDict.items()
@@ -35,7 +35,7 @@ def levels() -> dict[str, str]:
 
 
 def set_level(name: str, level: str | None) -> None:
-    """Give a logger a level of its own, or (None) that of the one above it."""
+    """Set the level of a logger; None: inherit that of its parent."""
     _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
 
 

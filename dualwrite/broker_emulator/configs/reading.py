@@ -1,7 +1,7 @@
-"""A broker's settings as they are given, by Kafka's names and as text: checked, and brought to the fields of a class.
+"""Parse a broker's settings, given by Kafka's names and as text: check them, and convert them to `BrokerConfig` fields.
 
-What has a field has effect here, and so has what `READ_ELSEWHERE` or a listener's security names. Everything else that
-Kafka knows is accepted without effect; what nobody knows is refused.
+Settings with a field have an effect, as do those of `READ_ELSEWHERE` and of a listener's security. All other settings
+of Kafka are accepted without effect; unknown ones are refused.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from enum import Enum
 from typing import Any, Final
 
 from dualwrite.broker_emulator.configs import kafka_3_9
-from dualwrite.broker_emulator.configs.broker_settings import NOT_IN_A_FILE, OF_THE_AUTHORIZER, broker_synonyms
-from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE
-from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
+from dualwrite.broker_emulator.configs.broker_settings import (
+    AUTHORIZER_SETTINGS,
+    DYNAMIC_ONLY_SETTINGS,
+    broker_synonyms,
+)
+from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE, OWN_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Between, ConfigType, InvalidValueError, Setting, Value, text_of
 from dualwrite.broker_emulator.security.settings import EFFECTIVE
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
 KNOWN: Final[Mapping[str, Setting]] = {
     **kafka_3_9.BROKER_CHANGES,
-    **OF_THE_AUTHORIZER,
+    **AUTHORIZER_SETTINGS,
     **BROKER_SETTINGS_HERE,
     **OWN_SETTINGS,
 }
-"""What a file of settings may name."""
+"""The settings that a configuration file may contain."""
 
-_OF_A_LISTENER: Final = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.)?(.*)")
-_OF_A_PLUGIN: Final = ("rsm.config.", "rlmm.config.", "config.providers.", "metrics.context.")
+_LISTENER_SETTING: Final = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.)?(.*)")
+_PLUGIN_PREFIXES: Final = ("rsm.config.", "rlmm.config.", "config.providers.", "metrics.context.")
 
 READ_ELSEWHERE: Final = frozenset(
     {
@@ -44,7 +47,7 @@ READ_ELSEWHERE: Final = frozenset(
         "log.retention.hours",
         "log.roll.hours",
         "log.flush.scheduler.interval.ms",
-        *OF_THE_AUTHORIZER,
+        *AUTHORIZER_SETTINGS,
     }
 )
 """Settings with an effect but no field of their own."""
@@ -53,15 +56,15 @@ _MILLISECONDS: Final = {".minutes": 60_000, ".hours": 3_600_000}
 
 
 def given_text(value: Any) -> str:
-    """A value of Python's as Kafka's files say it."""
+    """Return a Python value as the text of Kafka's configuration files."""
     if isinstance(value, list | tuple | set | frozenset):
         return ",".join(str(part) for part in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def base_name(name: str) -> str:
-    """The setting that `listener.name.<listener>.[<mechanism>.]` stands before, or the name itself."""
-    found = _OF_A_LISTENER.fullmatch(name)
+    """Return the name without a prefix `listener.name.<listener>.[<mechanism>.]`."""
+    found = _LISTENER_SETTING.fullmatch(name)
     if found is None:
         return name
     whole = name.split(".", 3)[3]
@@ -69,19 +72,19 @@ def base_name(name: str) -> str:
 
 
 def check_known(name: str, more: Collection[str] = ()) -> None:
-    """Raise ValueError for a name that is no setting, with the nearest one that is. `more`: names of fields."""
+    """Raise ValueError for an unknown setting, with the most similar name. `more` are names of fields."""
     known = {*KNOWN, *more}
-    if base_name(name) in known or name.startswith(_OF_A_PLUGIN):
+    if base_name(name) in known or name.startswith(_PLUGIN_PREFIXES):
         return
-    if name in NOT_IN_A_FILE:
+    if name in DYNAMIC_ONLY_SETTINGS:
         raise ValueError(f"the broker setting {name} can only be altered while the broker runs")
     raise ValueError(f"unknown broker setting {name!r}{did_you_mean(name, known)}")
 
 
 def field_values(given: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the fields that `given` sets; `defaults` are all fields by name, `_` for `.`.
+    """Return the values of the fields that `given` sets; `defaults` has all fields, with `_` for `.` in their names.
 
-    Raises ValueError for a value that a setting does not take.
+    Raises ValueError for a value that is invalid for its setting.
     """
     for name, text in given.items():
         setting = KNOWN.get(base_name(name))
@@ -100,7 +103,7 @@ def _names_of(field: str) -> tuple[str, ...]:
 
 
 def _check_least(setting: Setting, value: Value) -> None:
-    """Where Kafka's table has no least value, its code mostly does, or nobody needs a negative one."""
+    """Raise InvalidValueError for a negative value where Kafka's table has no least value; its code mostly has one."""
     if (
         setting.rule is None
         and isinstance(value, int | float)
@@ -136,6 +139,6 @@ _IN_UNITS: Final = ("log.retention.minutes", "log.retention.hours", "log.roll.ho
 
 
 def without_effect(given: Collection[str], fields: Collection[str]) -> list[str]:
-    """The names of `given` that change nothing here."""
+    """Return the names of `given` that have no effect here."""
     effective = {field.replace("_", ".") for field in fields} | READ_ELSEWHERE
     return sorted(name for name in given if name not in effective and base_name(name) not in EFFECTIVE)

@@ -1,4 +1,4 @@
-"""What a setting is: its name, type and default, which values it takes, and whether a running broker can change it."""
+"""The definition of a setting: name, type, default, valid values, and whether a running broker can change it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 
 class ConfigType(IntEnum):
-    """Types with the numbers that DescribeConfigs v3+ answers (KIP-569)."""
+    """The types of settings, with their numbers in DescribeConfigs v3+ (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -24,7 +24,7 @@ class ConfigType(IntEnum):
 
 
 class UpdateMode(StrEnum):
-    """Whether a running broker can change a setting (KIP-226), in the words of Kafka's documentation."""
+    """Whether a running broker can change a setting (KIP-226), in the terms of Kafka's documentation."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -32,7 +32,7 @@ class UpdateMode(StrEnum):
 
 
 class InvalidValueError(ValueError):
-    """A setting does not take that value; the message names both."""
+    """A value is invalid for a setting; the message names both."""
 
     def __init__(self, name: str, value: str | None, reason: str) -> None:
         super().__init__(f"Invalid value {value} for configuration {name}: {reason}")
@@ -42,10 +42,10 @@ Value: TypeAlias = bool | int | float | str | list[str]
 
 
 class Rule(Protocol):
-    """Which values a setting takes beyond its type."""
+    """A restriction of a setting's values beyond its type."""
 
     def problem(self, value: Value) -> str | None:
-        """What is wrong with a value, or None."""
+        """Return why a value is invalid, or None if it is valid."""
 
 
 class Between(NamedTuple):
@@ -64,7 +64,7 @@ class Between(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """Names of a list, or every element of a list of such names."""
+    """One of these names, or a list of them."""
 
     names: tuple[str, ...]
     ignores_case: bool = False
@@ -83,14 +83,14 @@ class OneOf(NamedTuple):
 
 
 class NotEmpty(NamedTuple):
-    """Some text."""
+    """Any text that is not empty."""
 
     def problem(self, value: Value) -> str | None:
         return None if value else "String must be non-empty"
 
 
 class BetweenOr(NamedTuple):
-    """Numbers of a range, or the one that says "as it is by itself"."""
+    """Numbers of a range, or the one number that means "the default"."""
 
     lowest: int
     highest: int
@@ -104,7 +104,7 @@ class BetweenOr(NamedTuple):
 
 
 class ThrottledReplicas(NamedTuple):
-    """`*`, or pairs of a partition and a broker (KIP-73)."""
+    """`*`, or pairs of partition and broker (KIP-73)."""
 
     def problem(self, value: Value) -> str | None:
         if value in (["*"], []) or all(re.fullmatch(r"[0-9]+:[0-9]+", pair) for pair in _listed(value)):
@@ -113,7 +113,7 @@ class ThrottledReplicas(NamedTuple):
 
 
 class OffsetReset(NamedTuple):
-    """Where a share group begins (KIP-932)."""
+    """Where a share group starts to read (KIP-932)."""
 
     def problem(self, value: Value) -> str | None:
         if value in ("earliest", "latest") or re.fullmatch(r"by_duration:P\S+", str(value)):
@@ -122,7 +122,7 @@ class OffsetReset(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One setting of Kafka's; values are text, as Kafka keeps and sends them."""
+    """A setting of Kafka. Values are text, as Kafka stores and sends them."""
 
     name: str
     type: ConfigType
@@ -130,15 +130,15 @@ class Setting(NamedTuple):
     rule: Rule | None = None
     update: UpdateMode = UpdateMode.READ_ONLY
     is_internal: bool = False
-    """Kafka does not show it in DescribeConfigs unless somebody has set it."""
+    """As in Kafka, DescribeConfigs shows it only if it is set."""
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value is never told."""
+        """Whether its value is never sent."""
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The value that `text` means. Raises InvalidValueError."""
+        """Parse `text`. Raises InvalidValueError."""
         value = _parsed(self.name, self.type, text.strip())
         problem = None if self.rule is None else self.rule.problem(value)
         if problem is not None:
@@ -147,12 +147,12 @@ class Setting(NamedTuple):
         return value
 
     def canonical(self, text: str) -> str:
-        """The text by which Kafka shows the value that `text` means. Raises InvalidValueError."""
+        """Return `text` in the form in which Kafka shows its value. Raises InvalidValueError."""
         return text_of(self.parse(text))
 
 
 def text_of(value: Value) -> str:
-    """A value as Kafka writes it."""
+    """Return a value as Kafka writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -161,11 +161,11 @@ def text_of(value: Value) -> str:
 
 
 def by_name(settings: Iterable[Setting]) -> Mapping[str, Setting]:
-    """A table of settings. Raises ValueError where a name is there twice."""
+    """Return settings by name. Raises ValueError for a duplicate name."""
     table: dict[str, Setting] = {}
     for setting in settings:
         if table.setdefault(setting.name, setting) is not setting:
-            raise ValueError(f"{setting.name} is described twice")
+            raise ValueError(f"{setting.name} is defined twice")
     return table
 
 
@@ -198,7 +198,7 @@ def _listed(value: Value) -> list[str]:
 
 
 def _wrong_part(rule: Rule | None, value: Value) -> str:
-    """Of a list the first element that does not fit, else the value itself."""
+    """Return the first invalid element of a list, or the value itself."""
     if isinstance(value, list) and isinstance(rule, OneOf):
         return next(part for part in value if rule.problem([part]) is not None)
     return f"[{', '.join(value)}]" if isinstance(value, list) else text_of(value)

@@ -1,18 +1,19 @@
-"""Control over HTTP: what a test does to the emulator, for test suites in other processes and languages.
+"""The control port: HTTP endpoints by which test suites in other processes and languages drive the emulator.
 
-`shapes.py` reads and describes JSON by dataclasses, `endpoints/` has one file for each kind of thing with a table of
-what can be asked, `openapi.py` describes those tables, `server.py` finds the endpoint for a request,
-`http_connection.py` is HTTP on asyncio, `page/` is the page that people see.
+Open `server.py` first: it routes a request to its endpoint. `endpoint.py` defines the table of endpoints and
+`endpoints/` holds one file per subject, `shapes.py` reads, writes and describes JSON by dataclasses, `openapi.py`
+describes the endpoints, `http_connection.py` is HTTP on asyncio, `page/` is the HTML page. May import every other
+package of the emulator; only `emulator.py` imports this one, when the port is opened.
 """
 
 from __future__ import annotations
 
 try:
-    import h11  # noqa: F401  # only to see that it is there
+    import h11  # noqa: F401  # only to check that it is installed
 except ModuleNotFoundError as error:
     if error.name != "h11":
         raise
     raise ModuleNotFoundError(
-        "control over HTTP needs the packages of the extra: pip install 'dualwrite[emulator]' (no module named 'h11')",
+        "the control port needs the packages of the extra: pip install 'dualwrite[emulator]' (no module named 'h11')",
         name="h11",
     ) from error

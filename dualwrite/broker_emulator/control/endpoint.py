@@ -1,4 +1,4 @@
-"""What can be asked, as a table: one `Endpoint` per method and path, from which is routed, checked and described."""
+"""The table of endpoints: one `Endpoint` per method and path, for routing, validation and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """An answer that is no JSON."""
+    """A response that is not JSON."""
 
     content_type: str
     body: bytes
@@ -20,19 +20,19 @@ class Content:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One thing that can be asked.
+    """One method of one path.
 
-    `handle` takes the controlled emulator and any of `path`, `query` and `body`; what these hold and what is answered
-    is said by its annotations. A GET changes nothing, so it is given up when its client is gone.
+    `handle` takes the controlled emulator and any of `path`, `query` and `body`; its annotations define the shapes of
+    these and of the response. A GET changes nothing, so it is cancelled when its client disconnects.
     """
 
     method: str
     template: str
-    """The path, with the names of `path` in braces."""
+    """The path, with the fields of `path` in braces."""
     handle: Callable[..., Awaitable[Any]]
     summary: str
     errors: Sequence[HTTPStatus] = ()
-    """What may be answered instead, beside 400 for what is not understood."""
+    """Error statuses besides 400 for an invalid request."""
     status: HTTPStatus = HTTPStatus.OK
     content_type: str = "application/json"
 
@@ -41,8 +41,8 @@ class Endpoint:
         """The annotations of `handle`."""
         return get_type_hints(self.handle, include_extras=True)
 
-    def takes(self, name: str) -> type | None:
-        """The dataclass of `path`, `query` or `body`; None where it takes none."""
+    def shape_of(self, name: str) -> type | None:
+        """Return the dataclass of `path`, `query` or `body`, or None if `handle` has no such parameter."""
         shape: type | None = self.hints.get(name)
         return shape
 
@@ -51,7 +51,7 @@ class Endpoint:
         return tuple(self.template.split("/"))
 
     def match(self, parts: Sequence[str]) -> dict[str, str] | None:
-        """What the path says for the names in braces; None where it is not this one."""
+        """Return the values of the names in braces, or None if the path does not match."""
         if len(parts) != len(self.parts):
             return None
         named: dict[str, str] = {}
@@ -64,18 +64,18 @@ class Endpoint:
 
 
 class Routes:
-    """All endpoints."""
+    """All endpoints, found by path."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self.endpoints = tuple(endpoints)
 
     @property
     def templates(self) -> list[str]:
-        """Every path that there is."""
+        """The path templates of all endpoints."""
         return list(dict.fromkeys(endpoint.template for endpoint in self.endpoints))
 
     def at(self, path: str) -> dict[str, tuple[Endpoint, dict[str, str]]]:
-        """What can be asked at a path, by method. Raises UnicodeDecodeError for a path that is no UTF-8."""
+        """Return the endpoints of a path by method, each with its path values. Raises UnicodeDecodeError."""
         parts = path.split("/")
         found = ((endpoint, endpoint.match(parts)) for endpoint in self.endpoints)
         return {endpoint.method: (endpoint, named) for endpoint, named in found if named is not None}

@@ -1,4 +1,4 @@
-"""What is answered to a request that cannot be done: a status, a sentence, and what would have been right."""
+"""Errors that are sent as responses: an HTTP status, a code, a message, and the names that would have been valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 
 class ControlError(Exception):
-    """An answer that is an error. `known`: what could have been named instead of what was."""
+    """An error response. `known` lists the valid names where the request had an unknown one."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str, known: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -19,18 +19,18 @@ class ControlError(Exception):
 
 
 def bad_request(message: str, known: Iterable[str] = (), code: str = "bad-request") -> ControlError:
-    """What was sent can never mean anything."""
+    """Return a 400: the request is invalid whatever the state of the emulator."""
     return ControlError(HTTPStatus.BAD_REQUEST, code, message, known)
 
 
 def not_found(message: str, known: Iterable[str] = ()) -> ControlError:
-    """What was named is not there."""
+    """Return a 404: the request names something that does not exist."""
     return ControlError(HTTPStatus.NOT_FOUND, "not-found", message, known)
 
 
 @contextmanager
 def as_conflict() -> Iterator[None]:
-    """Let what raises ValueError be answered as a conflict, with its sentence."""
+    """Turn a ValueError raised inside the block into a 409 with its message."""
     try:
         yield
     except ValueError as error:
@@ -38,5 +38,5 @@ def as_conflict() -> Iterator[None]:
 
 
 def conflict(message: str, code: str = "conflict") -> ControlError:
-    """It cannot be done in the state that the emulator is in."""
+    """Return a 409: the request is valid, but not in the present state of the emulator."""
     return ControlError(HTTPStatus.CONFLICT, code, message)

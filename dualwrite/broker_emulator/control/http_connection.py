@@ -1,7 +1,7 @@
-"""One client's HTTP connection, on h11. Whatever it sends or leaves undone ends nothing but itself.
+"""One client's HTTP connection, on h11. A misbehaving client can end its own connection only.
 
-One request at a time, with limits on how much and how slowly a client may send and read. A connection costs the broker
-nothing while it is idle.
+One request at a time, with limits on how much and how slowly a client may send and read. An idle connection costs the
+broker nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MAX_BODY_BYTES: Final = 1 << 20
 MAX_HEAD_BYTES: Final = 16 << 10
 MAX_BUFFERED_WHILE_BUSY: Final = 64 << 10
 REQUEST_TIMEOUT_S: Final = 10.0
-"""How long a client may take to send a request, or to read an answer."""
+"""How long a client may take to send a request, or to read a response."""
 IDLE_TIMEOUT_S: Final = 75.0
-"""How long a connection may stay without a request."""
+"""How long a connection may stay open without a request."""
 
 JSON = "application/json"
 
@@ -42,7 +42,7 @@ _SECURITY_HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A whole request. Of a header that is given twice, nothing is kept but that there are two."""
+    """A complete request. The values of a repeated header are joined by a comma."""
 
     method: str
     target: str
@@ -51,8 +51,8 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """A whole answer."""
+class HttpResponse:
+    """A complete response."""
 
     status: HTTPStatus
     content_type: str
@@ -60,34 +60,35 @@ class HttpAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Answer = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
-def error_answer(error: ControlError, headers: Mapping[str, str] | None = None) -> HttpAnswer:
-    """An error as JSON."""
+def error_response(error: ControlError, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    """Return an error as a JSON response."""
     described = {"code": error.code, "message": error.message, **({"known": error.known} if error.known else {})}
     body = json.dumps({"error": described}, ensure_ascii=False).encode() + b"\n"
-    return HttpAnswer(error.status, JSON, body, headers or {})
+    return HttpResponse(error.status, JSON, body, headers or {})
 
 
 class HttpConnection(asyncio.Protocol):
-    """Feeds h11 with what arrives, and has each whole request answered by `answer`."""
+    """Feeds h11 with received bytes, and calls `handler` for each complete request."""
 
-    def __init__(self, answer: Answer, connections: set[HttpConnection], max_connections: int) -> None:
-        self._answer = answer
+    def __init__(self, handler: Handler, connections: set[HttpConnection], max_connections: int) -> None:
+        self._handler = handler
         self._connections = connections
         self._max_connections = max_connections
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._work: asyncio.Task[None] | None = None
+        self.work: asyncio.Task[None] | None = None
+        """Serves the present request."""
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._buffered = 0
-        """Bytes that came while a request was in work."""
+        """Bytes received while a request was being served."""
 
-    # what asyncio calls
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
@@ -101,46 +102,46 @@ class HttpConnection(asyncio.Protocol):
         self._connections.discard(self)
         self._transport = None
         self._stop_timer()
-        if self._work is not None and self._request is not None and self._request.method in (b"GET", b"HEAD"):
-            self._work.cancel()
+        if self.work is not None and self._request is not None and self._request.method in (b"GET", b"HEAD"):
+            self.work.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._work is not None:
+        if self.work is not None:
             self._buffered += len(data)
             if self._buffered > MAX_BUFFERED_WHILE_BUSY:
                 self._transport.pause_reading()
         elif self._is_idle:
-            self._close_after(REQUEST_TIMEOUT_S)  # from the first byte of a request on
+            self._close_after(REQUEST_TIMEOUT_S)  # from the first byte of a request
         self._guarded(lambda: self._http.receive_data(data))
-        if self._work is None:
+        if self.work is None:
             self._guarded(self._read)
 
     def eof_received(self) -> None:
-        return None  # who closes one direction is gone
+        return None  # a client that closes one direction is treated as gone
 
     def pause_writing(self) -> None:
         self._close_after(REQUEST_TIMEOUT_S)
 
     def resume_writing(self) -> None:
         self._stop_timer()
-        if self._work is None:
+        if self.work is None:
             self._close_after(IDLE_TIMEOUT_S)
 
-    # requests in
+    # requests
 
     @property
     def _is_idle(self) -> bool:
         return self._request is None and not self._http.trailing_data[0]
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Do `step`; what the client did wrong is answered, and ends the connection."""
+        """Call `step`; respond to an error of the client, and close the connection."""
         try:
             step()
         except h11.RemoteProtocolError as error:
             status = HTTPStatus(error.error_status_hint)
-            self._fail(ControlError(status, "malformed-request", f"this is not HTTP as it is spoken here: {error}"))
+            self._fail(ControlError(status, "malformed-request", f"malformed HTTP request: {error}"))
         except ControlError as error:
             self._fail(error)
 
@@ -170,7 +171,7 @@ class HttpConnection(asyncio.Protocol):
     @staticmethod
     def _check_size(size: int) -> None:
         if size > MAX_BODY_BYTES:
-            message = f"a body has at most {MAX_BODY_BYTES} bytes"
+            message = f"the body must have at most {MAX_BODY_BYTES} bytes"
             raise ControlError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", message)
 
     def _serve(self) -> None:
@@ -183,25 +184,25 @@ class HttpConnection(asyncio.Protocol):
             _headers(self._request),
             bytes(self._body),
         )
-        self._work = self._loop.create_task(self._work_on(request))
+        self.work = self._loop.create_task(self._work_on(request))
 
-    # answers out
+    # responses out
 
     async def _work_on(self, request: HttpRequest) -> None:
         try:
-            answer = await self._answer(request)
+            response = await self._handler(request)
         except ControlError as error:
-            answer = error_answer(error)
+            response = error_response(error)
         except Exception:
-            logger.exception("control over HTTP failed at %s %s", request.method, request.target)
-            failure = "the emulator failed at this request; its log says how"
-            answer = error_answer(ControlError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", failure))
-        self._work = None
-        self._write(answer, with_body=request.method != "HEAD")
-        self._go_on()
+            logger.exception("the control port failed to serve %s %s", request.method, request.target)
+            failure = "the emulator failed to serve this request; see its log"
+            response = error_response(ControlError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", failure))
+        self.work = None
+        self._write(response, with_body=request.method != "HEAD")
+        self._next_request()
 
-    def _go_on(self) -> None:
-        """Wait for the next request, or serve the one that came meanwhile."""
+    def _next_request(self) -> None:
+        """Wait for the next request, or serve one that is already buffered."""
         self._request = None
         if self._transport is None or self._transport.is_closing():
             return
@@ -214,16 +215,18 @@ class HttpConnection(asyncio.Protocol):
             self._close_after(IDLE_TIMEOUT_S)
         self._guarded(self._read)
 
-    def _write(self, answer: HttpAnswer, *, with_body: bool) -> None:
+    def _write(self, response: HttpResponse, *, with_body: bool) -> None:
         headers = {
-            "Content-Type": answer.content_type,
-            "Content-Length": str(len(answer.body)),
+            "Content-Type": response.content_type,
+            "Content-Length": str(len(response.body)),
             **_SECURITY_HEADERS,
-            **answer.headers,
+            **response.headers,
         }
-        self._send(h11.Response(status_code=answer.status, headers=list(headers.items()), reason=answer.status.phrase))
+        self._send(
+            h11.Response(status_code=response.status, headers=list(headers.items()), reason=response.status.phrase)
+        )
         if with_body:
-            self._send(h11.Data(data=answer.body))
+            self._send(h11.Data(data=response.body))
         self._send(h11.EndOfMessage())
 
     def _send(self, event: h11.Event) -> None:
@@ -232,18 +235,18 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def _fail(self, error: ControlError) -> None:
-        """Say what was wrong, if the client can still be told, and close."""
+        """Send the error, if a response can still be sent, and close."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._write(error_answer(error, {"Connection": "close"}), with_body=True)
+            self._write(error_response(error, {"Connection": "close"}), with_body=True)
         if self._transport is not None:
-            self._close_after(REQUEST_TIMEOUT_S)  # who does not read would keep it open
+            self._close_after(REQUEST_TIMEOUT_S)  # a client that does not read would keep it open
             self._transport.close()
 
     def abort(self) -> None:
-        """Break the connection."""
+        """Close the connection at once, and cancel the request that it serves."""
         self._stop_timer()
-        if self._work is not None:
-            self._work.cancel()
+        if self.work is not None:
+            self.work.cancel()
         if self._transport is not None:
             self._transport.abort()
 

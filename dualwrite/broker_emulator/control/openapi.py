@@ -1,4 +1,4 @@
-"""The endpoints as an OpenAPI 3.1 document, drawn from the table that routes and checks."""
+"""The OpenAPI 3.1 document, generated from the table that routes and validates requests."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dualwrite.broker_emulator.control.shapes import field_kinds, required, sche
 
 _ERROR: Final = {
     "type": "object",
-    "description": "What was wrong.",
+    "description": "An error.",
     "properties": {
         "error": {
             "type": "object",
             "properties": {
                 "code": {"type": "string", "description": "The kind of error, for programs."},
-                "message": {"type": "string", "description": "A sentence for people."},
+                "message": {"type": "string", "description": "A message for people."},
                 "known": {
                     "type": "array",
                     "items": {"type": "string"},
-                    "description": "What could have been named instead.",
+                    "description": "The valid names, where the request has an unknown one.",
                 },
             },
             "required": ["code", "message"],
@@ -36,18 +36,18 @@ _JSON: Final = "application/json"
 
 @cache
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The whole document."""
-    definitions: dict[str, Any] = {"Error": _ERROR}
+    """Return the complete document."""
+    definitions: dict[str, Any] = {"ErrorResponse": _ERROR}
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.template, {})[endpoint.method.lower()] = _operation(endpoint, definitions)
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Control of the broker emulator",
+            "title": "Control port of the broker emulator",
             "version": "1",
-            "description": "Faults, pause points, time, nodes and state of a Kafka broker emulator. What is not known "
-            "here is an error that names it.",
+            "description": "Faults, pause points, time, nodes and state of a Kafka broker emulator. An unknown name is "
+            "an error that names it.",
         },
         "paths": paths,
         "components": {"schemas": dict(sorted(definitions.items()))},
@@ -57,16 +57,18 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 def _operation(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {"operationId": _operation_id(endpoint), "summary": endpoint.summary}
     parameters = [
-        parameter for place in ("path", "query") for parameter in _parameters(place, endpoint.takes(place), definitions)
+        parameter
+        for place in ("path", "query")
+        for parameter in _parameters(place, endpoint.shape_of(place), definitions)
     ]
     if parameters:
         operation["parameters"] = parameters
-    body = endpoint.takes("body")
+    body = endpoint.shape_of("body")
     if body is not None:
         content = {_JSON: {"schema": schema(body, definitions)}}
         operation["requestBody"] = {"required": bool(required(body)), "content": content}
     operation["responses"] = {
-        str(int(endpoint.status)): {"description": endpoint.summary, "content": _answer(endpoint, definitions)},
+        str(int(endpoint.status)): {"description": endpoint.summary, "content": _success(endpoint, definitions)},
         **{str(int(status)): _error(status) for status in (HTTPStatus.BAD_REQUEST, *endpoint.errors)},
     }
     return operation
@@ -80,20 +82,23 @@ def _operation_id(endpoint: Endpoint) -> str:
 def _parameters(place: str, shape: type | None, definitions: dict[str, Any]) -> list[dict[str, Any]]:
     if shape is None:
         return []
-    described = []
-    for name, kind in field_kinds(shape).items():
-        said = schema(kind, definitions)
-        parameter = {"name": name, "in": place, "required": place == "path" or name in required(shape), "schema": said}
-        described.append(parameter)
-    return described
+    return [
+        {
+            "name": name,
+            "in": place,
+            "required": place == "path" or name in required(shape),
+            "schema": schema(kind, definitions),
+        }
+        for name, kind in field_kinds(shape).items()
+    ]
 
 
-def _answer(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
+def _success(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
     if endpoint.content_type != _JSON:
         return {endpoint.content_type: {"schema": {"type": "string"}}}
     return {_JSON: {"schema": schema(endpoint.hints["return"], definitions)}}
 
 
 def _error(status: HTTPStatus) -> dict[str, Any]:
-    content = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
+    content = {_JSON: {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
     return {"description": status.phrase, "content": content}

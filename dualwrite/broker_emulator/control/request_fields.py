@@ -1,4 +1,4 @@
-"""Requests told apart by their fields: what a fault over HTTP has in place of a predicate."""
+"""Select requests by the values of their fields: the predicate of faults that are added over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTEXT = (
     "partition",
     "leader_epoch",
 )
-"""What pause points tell, each some of it."""
+"""The names in the contexts of pause points; each pause point has some of them."""
 
 _ABSENT = "a field that this version of the request does not have"
 _SCALARS = (str, int, bool, type(None))
@@ -40,14 +40,14 @@ class RequestFields:
 
     @classmethod
     def of(cls, api: str | int | None, point: PausePoint | None, wanted: Mapping[str, Any]) -> RequestFields:
-        """Raises ValueError for a field that no version of the API's request has."""
+        """Build the predicate. Raises ValueError for a field that no version of the API's request has."""
         known = _CONTEXT if point is not None else _fields_of(api)
         for name, value in wanted.items():
             if known is not None and name not in known:
                 listed = ", ".join(known)
                 raise ValueError(f"request has no field {name!r}{did_you_mean(name, known)}; it has {listed}")
             if not isinstance(value, _SCALARS):
-                raise ValueError(f"request.{name} is compared with a string, a number, true, false or null")
+                raise ValueError(f"request.{name} must be a string, a number, true, false or null")
         return cls(dict(wanted))
 
     def __call__(self, request: Any) -> bool:
@@ -57,7 +57,7 @@ class RequestFields:
 
 
 def _fields_of(api: str | int | None) -> tuple[str, ...] | None:
-    """The fields that requests of an API have in any version; None for an API that nobody knows (`Fault` says so)."""
+    """Return the fields that an API's request has in any version; None for an unknown API, which `Fault` reports."""
     if api is None:
         raise ValueError("'request' needs an 'api', whose requests have these fields")
     key = next((key for key, name in api_key_map.items() if folded(api) in (str(key), folded(name))), None)
@@ -68,7 +68,7 @@ def _fields_of(api: str | int | None) -> tuple[str, ...] | None:
 
 
 def plain(value: Any) -> Any:
-    """A value of the codec as JSON has it: durations and instants in milliseconds, errors by name, bytes as hex."""
+    """Return a decoded value as JSON: durations and instants in milliseconds, errors by name, bytes as hex."""
     match value:
         case timedelta():
             return round(value.total_seconds() * 1000)

@@ -1,6 +1,6 @@
-"""The control port: finds what a request asks for, checks it, and answers.
+"""The server of the control port: route a request to its endpoint, validate its inputs, send the response.
 
-Runs in the emulator's own loop, so that nothing changes between what is looked at and what is done.
+It runs in the emulator's own event loop, so that no state changes between a check and the action that relies on it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Content, Endpoint, Routes
 from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
 from dualwrite.broker_emulator.control.errors import ControlError, bad_request
 from dualwrite.broker_emulator.control.http_connection import (
     JSON,
-    HttpAnswer,
     HttpConnection,
     HttpRequest,
-    error_answer,
+    HttpResponse,
+    error_response,
 )
-from dualwrite.broker_emulator.control.origin import why_not
+from dualwrite.broker_emulator.control.origin import refusal_reason
 from dualwrite.broker_emulator.control.shapes import ShapeError, read, read_texts, write
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.suggestions import did_you_mean
@@ -36,86 +36,86 @@ ROUTES: Final = Routes(ENDPOINTS)
 
 
 class ControlServer:
-    """Listens at one address."""
+    """Listens on one address."""
 
-    def __init__(self, controlled: Controlled, own_name: str) -> None:
+    def __init__(self, controlled: ControlledEmulator, own_name: str) -> None:
         self._controlled = controlled
         self._own_name = own_name
-        self._connections: set[HttpConnection] = set()
+        self.connections: set[HttpConnection] = set()
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Begin to listen; at a free port, which `port` has then, where it is 0. Raises OSError where it is taken."""
+        """Start to listen; port 0 picks a free port. Sets `port`. Raises OSError if the address cannot be used."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: HttpConnection(self.answer, self._connections, MAX_CONNECTIONS), host, port
+                lambda: HttpConnection(self.respond, self.connections, MAX_CONNECTIONS), host, port
             )
         except (OSError, UnicodeError) as error:
-            raise OSError(f"control cannot listen on {host}:{port}: {_reason(error)}") from error
+            raise OSError(f"the control port cannot listen on {host}:{port}: {_reason(error)}") from error
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Listen no longer, and break all connections."""
+        """Stop listening, and close all connections at once."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.abort()
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Answer one request. Raises ControlError with what is wrong with it."""
-        refusal = why_not(request.method, request.headers, self._own_name)
+    async def respond(self, request: HttpRequest) -> HttpResponse:
+        """Serve one request. Raises ControlError if it is invalid or cannot be done."""
+        refusal = refusal_reason(request.method, request.headers, self._own_name)
         if refusal is not None:
             raise ControlError(HTTPStatus.FORBIDDEN, "refused", refusal)
         path, _, query = request.target.partition("?")
         endpoint, named = _find(request.method, path)
-        if isinstance(endpoint, HttpAnswer):
+        if isinstance(endpoint, HttpResponse):
             return endpoint
         inputs = _inputs(endpoint, named, query, request)
         try:
-            answered = await endpoint.handle(self._controlled, **inputs)
+            result = await endpoint.handle(self._controlled, **inputs)
         except StorageError as error:
             raise ControlError(HTTPStatus.INSUFFICIENT_STORAGE, "storage", str(error)) from None
-        if isinstance(answered, Content):
-            return HttpAnswer(endpoint.status, answered.content_type, answered.body)
-        body = json.dumps(write(answered), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-        return HttpAnswer(endpoint.status, JSON, body)
+        if isinstance(result, Content):
+            return HttpResponse(endpoint.status, result.content_type, result.body)
+        body = json.dumps(write(result), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        return HttpResponse(endpoint.status, JSON, body)
 
 
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
-        return "that cannot be the name of a host"
+        return "it is not a valid host name"
     if isinstance(error, socket.gaierror):
         return error.strerror or "unknown host"
     return os.strerror(error.errno or 0).lower()
 
 
-def _find(method: str, path: str) -> tuple[Endpoint | HttpAnswer, dict[str, str]]:
+def _find(method: str, path: str) -> tuple[Endpoint | HttpResponse, dict[str, str]]:
     try:
         found = ROUTES.at(path)
     except UnicodeDecodeError:
-        raise bad_request(f"the path {path} is no UTF-8") from None
+        raise bad_request(f"the path {path} is not UTF-8") from None
     if not found:
         templates = ROUTES.templates
-        message = f"there is nothing at {path}{did_you_mean(path, templates)}"
+        message = f"unknown path {path}{did_you_mean(path, templates)}"
         raise ControlError(HTTPStatus.NOT_FOUND, "unknown-path", message, templates)
     allowed = [*found, *(["HEAD"] if "GET" in found else [])]
     chosen = found.get("GET" if method == "HEAD" else method)
     if chosen is None:
-        message = f"{path} takes {', '.join(allowed)}, not {method}"
+        message = f"{path} supports {', '.join(allowed)}, not {method}"
         error = ControlError(HTTPStatus.METHOD_NOT_ALLOWED, "wrong-method", message, allowed)
-        return error_answer(error, {"Allow": ", ".join(allowed)}), {}
+        return error_response(error, {"Allow": ", ".join(allowed)}), {}
     return chosen
 
 
 def _inputs(endpoint: Endpoint, named: Mapping[str, str], query: str, request: HttpRequest) -> dict[str, Any]:
     try:
         inputs = _texts(endpoint, named, query)
-        shape = endpoint.takes("body")
+        shape = endpoint.shape_of("body")
         if shape is not None:
             inputs["body"] = read(shape, _json(request))
         elif request.body:
-            raise bad_request(f"{request.method} {endpoint.template} takes no body")
+            raise bad_request(f"{request.method} {endpoint.template} has no body")
     except ShapeError as error:
         raise bad_request(str(error), error.known) from None
     return inputs
@@ -123,14 +123,16 @@ def _inputs(endpoint: Endpoint, named: Mapping[str, str], query: str, request: H
 
 def _texts(endpoint: Endpoint, named: Mapping[str, str], query: str) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
-    path_shape, query_shape = endpoint.takes("path"), endpoint.takes("query")
+    path_shape, query_shape = endpoint.shape_of("path"), endpoint.shape_of("query")
     if path_shape is not None:
         inputs["path"] = read_texts(path_shape, named, "path")
     parameters = _parameters(query)
     if query_shape is not None:
         inputs["query"] = read_texts(query_shape, parameters, "query")
     elif parameters:
-        raise bad_request(f"{endpoint.template} takes no query: {', '.join(map(repr, parameters))} is not known")
+        raise bad_request(
+            f"{endpoint.template} has no query parameters: {', '.join(map(repr, parameters))} is not known"
+        )
     return inputs
 
 
@@ -139,7 +141,7 @@ def _parameters(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict", max_num_fields=50)
     except ValueError as error:
-        raise bad_request(f"the query is not name=value&...: {error}") from None
+        raise bad_request(f"the query must be name=value&...: {error}") from None
     for name, value in pairs:
         if name in parameters:
             raise bad_request(f"the query names {name!r} twice")
@@ -150,7 +152,7 @@ def _parameters(query: str) -> dict[str, str]:
 def _json(request: HttpRequest) -> Any:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.body and content_type != JSON:
-        message = f"a body is JSON, and says so: Content-Type: {JSON} (curl --json), not {content_type or 'nothing'!r}"
+        message = f"a body needs the header Content-Type: {JSON} (curl --json), not {content_type or 'nothing'!r}"
         raise ControlError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", message)
     if not request.body:
         return {}
@@ -164,9 +166,9 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     read_object = dict(pairs)
     if len(read_object) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice")
     return read_object
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")

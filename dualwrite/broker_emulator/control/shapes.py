@@ -1,44 +1,44 @@
-"""JSON by dataclasses: read strictly, written, and described as JSON Schema, all from the same annotations.
+"""JSON defined by dataclasses: read strictly, written, and described as JSON Schema, all from the same annotations.
 
-A field's annotation says what it takes: `str`, `int`, `bool`, `float`, `Any`, enumerations, `Literal`, unions, tuples,
-mappings, and other dataclasses. A union of dataclasses is told apart by their field `type`, a `Literal`. `Annotated`
-adds a sentence for the description, and `AtLeast` or `AtMost`. A field without a default must be there.
+A field's annotation may be `str`, `int`, `bool`, `float`, `Any`, an enumeration, a `Literal`, a union, a tuple, a
+mapping, or another dataclass. The dataclasses of a union are distinguished by their field `type`, a `Literal`.
+`Annotated` adds a description, `AtLeast` or `AtMost`. A field without a default is required.
 """
 
 from __future__ import annotations
 
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
 TAG = "type"
-"""The field that tells the dataclasses of a union apart."""
+"""The field that distinguishes the dataclasses of a union."""
 
 _SCALARS: Mapping[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """The least number that is taken."""
+    """The least valid number."""
 
     least: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """The greatest number that is taken."""
+    """The greatest valid number."""
 
     greatest: int
 
 
 class ShapeError(Exception):
-    """A value that does not have the shape that was asked for; the message names its place."""
+    """A value does not have the required shape; the message names its place."""
 
     def __init__(self, message: str, known: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -47,14 +47,14 @@ class ShapeError(Exception):
 
 @cache
 def field_kinds(shape: type) -> dict[str, Any]:
-    """The annotation of each field of a dataclass."""
+    """Return the annotation of each field of a dataclass."""
     hints = get_type_hints(shape, include_extras=True)
     return {field.name: hints[field.name] for field in fields(shape)}
 
 
 @cache
 def required(shape: type) -> tuple[str, ...]:
-    """The fields of a dataclass that have no default."""
+    """Return the fields of a dataclass that have no default."""
     return tuple(field.name for field in fields(shape) if field.default is MISSING and field.default_factory is MISSING)
 
 
@@ -62,7 +62,7 @@ def required(shape: type) -> tuple[str, ...]:
 
 
 def read(kind: Any, value: Any, where: str = "") -> Any:
-    """`value`, as `json.loads` gives it, as a `kind`. Raises ShapeError where it is none."""
+    """Convert `value`, a result of `json.loads`, to the annotation `kind`. Raises ShapeError if it does not fit."""
     kind, notes = _unwrapped(kind)
     if kind is Any:
         return value
@@ -83,15 +83,15 @@ def read(kind: Any, value: Any, where: str = "") -> Any:
 
 
 def read_texts(shape: type, texts: Mapping[str, str], where: str) -> Any:
-    """A dataclass from the texts of a path or a query. Raises ShapeError."""
+    """Build a dataclass from the texts of a path or a query. Raises ShapeError."""
     return _read_object(shape, {name: _from_text(shape, name, text) for name, text in texts.items()}, where)
 
 
 def _from_text(shape: type, name: str, text: str) -> Any:
-    takes = _alternatives(field_kinds(shape).get(name, str))
-    if bool in takes and text in ("true", "false"):
+    accepted = _alternatives(field_kinds(shape).get(name, str))
+    if bool in accepted and text in ("true", "false"):
         return text == "true"
-    if int in takes and text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 20:
+    if int in accepted and text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 20:
         return int(text)
     return text
 
@@ -111,16 +111,18 @@ def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _read_object(shape: type, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise ShapeError(f"{where or 'the body'} is an object with {_listed(field_kinds(shape))}, not {_shown(value)}")
-    takes = field_kinds(shape)
+        raise ShapeError(
+            f"{where or 'the body'} must be an object with {_listed(field_kinds(shape))}, not {_shown(value)}"
+        )
+    kinds = field_kinds(shape)
     for name in value:
-        if name not in takes:
-            problem = f"{_at(where, name)!r} is not known{did_you_mean(name, takes)}"
-            raise ShapeError(problem, list(takes))
+        if name not in kinds:
+            problem = f"{_at(where, name)!r} is not known{did_you_mean(name, kinds)}"
+            raise ShapeError(problem, list(kinds))
     for name in required(shape):
         if name not in value:
-            raise ShapeError(f"{_at(where, name)!r} is missing", list(takes))
-    return shape(**{name: read(takes[name], given, _at(where, name)) for name, given in value.items()})
+            raise ShapeError(f"{_at(where, name)!r} is missing", list(kinds))
+    return shape(**{name: read(kinds[name], given, _at(where, name)) for name, given in value.items()})
 
 
 def _at(where: str, name: str) -> str:
@@ -131,7 +133,7 @@ def _read_choice(kind: Any, choices: list[Any], value: Any, where: str) -> Any:
     if value not in choices or isinstance(value, bool):
         listed = [str(choice) for choice in choices]
         hint = did_you_mean(value, listed) if isinstance(value, str) else ""
-        raise ShapeError(f"{where!r} is one of {', '.join(listed)}, not {_shown(value)}{hint}", listed)
+        raise ShapeError(f"{where!r} must be one of {', '.join(listed)}, not {_shown(value)}{hint}", listed)
     return kind(value)
 
 
@@ -153,13 +155,13 @@ def _read_union(kind: Any, value: Any, where: str) -> Any:
         except ShapeError:
             continue
     names = " or ".join(_SCALARS.get(_unwrapped(other)[0], str(other)) for other in others)
-    raise ShapeError(f"{where!r} is of type {names}, not {_shown(value)}")
+    raise ShapeError(f"{where!r} must be of type {names}, not {_shown(value)}")
 
 
 def _read_tagged(shapes: Sequence[Any], value: Any, where: str) -> Any:
     by_tag = {tag_of(shape): shape for shape in shapes}
     if not isinstance(value, dict) or not isinstance(value.get(TAG), str):
-        raise ShapeError(f"{where!r} is an object with a {TAG!r}, not {_shown(value)}", list(by_tag))
+        raise ShapeError(f"{where!r} must be an object with a {TAG!r}, not {_shown(value)}", list(by_tag))
     shape = by_tag.get(value[TAG])
     if shape is None:
         hint = did_you_mean(value[TAG], by_tag)
@@ -168,32 +170,32 @@ def _read_tagged(shapes: Sequence[Any], value: Any, where: str) -> Any:
 
 
 def tag_of(shape: Any) -> str:
-    """What the field `type` of a dataclass says."""
+    """Return the value of the field `type` of a dataclass."""
     (tag,) = get_args(_unwrapped(field_kinds(shape)[TAG])[0])
     return str(tag)
 
 
 def _read_list(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, list):
-        raise ShapeError(f"{where!r} is a list, not {_shown(value)}")
+        raise ShapeError(f"{where!r} must be a list, not {_shown(value)}")
     return tuple(read(kind, element, f"{where}[{index}]") for index, element in enumerate(value))
 
 
 def _read_mapping(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise ShapeError(f"{where!r} is an object, not {_shown(value)}")
+        raise ShapeError(f"{where!r} must be an object, not {_shown(value)}")
     return {name: read(kind, element, _at(where, name)) for name, element in value.items()}
 
 
 def _read_scalar(kind: Any, notes: tuple[Any, ...], value: Any, where: str) -> Any:
     is_right = type(value) is kind or (kind is float and type(value) is int)
     if not is_right:
-        raise ShapeError(f"{where!r} is of type {_SCALARS[kind]}, not {_shown(value)}")
+        raise ShapeError(f"{where!r} must be of type {_SCALARS[kind]}, not {_shown(value)}")
     for note in notes:
         if isinstance(note, AtLeast) and value < note.least:
-            raise ShapeError(f"{where!r} is at least {note.least}, not {value}")
+            raise ShapeError(f"{where!r} must be at least {note.least}, not {value}")
         if isinstance(note, AtMost) and value > note.greatest:
-            raise ShapeError(f"{where!r} is at most {note.greatest}, not {value}")
+            raise ShapeError(f"{where!r} must be at most {note.greatest}, not {value}")
     return value
 
 
@@ -203,7 +205,7 @@ def _shown(value: Any) -> str:
 
 
 def _listed(names: Mapping[str, Any]) -> str:
-    return ", ".join(names) or "nothing in it"
+    return ", ".join(names) or "no fields"
 
 
 # writing
@@ -215,7 +217,7 @@ def _names(shape: type) -> tuple[str, ...]:
 
 
 def write(value: Any) -> Any:
-    """`value` as `json.dumps` takes it."""
+    """Convert `value` for `json.dumps`."""
     if value.__class__ in _SCALARS:
         return value
     if is_dataclass(value):
@@ -233,7 +235,7 @@ def write(value: Any) -> Any:
 
 
 def schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of `kind`; those of the dataclasses that it refers to are put into `definitions`."""
+    """Return the JSON Schema of `kind`, and add those of the dataclasses that it refers to to `definitions`."""
     kind, notes = _unwrapped(kind)
     described = {**_schema_of(kind, definitions)}
     for note in notes:
@@ -292,3 +294,22 @@ def _reference(shape: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         described["required"] = list(required(shape))
         definitions[name] = described
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+T = TypeVar("T")
+
+Limit: TypeAlias = Annotated[int, AtLeast(1), AtMost(10_000), "The most elements that are returned."]
+
+
+def first(elements: Iterable[T], limit: int) -> tuple[list[T], int]:
+    """Return at most `limit` elements, and how many there are in all.
+
+    Lists are cut so that no request keeps the event loop from serving clients.
+    """
+    shown: list[T] = []
+    total = 0
+    for element in elements:
+        total += 1
+        if total <= limit:
+            shown.append(element)
+    return shown, total

@@ -1,4 +1,9 @@
-"""Declarative faults: which requests, how often, and what happens to them instead of the ordinary answer."""
+"""Declarative faults: which requests are hit, how often, and what happens to them instead of being served as usual.
+
+Open `fault.py` first, which defines a fault; `actions.py` has what it can do, `registry.py` the faults that are in
+place, `service.py` carries an action out. `selectors.py` reads what a request names, `partition_errors.py` fails a part
+of a request, `markers.py` applies faults to the markers between nodes. Only `markers.py` imports the tables of `api/`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,8 @@ from dualwrite.broker_emulator.faults.actions import (
     PartitionError,
     Reorder,
 )
-from dualwrite.broker_emulator.faults.fault import Fault, FaultHandle, Faults
+from dualwrite.broker_emulator.faults.fault import Fault
+from dualwrite.broker_emulator.faults.registry import FaultHandle, Faults
 
 __all__ = [
     "Action",

@@ -1,4 +1,4 @@
-"""What a fault can do to a request. "Applied" means that the broker did what the request asks for."""
+"""The actions of faults. A request is "applied" when the broker has done what it requests."""
 
 from __future__ import annotations
 
@@ -9,33 +9,45 @@ from kio.schema.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Answer with `code` (member, number or name) everywhere the response has room for it; nothing is applied."""
+    """Respond with an error in every error field of the response; nothing is applied.
+
+    `code` is a member of kio's `ErrorCode`, or Kafka's number or name of the error.
+    """
 
     code: ErrorCode | int | str
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionError:
-    """Answer `code` for the selected topic (and partition) only; the rest of the request is applied and answered."""
+    """Respond with an error for the selected topic (and partition) only; the rest is applied as usual.
+
+    `code` as in `Error`.
+    """
 
     code: ErrorCode | int | str
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait `duration_ms` (of the event loop, not of the broker's clock), then serve the request as usual."""
+    """Wait, in real time, then serve the request as usual.
+
+    A virtual clock of the broker has no influence on the delay.
+    """
 
     duration_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropRequest:
-    """Do not apply the request and never answer on this connection again; it stays open, as on a lost link."""
+    """Do not apply the request, and never respond on this connection again.
+
+    The connection stays open, as on a lost link.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DropReply:
-    """Apply the request, close the connection instead of answering."""
+    """Apply the request, and close the connection instead of responding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +57,35 @@ class CloseBefore:
 
 @dataclass(frozen=True, slots=True)
 class CloseAfter:
-    """Apply the request, answer it, then close the connection."""
+    """Apply the request, respond, then close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep the request, not applied, until the handle releases it; then serve it, even if its client is gone."""
+    """Hold the request, not applied, until it is released; then serve it, even if its client is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldReply:
-    """Apply the request, keep the answer until the handle releases it."""
+    """Apply the request, and hold the response until it is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashBefore:
-    """Crash the node that got the request instead of applying it."""
+    """Crash the node that received the request, instead of applying it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashAfter:
-    """Apply the request, then crash the node instead of answering."""
+    """Apply the request, then crash the node instead of responding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Apply the request twice; the client sees the first answer, the handle keeps the second (`unsent`).
+    """Apply the request, and a copy of it: at once, after a number of further requests, or when it is released.
 
-    The copy follows at once, or when `after_requests` more requests were applied by any node, or (`on_release`) when
-    the handle releases it: a zombie that was long on its way.
+    The client receives the first response, the handle keeps the second (`unsent`). `after_requests` counts the requests
+    that all nodes have applied. A copy that is released late acts as a zombie's request that the network delayed.
     """
 
     after_requests: int = 0
@@ -82,10 +94,11 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Reorder:
-    """Apply the next request that the fault selects before this one, on whichever connection it arrives.
+    """Apply the next request that the fault selects before this one.
 
-    A hit is a pair. Requests behind the first one on its connection are served meanwhile; answers keep their order.
-    Where no second one comes, the handle's release lets the first go.
+    The next one may arrive on any connection; the pair counts as one hit. Requests behind the first one on its
+    connection are served meanwhile; responses keep their order. If no second request arrives, the handle's `release`
+    lets the first one proceed.
     """
 
 
@@ -107,7 +120,7 @@ Action = (
 
 
 def error_code(code: ErrorCode | int | str) -> ErrorCode:
-    """The code that `code` means. Raises ValueError for a number or name that Kafka does not have."""
+    """Return the error code for a member, number or name. Raises ValueError for one that Kafka does not have."""
     if not isinstance(code, str):
         return ErrorCode(code)
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.node import Node
 
 _KEY, _VERSION = 27, 2
-_new: Any = write_txn_markers  # its types want the codec's own kinds of numbers, which are plain ones
+_new: Any = write_txn_markers  # kio's types want its own number types, which are plain numbers at run time
 
 
 async def send_marker_with_faults(
@@ -30,7 +30,7 @@ async def send_marker_with_faults(
     commit: bool,
     transaction_version: int,
 ) -> ErrorCode:
-    """Send one marker to `leader` as the request that it would be on a network, and give the answer."""
+    """Send one marker to `leader` as a WriteTxnMarkers request, with the faults in place, and return its error code."""
     api, message = APIS[_KEY], schema(_KEY, _VERSION)
     topic = _new.WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
     marker = _new.WritableTxnMarker(
@@ -44,29 +44,29 @@ async def send_marker_with_faults(
     link = _MarkerLink()
     call = Call(api, _VERSION, _new.WriteTxnMarkersRequest(markers=(marker,)), message.new, leader, None)
     await serve_with_faults(leader.cluster.faults, call, api.functions.handle, link)
-    if link.overtaking is not None:
-        await link.overtaking
+    if link.delayed_response is not None:
+        await link.delayed_response
     return link.error
 
 
 class _MarkerLink:
-    """Takes the answer; as long as there is none, the marker has timed out for its sender."""
+    """Takes the response. Without one, the marker has timed out for its sender."""
 
     def __init__(self) -> None:
         self.error = ErrorCode.request_timed_out
-        self.overtaking: Coroutine[Any, Any, None] | None = None
+        self.delayed_response: Coroutine[Any, Any, None] | None = None
 
     def answer(self, response: Any) -> None:
         self.error = response.markers[0].topics[0].partitions[0].error_code
 
     def abort(self) -> None:
-        """Nothing to break: the sender waits for no connection."""
+        """Do nothing: there is no connection."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is no connection."""
 
     def silence(self) -> None:
-        """Nothing more will come this way: each marker has its own."""
+        """Do nothing: each marker has a link of its own, so that no more requests follow."""
 
     def overtake(self, answering: Coroutine[Any, Any, None]) -> None:
-        self.overtaking = answering
+        self.delayed_response = answering

@@ -1,6 +1,6 @@
-"""Failing a part of a request: what is selected is cut out of it, answered with the error, and both answers joined.
+"""Fail a part of a request: cut out the selected part, answer it with the error, and join both responses.
 
-Messages are told apart by the names of their fields only, so that an API added later needs nothing here.
+Works on the names of fields only, so that a new API needs no code here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _IDENTITIES = (
     "node_id",
     "broker_id",
 )
-"""Fields by which two rows, one of each answer, are known to be about the same."""
+"""Fields that identify a row: rows with the same values in two responses are about the same thing."""
 
 
 async def answer_with_partition_error(
@@ -49,7 +49,7 @@ async def answer_with_partition_error(
     partition: int | None,
     apply: Callable[[Call], Awaitable[Any]],
 ) -> Any:
-    """Apply `call` without what is selected, and answer both parts as one."""
+    """Apply `call` without the selected part, and return one response for both parts."""
     request = _without_waiting(call.request)
     selected, rest = (_part(call, request, topic, partition, keep) for keep in (True, False))
     refuse = call.api.refuse_partitions
@@ -61,12 +61,12 @@ async def answer_with_partition_error(
 
 
 def _without_waiting(request: Any) -> Any:
-    """A Fetch that has an error to tell does not wait for data."""
+    """Return a request that does not wait for data: a Fetch response with an error is sent at once."""
     return replace(request, max_wait=timedelta(0)) if hasattr(request, "max_wait") else request
 
 
 def _part(call: Call, holder: Any, topic: str, partition: int | None, keep: bool) -> Any:
-    """`holder` with only what is selected, or (not `keep`) only what is not; None where nothing is left."""
+    """Return `holder` with only the selected part (`keep`) or with only the rest; None if nothing is left."""
     changed: dict[str, Any] = {}
     for name in TOPIC_LISTS:
         elements = getattr(holder, name, None)
@@ -98,7 +98,7 @@ def _topics(call: Call, elements: tuple[Any, ...], topic: str, partition: int | 
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """`first` with the rows of `second` that it does not have; rows of both are joined in turn."""
+    """Return `first` with the rows of `second` that it lacks; rows that both have are joined recursively."""
     changed = {}
     for member in fields(first):
         rows = getattr(first, member.name)
@@ -125,7 +125,7 @@ def _identity(row: Any) -> tuple[Any, ...]:
 
 
 def _in_order_of(call: Call, response: Any) -> Any:
-    """Topics in the order in which the request named them, as brokers answer."""
+    """Return the response with its topics in the order of the request, as brokers send them."""
     names = [name for name in TOPIC_LISTS if getattr(call.request, name, None)]
     if not names:
         return response

@@ -1,4 +1,4 @@
-"""What a request names: its transactional ids, groups, topics and partitions, whatever its API calls them."""
+"""Read what a request names, in any API: its transactional ids, groups, topics and partitions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.registry import Call
 
 TOPIC_LISTS = ("topics", "topic_data", "v3_and_below_topics", "topic_partitions")
-"""What the list of topics is called, in a request or in an element of `OWNER_LISTS`."""
+"""Names of the list of topics, in a request or in an element of `OWNER_LISTS`."""
 OWNER_LISTS = ("transactions", "markers", "groups", "dirs")
-"""Lists whose elements hold the lists of topics."""
+"""Names of lists whose elements hold lists of topics."""
 PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes")
 _PARTITION_NUMBERS = ("partition_index", "index", "partition")
 
@@ -19,12 +19,12 @@ _FIND_COORDINATOR, _GROUP_KEY, _TRANSACTION_KEY = 10, 0, 1
 
 
 def folded(name: str | int) -> str:
-    """An API's name or key without what its spellings differ in: "EndTxn" and "end_txn" are one."""
+    """Return an API's name or key in one spelling: "EndTxn" and "end_txn" become equal."""
     return str(name).replace("_", "").lower()
 
 
 def transactional_ids(call: Call) -> set[str]:
-    """The transactional ids that a request names."""
+    """Return the transactional ids that a request names."""
     request = call.request
     named = {getattr(request, name, None) for name in ("transactional_id", "v3_and_below_transactional_id")}
     named.update(getattr(element, "transactional_id", None) for element in getattr(request, "transactions", ()))
@@ -33,7 +33,7 @@ def transactional_ids(call: Call) -> set[str]:
 
 
 def group_ids(call: Call) -> set[str]:
-    """The groups that a request names."""
+    """Return the groups that a request names."""
     request = call.request
     lists = (*getattr(request, "groups_names", ()), *getattr(request, "group_ids", ()))
     named = {getattr(request, "group_id", None), *lists}
@@ -50,7 +50,7 @@ def _coordinator_keys(call: Call, key_type: int) -> tuple[str, ...]:
 
 
 def names_partition(call: Call, topic: str | None, partition: int | None) -> bool:
-    """Whether a request names the topic (any, when None) and in it the partition (any, when None)."""
+    """Return whether a request names this partition of this topic; None means any."""
     return any(
         topic in (None, name) and (partition is None or partition in partition_numbers(element))
         for name, element in _topics(call)
@@ -69,7 +69,7 @@ def _topics(call: Call) -> Iterator[tuple[str, Any]]:
 
 
 def topic_name(call: Call, element: Any) -> str:
-    """The name of the topic that an element of a request means; "" where there is none of its id."""
+    """Return the topic that an element of a request names; "" if no topic has its id."""
     if isinstance(element, str):
         return element
     for attribute in ("name", "topic"):
@@ -81,12 +81,12 @@ def topic_name(call: Call, element: Any) -> str:
 
 
 def partition_numbers(element: Any) -> list[int]:
-    """The partitions in an element for one topic."""
+    """Return the partitions in an element for one topic."""
     return [partition_number(entry) for name in PARTITION_LISTS for entry in getattr(element, name, None) or ()]
 
 
 def partition_number(entry: Any) -> int:
-    """The number of an entry for one partition, which in some messages is nothing but this number."""
+    """Return the partition of an entry; in some messages the entry is the number itself."""
     for name in _PARTITION_NUMBERS:
         number = getattr(entry, name, None)
         if number is not None:

@@ -1,4 +1,4 @@
-"""Serving a request that a fault may have something to do with."""
+"""Serve a request that a fault may act on."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from dualwrite.broker_emulator.faults.actions import (
     Reorder,
     error_code,
 )
-from dualwrite.broker_emulator.faults.fault import FaultHandle, Faults, ReorderedPair
 from dualwrite.broker_emulator.faults.partition_errors import answer_with_partition_error
+from dualwrite.broker_emulator.faults.registry import FaultHandle, Faults, ReorderedPair
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.registry import Call
 
 
 class Link(Protocol):
-    """The way back to whoever sent a request."""
+    """The connection back to the sender of a request."""
 
     def answer(self, response: Any) -> None:
-        """Send the response (nothing, when None)."""
+        """Send the response; None sends nothing."""
 
     def abort(self) -> None:
-        """Break the connection at once."""
+        """Close the connection at once."""
 
     def close(self) -> None:
-        """Close the connection after what was sent."""
+        """Close the connection after sending what is buffered."""
 
     def silence(self) -> None:
-        """Neither read nor answer anything any more."""
+        """Stop reading and responding."""
 
     def overtake(self, answering: Coroutine[Any, Any, None]) -> None:
-        """Serve what comes next meanwhile, but send its answers after `answering` gave its own."""
+        """Serve the following requests meanwhile, but send their responses after `answering` has sent its own."""
 
 
 Apply = Callable[["Call"], Awaitable[Any]]
 
 
 async def serve_with_faults(faults: Faults, call: Call, handle: Apply, link: Link) -> None:
-    """Serve `call` by `handle`, or do instead what the first fault says that selects it."""
+    """Serve `call` by `handle`, or apply the first fault that selects it."""
     service = _Service(faults, call, handle, link)
     taken = faults.take(call)
     if taken is None:
@@ -71,7 +71,7 @@ class _Service:
         self._link = link
 
     async def apply(self, call: Call) -> Any:
-        """Serve `call`, and then the late copies of others whose turn has come."""
+        """Serve `call`, and then the delayed copies of other requests that are due."""
         response = await self._handle(call)
         for late in self._faults.due_copies():
             late.handle.keep_unsent(await self._handle(late.call))
@@ -147,7 +147,7 @@ class _Service:
         self._link.answer(response)
 
     async def _apply_second(self, taken: FaultHandle, pair: ReorderedPair) -> None:
-        """The first request of the pair, once the other one is applied, or when none is to be waited for any more."""
+        """Apply the first request of the pair after the second one, or when the fault releases it."""
         released = asyncio.ensure_future(taken.hold())
         await asyncio.wait((pair.second_applied, released), return_when=asyncio.FIRST_COMPLETED)
         released.cancel()

@@ -1,4 +1,4 @@
-"""What consumers of the classic protocol tell each other, as far as a broker reads and writes it (KIP-54, KIP-429)."""
+"""The embedded protocol by which classic consumers exchange subscriptions and assignments (KIP-54, KIP-429)."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ _INT32 = struct.Struct(">i")
 
 
 class MalformedError(ValueError):
-    """Bytes that are no ConsumerProtocolSubscription or ConsumerProtocolAssignment."""
+    """The bytes are not a ConsumerProtocolSubscription or ConsumerProtocolAssignment."""
 
 
 class Subscription(NamedTuple):
-    """What a member subscribes to, and what it has."""
+    """The topics that a member subscribes to, and the partitions that it owns."""
 
     version: int
     topics: frozenset[str]
     owned: NamedPartitions = frozenset()
-    """From version 1 on; older members give everything up before they join."""
+    """From version 1 on; older members revoke all of their partitions before they join."""
     rack_id: str | None = None
 
 
 class NamedAssignment(NamedTuple):
-    """What the leader of a classic group gave a member."""
+    """The partitions that the leader of a classic group assigned to a member."""
 
     partitions: NamedPartitions
     user_data: bytes | None = None
-    """Something that only the assignor understands."""
+    """Data that only the assignor understands."""
 
 
 def read_version(metadata: bytes) -> int:
-    """The version of a subscription. Raises MalformedError."""
+    """Read the version of a subscription. Raises MalformedError."""
     return _Reader(metadata).int16()
 
 
 def read_subscription(metadata: bytes) -> Subscription:
-    """A ConsumerProtocolSubscription of any version; newer ones are read as far as version 3 goes."""
+    """Read a ConsumerProtocolSubscription of any version; fields after those of version 3 are ignored."""
     reader = _Reader(metadata)
     version = reader.int16()
     topics = frozenset(reader.string() for _ in range(reader.count()))
     reader.nullable_bytes()
     owned: NamedPartitions = reader.partitions() if version >= 1 else frozenset()
     if version >= 2:
-        reader.int32()  # the generation in which it had them
+        reader.int32()  # the generation in which it owned them
     rack_id = reader.nullable_string() if version >= _NEWEST_VERSION else None
     return Subscription(version, topics, owned, rack_id)
 
 
 def read_subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics of a subscription of any version (all begin as version 0 does); None if it is not one."""
+    """Read the topics of a subscription of any version (all begin as version 0 does); None if it is not one."""
     reader = _Reader(metadata)
     try:
         reader.int16()
@@ -67,14 +67,14 @@ def read_subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def read_assignment(data: bytes) -> NamedAssignment:
-    """A ConsumerProtocolAssignment of any version. Raises MalformedError."""
+    """Read a ConsumerProtocolAssignment of any version. Raises MalformedError."""
     reader = _Reader(data)
     reader.int16()
     return NamedAssignment(reader.partitions(), reader.nullable_bytes())
 
 
 def encode_assignment(partitions: Mapping[str, Sequence[int]], version: int) -> bytes:
-    """A ConsumerProtocolAssignment without user data, in the version that its reader subscribed with."""
+    """Encode a ConsumerProtocolAssignment without user data, in the version that its member subscribed with."""
     parts = [_INT16.pack(min(version, _NEWEST_VERSION)), _INT32.pack(len(partitions))]
     for name, indexes in partitions.items():
         encoded = name.encode()
@@ -84,7 +84,7 @@ def encode_assignment(partitions: Mapping[str, Sequence[int]], version: int) -> 
 
 
 class _Reader:
-    """Reads one field after the other. Raises MalformedError where there is none."""
+    """Reads one field after the other. Raises MalformedError if the data ends."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -97,7 +97,7 @@ class _Reader:
         return self._unpack(_INT32)
 
     def count(self) -> int:
-        """The length of an array, which cannot have more elements than there are bytes left."""
+        """Read the length of an array, which cannot have more elements than there are bytes left."""
         count = self.int32()
         if not 0 <= count <= len(self._data) - self._offset:
             raise MalformedError(f"an array of {count} elements in {len(self._data)} bytes")
@@ -106,7 +106,7 @@ class _Reader:
     def string(self) -> str:
         value = self.nullable_string()
         if value is None:
-            raise MalformedError("null where a string has to be")
+            raise MalformedError("null instead of a string")
         return value
 
     def nullable_string(self) -> str | None:

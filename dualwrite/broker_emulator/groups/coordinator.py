@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
+from dualwrite.broker_emulator.groups.records import CommittedOffset
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
@@ -23,13 +23,13 @@ class GroupCoordinator:
         self._cluster = cluster
         self._shards: dict[int, GroupShard] = {}
         self._unused: dict[int, Partition] = {}
-        """Partitions that are led and have never had a record: a shard is made when a group is asked for."""
+        """Partitions that are led and have no records: their shard is created with the first request for a group."""
         self._loading: set[int] = set()
 
     # leadership
 
     def begin_loading(self, index: int) -> None:
-        """Lead a partition whose records are still to be read: questions about its groups are answered with 14."""
+        """Become leader of a partition that will be loaded later: requests for its groups get error 14 until then."""
         self._loading.add(index)
 
     def load_partition(self, partition: Partition) -> None:
@@ -41,14 +41,14 @@ class GroupCoordinator:
             self._open(partition)
 
     def _open(self, partition: Partition) -> GroupShard:
-        # a cluster without groups, which many are, does not wait at its start until all of this is imported
+        # imported on first use: many clusters have no groups, and start faster without
         from dualwrite.broker_emulator.groups.shard import GroupShard
 
         shard = self._shards[partition.index] = GroupShard(self._cluster, partition)
         return shard
 
     def unload_partition(self, index: int) -> None:
-        """Lose leadership: forget the partition's groups, and send away who waits."""
+        """Lose leadership: forget the partition's groups; waiting requests get NOT_COORDINATOR."""
         self._loading.discard(index)
         self._unused.pop(index, None)
         shard = self._shards.pop(index, None)
@@ -56,7 +56,7 @@ class GroupCoordinator:
             shard.close()
 
     def halt(self) -> None:
-        """Die: nothing falls due any more, and nobody is told."""
+        """Cancel all timers without sending responses, as a node that dies."""
         self._unused.clear()
         for shard in self._shards.values():
             shard.halt()
@@ -64,7 +64,7 @@ class GroupCoordinator:
     # finding groups
 
     def shard(self, group_id: str) -> GroupShard | ErrorCode:
-        """Where the group is; 14 while its partition is read, 16 where another node leads it."""
+        """Return the shard of a group; error 14 while its partition is loaded, 16 if another node leads it."""
         index = self._cluster.group_partition(group_id)
         shard = self._shards.get(index)
         if shard is not None:
@@ -76,35 +76,35 @@ class GroupCoordinator:
 
     @property
     def is_loading(self) -> bool:
-        """Whether some of the node's groups are not known yet."""
+        """Whether some of the node's partitions are not loaded yet."""
         return bool(self._loading)
 
     def shards(self) -> Iterator[GroupShard]:
-        """Everything that is led here and was ever used."""
+        """Return the shards of all partitions that are led here and have records."""
         return iter(list(self._shards.values()))
 
-    # what concerns many groups
+    # operations on many groups
 
     def complete_transaction(self, index: int, producer_id: int, *, commit: bool) -> None:
-        """A marker was written to partition `index`: settle what is pending under the producer id."""
+        """Commit or drop the pending offsets of a producer id whose marker was written to partition `index`."""
         shard = self._shards.get(index)
         if shard is not None:
             shard.offsets.complete_transaction(producer_id, commit=commit)
 
     def expire(self) -> None:
-        """The periodic scan for offsets and groups whose retention is over."""
+        """Remove offsets and groups whose retention is over; called periodically."""
         for shard in self.shards():
             shard.expire()
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted, and with it the offsets of all groups in it."""
+        """Remove the offsets of all groups in a deleted topic."""
         for shard in self.shards():
             shard.forget_topic(topic)
 
     def value(
         self, topic_partition: TopicPartition, offset: int, leader_epoch: int, metadata: str | None
     ) -> CommittedOffset:
-        """What is stored for a commit made now; brokers before 4.1 do not write topic ids."""
+        """Return the value to store for a commit made now; brokers before 4.1 do not write topic ids."""
         topic = self._cluster.topics.get(topic_partition.topic)
         writes_id = topic is not None and self._cluster.config.profile is not Profile.KAFKA_3_9
         topic_id = topic.topic_id if topic is not None and writes_id else None

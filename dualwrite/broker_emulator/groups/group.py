@@ -1,7 +1,7 @@
-"""A consumer group of the classic protocol, as one immutable value, and what can be read off it.
+"""A group of the classic protocol as one immutable value, with queries on it.
 
-Deadlines are part of the value, in the clock's milliseconds, so that everything which happens to a group by the
-passing of time can be decided from the group and the present time alone.
+Deadlines are part of the value, in the clock's milliseconds, so that everything that happens to a group as time
+passes can be decided from the group and the present time alone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL
 from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 
 UNKNOWN_MEMBER_ID = ""
-"""What a client calls itself that has no member id yet."""
+"""The member id that a client sends while it has none."""
 
 
 class Protocol(NamedTuple):
-    """One of a member's ways to assign, in its order of preference; the metadata is for the leader to read."""
+    """An assignment protocol that a member supports, its preferred one first; the metadata is for the leader."""
 
     name: str
     metadata: bytes
@@ -41,61 +41,61 @@ class Member:
     protocols: tuple[Protocol, ...]
     assignment: bytes = b""
     is_new: bool = False
-    """It does not know of its first generation yet: its JoinGroup was never answered."""
+    """Whether its first JoinGroup has no response yet, so that it does not know its generation."""
     awaits_join: bool = False
     awaits_sync: bool = False
     session_deadline_ms: int | None = None
-    """When it is given up; None while nothing is expected of it."""
+    """When it is removed from the group unless it sends a request; None while no request is expected of it."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it said for a protocol; empty where it does not speak it."""
+        """Return its metadata for a protocol; empty if it does not support it."""
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
 
     def alive_at(self, now_ms: int) -> Member:
-        """As after a sign of life: another session timeout begins."""
+        """Return the member with a new session timeout, as after any of its requests."""
         return replace(self, session_deadline_ms=now_ms + self.session_timeout_ms)
 
 
 class InitialDelay(NamedTuple):
-    """How long an empty group's first rebalance still lets more members come (KIP-134)."""
+    """The wait of an empty group's first rebalance for more members (KIP-134)."""
 
     delay_ms: int
-    """The wait that is under way."""
+    """The delay under way."""
     remaining_ms: int
-    """What may be added to it if new members came meanwhile."""
+    """How much longer it may be extended if new members join meanwhile."""
     member_came: bool = False
 
 
 class InvalidTransitionError(Exception):
-    """A state would follow another that the table does not allow; a mistake in this package."""
+    """The table of states does not allow a transition; a bug in this package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A group at one moment. Mappings are never changed in place; members stand in the order in which they joined."""
+    """A group at one moment. Mappings are never changed in place; members are in the order in which they joined."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
     previous_state: GroupState = GroupState.DEAD
     generation: int = 0
     protocol_type: str | None = None
-    """None for a group that never had members: it only commits offsets (a "simple" group)."""
+    """None for a group that never had members and only commits offsets (a "simple" group)."""
     protocol_name: str | None = None
     leader: str | None = None
     state_timestamp_ms: int | None = None
-    """When the state was entered; None where an old record does not say."""
+    """When the state was entered; None if it was loaded from an old record without the time."""
     members: Mapping[str, Member] = field(default_factory=dict)
     pending_members: Mapping[str, int] = field(default_factory=dict)
-    """Ids given out with MEMBER_ID_REQUIRED and not used yet (KIP-394), and when each is taken back."""
+    """Ids sent with MEMBER_ID_REQUIRED and not used yet (KIP-394), and when each expires."""
     pending_sync: frozenset[str] = frozenset()
-    """Members of this generation that have not asked for their assignment yet."""
+    """Members of this generation that have not sent SyncGroup yet."""
     join_deadline_ms: int | None = None
     sync_deadline_ms: int | None = None
     initial_delay: InitialDelay | None = None
     subscribed_topics: frozenset[str] | None = None
-    """Topics of this generation's members; None where their metadata cannot be read."""
+    """Topics of this generation's members; None if their metadata cannot be read."""
 
-    # questions
+    # queries
 
     def is_in(self, *states: GroupState) -> bool:
         return self.state in states
@@ -114,12 +114,12 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance waits for its members: as long as the most patient one wants."""
+        """How long a rebalance waits for its members: the longest of their timeouts."""
         return max(0, *(member.rebalance_timeout_ms for member in self.members.values()), 0)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When something is due next (see `membership.tick`); None if nothing ever is."""
+        """The earliest deadline (see `membership.tick`); None if there is none."""
         return min(self._deadlines(), default=None)
 
     def _deadlines(self) -> Iterator[int]:
@@ -130,30 +130,30 @@ class Group:
                 yield member.session_deadline_ms
 
     def static_member_id(self, group_instance_id: str) -> str | None:
-        """The member that a static instance is at present."""
+        """Return the member id that a static instance has at present."""
         for member in self.members.values():
             if member.group_instance_id == group_instance_id:
                 return member.member_id
         return None
 
     def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
-        """Whether a member with these protocols could be part of the group: one must be common to all members.
+        """Return whether a member with these protocols can join: one of them must be common to all members.
 
-        A rebalance may have lost all of them while it waits for who has only an id yet (KIP-394).
+        During a rebalance there may be no members, only ids that were sent with MEMBER_ID_REQUIRED (KIP-394).
         """
         if self.state is GroupState.EMPTY:
             return protocol_type != "" and bool(names)
         return self.protocol_type == protocol_type and bool(names & self.common_protocols() if self.members else names)
 
     def common_protocols(self) -> frozenset[str]:
-        """What every member speaks."""
+        """Return the protocols that every member supports."""
         spoken = [frozenset(protocol.name for protocol in member.protocols) for member in self.members.values()]
         return frozenset.intersection(*spoken) if spoken else frozenset()
 
     def selected_protocol(self) -> str:
-        """The protocol for the next generation: of the common ones, each member votes for the one it prefers.
+        """Return the protocol for the next generation: each member votes for the common one that it prefers.
 
-        Of two with as many votes, the one that was voted for first wins; Kafka leaves that to a hash table.
+        On a tie, the one that was voted for first wins; in Kafka, the order of a hash table decides.
         """
         common = self.common_protocols()
         votes = Counter(
@@ -163,7 +163,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def member_error(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Whether a request comes from a member: 25 if not, 82 if another one took the static instance over."""
+        """Check that a request comes from a member: 25 if not, 82 if another member has its static instance."""
         if group_instance_id is not None:
             current = self.static_member_id(group_instance_id)
             if current is not None and current != member_id:
@@ -173,7 +173,7 @@ class Group:
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether the members consume a topic. A group of consumers that cannot be read may consume any."""
+        """Return whether the members consume a topic; True for consumers whose subscriptions cannot be read."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed_topics
@@ -181,17 +181,17 @@ class Group:
     # changes
 
     def to(self, state: GroupState, now_ms: int) -> Group:
-        """In another state. Raises InvalidTransitionError where the table does not allow it."""
+        """Return the group in another state. Raises InvalidTransitionError if the table does not allow it."""
         if self.state not in VALID_PREVIOUS_STATES[state]:
             raise InvalidTransitionError(f"group {self.group_id!r} cannot go from {self.state} to {state}")
         return replace(self, state=state, previous_state=self.state, state_timestamp_ms=now_ms)
 
     def with_member(self, member: Member) -> Group:
-        """With a member added or replaced by its new self."""
+        """Return the group with a member added or updated."""
         return replace(self, members={**self.members, member.member_id: member})
 
     def without(self, member_id: str) -> Group:
-        """Without a member, pending or not. The next in line becomes leader if it was that."""
+        """Return the group without a member, pending or not; the next member becomes leader if it was the leader."""
         members = {other: member for other, member in self.members.items() if other != member_id}
         pending = {other: deadline for other, deadline in self.pending_members.items() if other != member_id}
         leader = self.leader if self.leader != member_id else next(iter(members), None)
@@ -199,11 +199,11 @@ class Group:
         return replace(self, members=members, pending_members=pending, leader=leader, pending_sync=pending_sync)
 
     def with_protocol(self, name: str) -> Group:
-        """With a protocol selected, and the topics that its members say they subscribe to."""
+        """Return the group with a protocol selected, and the topics that its members' metadata subscribes to."""
         return replace(self, protocol_name=name).with_subscribed_topics()
 
     def with_subscribed_topics(self) -> Group:
-        """With the topics of the present members, from their metadata for the selected protocol."""
+        """Return the group with its members' topics, read from their metadata for the selected protocol."""
         return replace(self, subscribed_topics=self._read_subscribed_topics())
 
     def _read_subscribed_topics(self) -> frozenset[str] | None:

@@ -1,35 +1,36 @@
-"""What the coordinator decides about JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the passing of time. Pure.
+"""Decisions about JoinGroup, SyncGroup, Heartbeat, LeaveGroup and expired deadlines of classic groups. Pure.
 
-Each function takes the group, the request, the present time in milliseconds and the settings, and gives what becomes
-of the group and who is answered what. The rules are those of Kafka's classic protocol with static members (KIP-345),
-member ids that have to be known first (KIP-394), and a leader that may skip the assignment (KIP-814).
+Each function takes the group, the request, the present time in milliseconds and the settings, and returns the next
+state of the group with the responses. The rules are those of Kafka's classic protocol with static members (KIP-345),
+required member ids (KIP-394), and a leader that may skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.answers import (
-    Decision,
-    JoinAnswer,
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, Member
+from dualwrite.broker_emulator.groups.member_requests import (
+    GroupDecision,
     JoinDecision,
     JoinRequest,
-    SyncAnswer,
+    JoinResponse,
+    LeavingMember,
     SyncDecision,
+    SyncRequest,
+    SyncResponse,
 )
-from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, Member
-from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance, join_answer
+from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance, join_response
 from dualwrite.broker_emulator.groups.states import GroupState
 
 # JoinGroup
 
 
 def join(group: Group, request: JoinRequest, now_ms: int, settings: GroupSettings) -> JoinDecision:
-    """A member joins, or joins again."""
+    """Decide a JoinGroup, of a new member or of one that joins again."""
     is_new = request.member_id == UNKNOWN_MEMBER_ID
     if not _has_room(group, request.member_id, settings):
         return _refuse_join(group.without(request.member_id), ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
@@ -40,11 +41,11 @@ def join(group: Group, request: JoinRequest, now_ms: int, settings: GroupSetting
 
 
 def _refuse_join(group: Group, error: ErrorCode, member_id: str) -> JoinDecision:
-    return JoinDecision(Decision(group=group), JoinAnswer(error, member_id))
+    return JoinDecision(GroupDecision(group=group), JoinResponse(error, member_id))
 
 
 def _has_room(group: Group, member_id: str, settings: GroupSettings) -> bool:
-    """`group.max.size` (KIP-389). While members join again those who came count, so that the last ones are kept out."""
+    """Check `group.max.size` (KIP-389). In a rebalance only members that joined again count; the last are refused."""
     if group.is_in(GroupState.EMPTY):
         return True
     member = group.members.get(member_id)
@@ -60,7 +61,7 @@ def _join_new(change: Rebalance, request: JoinRequest) -> JoinDecision:
         current = change.group.static_member_id(request.group_instance_id)
         if current is not None:
             return _join_as_replacement(change, request, current)
-    elif request.must_know_its_id:
+    elif request.requires_known_member_id:
         deadline_ms = change.now_ms + request.session_timeout_ms
         pending = {**change.group.pending_members, new_member_id: deadline_ms}
         return _refuse_join(replace(change.group, pending_members=pending), ErrorCode.member_id_required, new_member_id)
@@ -69,30 +70,31 @@ def _join_new(change: Rebalance, request: JoinRequest) -> JoinDecision:
 
 def _add(change: Rebalance, request: JoinRequest, member_id: str) -> JoinDecision:
     change.add_member(request, member_id)
-    change.begin_or_go_on()
+    change.begin_or_continue()
     return JoinDecision(change.decision(), waits_as=member_id)
 
 
 def _join_known(change: Rebalance, request: JoinRequest) -> JoinDecision:
     group, member_id = change.group, request.member_id
     if member_id in group.pending_members:
-        if request.group_instance_id is not None:  # no static member is ever given an id this way
+        if request.group_instance_id is not None:  # static members never get MEMBER_ID_REQUIRED
             return _refuse_join(group, ErrorCode.unknown_server_error, member_id)
         return _add(change, request, member_id)
     error = group.member_error(member_id, request.group_instance_id)
     if error is not ErrorCode.none:
         return _refuse_join(group, error, member_id)
     if _keeps_generation(group, request):
-        return JoinDecision(Decision(group=group), join_answer(group, member_id))
+        return JoinDecision(GroupDecision(group=group), join_response(group, member_id))
     change.rejoin(request, member_id)
-    change.begin_or_go_on()
+    change.begin_or_continue()
     return JoinDecision(change.decision(), waits_as=member_id)
 
 
 def _keeps_generation(group: Group, request: JoinRequest) -> bool:
-    """Whether a member that joins again is only told the present generation: nothing changed, or its answer was lost.
+    """Return whether a member that joins again just gets the present generation.
 
-    A leader that joins a stable group wants a new assignment, for something that only it knows of.
+    It does if nothing changed, or if its last response was lost.
+    A leader that joins a stable group needs a new assignment, for a reason that only it knows.
     """
     if group.members[request.member_id].protocols != request.protocols:
         return False
@@ -101,34 +103,35 @@ def _keeps_generation(group: Group, request: JoinRequest) -> bool:
 
 
 def _join_as_replacement(change: Rebalance, request: JoinRequest, old_member_id: str) -> JoinDecision:
-    """A static member starts anew: it takes the place of its former self, without a rebalance if all stays the same."""
+    """Replace a static member that restarted; without a rebalance if the group is stable and the protocol stays."""
     before, member_id = change.group, request.new_member_id
     change.replace_static_member(old_member_id, member_id)
     change.rejoin(request, member_id)
     if change.group.is_in(GroupState.STABLE) and change.group.selected_protocol() == change.group.protocol_name:
         return JoinDecision(_replaced_silently(change, request, before), waits_as=member_id)
     if change.group.is_in(GroupState.PREPARING_REBALANCE):
-        change.go_on()
+        change.complete_if_all_joined()
     else:
         change.begin()
     return JoinDecision(change.decision(), waits_as=member_id)
 
 
-def _replaced_silently(change: Rebalance, request: JoinRequest, before: Group) -> Decision:
+def _replaced_silently(change: Rebalance, request: JoinRequest, before: Group) -> GroupDecision:
     member_id = request.new_member_id
     change.group = change.group.with_member(replace(change.group.members[member_id], awaits_join=False))
     if request.can_skip_assignment:
-        change.joined[member_id] = join_answer(change.group, member_id, skips_assignment=True)
+        change.joined[member_id] = join_response(change.group, member_id, skips_assignment=True)
     else:
-        # It must not take itself for the leader: it would assign, and nobody waits for that. So it is told who led.
+        # The response names the former leader, since a member that takes itself for the leader would send an
+        # assignment that the group does not expect.
         group, leader = change.group, before.leader or ""
-        change.joined[member_id] = JoinAnswer(
+        change.joined[member_id] = JoinResponse(
             ErrorCode.none, member_id, group.generation, group.protocol_type, group.protocol_name, leader
         )
     change.stores_group = True
 
-    def refused(error: ErrorCode) -> Decision:
-        answer = JoinAnswer(
+    def refused(error: ErrorCode) -> GroupDecision:
+        response = JoinResponse(
             error,
             UNKNOWN_MEMBER_ID,
             before.generation,
@@ -136,7 +139,7 @@ def _replaced_silently(change: Rebalance, request: JoinRequest, before: Group) -
             before.protocol_name,
             before.leader or "",
         )
-        return Decision(group=before, joined={**change.joined, member_id: answer}, synced=change.synced)
+        return GroupDecision(group=before, joined={**change.joined, member_id: response}, synced=change.synced)
 
     return replace(change.decision(), if_refused=refused)
 
@@ -144,38 +147,27 @@ def _replaced_silently(change: Rebalance, request: JoinRequest, before: Group) -
 # SyncGroup
 
 
-class SyncRequest(NamedTuple):
-    """A SyncGroup request; the assignments come from the leader only."""
-
-    member_id: str
-    group_instance_id: str | None
-    generation: int
-    protocol_type: str | None
-    protocol_name: str | None
-    assignments: Mapping[str, bytes]
-
-
 def sync(group: Group, request: SyncRequest, now_ms: int, settings: GroupSettings) -> SyncDecision:
-    """A member asks for its assignment; the leader brings everybody's."""
+    """Decide a SyncGroup; the leader's has the assignments of all members."""
     error = _sync_error(group, request)
     if error is not ErrorCode.none:
-        return SyncDecision(Decision(group=group), SyncAnswer(error))
+        return SyncDecision(GroupDecision(group=group), SyncResponse(error))
     group = _not_pending_sync(group, request.member_id)
     member = group.members[request.member_id]
     if group.is_in(GroupState.STABLE):
-        answer = SyncAnswer(ErrorCode.none, group.protocol_type, group.protocol_name, member.assignment)
-        return SyncDecision(Decision(group=group), answer)
+        response = SyncResponse(ErrorCode.none, group.protocol_type, group.protocol_name, member.assignment)
+        return SyncDecision(GroupDecision(group=group), response)
     change = Rebalance(group.with_member(replace(member, awaits_sync=True)), now_ms, settings)
     if group.leader != request.member_id:
         return SyncDecision(change.decision())
     return SyncDecision(_assign(change, dict(request.assignments)))
 
 
-def _assign(change: Rebalance, assignments: dict[str, bytes]) -> Decision:
+def _assign(change: Rebalance, assignments: dict[str, bytes]) -> GroupDecision:
     waiting = change.group
     change.assign(assignments)
 
-    def refused(error: ErrorCode) -> Decision:
+    def refused(error: ErrorCode) -> GroupDecision:
         again = Rebalance(waiting, change.now_ms, change.settings)
         again.refuse_assignment(error)
         return again.decision()
@@ -206,7 +198,7 @@ def _not_pending_sync(group: Group, member_id: str) -> Group:
 def heartbeat(
     group: Group, member_id: str, group_instance_id: str | None, generation: int, now_ms: int
 ) -> tuple[Group, ErrorCode]:
-    """A sign of life; the answer says whether a rebalance waits for the member."""
+    """Decide a Heartbeat; the error tells the member whether it must join a rebalance."""
     error = group.member_error(member_id, group_instance_id)
     if error is ErrorCode.none and generation != group.generation:
         error = ErrorCode.illegal_generation
@@ -217,28 +209,21 @@ def heartbeat(
 
 
 def sign_of_life(group: Group, member_id: str, now_ms: int) -> Group:
-    """A member's session timeout begins anew."""
+    """Restart a member's session timeout."""
     return group.with_member(group.members[member_id].alive_at(now_ms))
 
 
 # LeaveGroup
 
 
-class LeavingMember(NamedTuple):
-    """Who leaves: by member id, or, for an administrator who removes a static member, by instance alone."""
-
-    member_id: str
-    group_instance_id: str | None
-
-
 def leave(
     group: Group, leaving: Sequence[LeavingMember], now_ms: int, settings: GroupSettings
-) -> tuple[Decision, list[ErrorCode]]:
-    """Members leave, together; each is answered for itself."""
+) -> tuple[GroupDecision, list[ErrorCode]]:
+    """Remove members in one step; return an error for each."""
     change = Rebalance(group, now_ms, settings)
     errors = [_leave_one(change, member) for member in leaving]
     if ErrorCode.none in errors and not change.group.is_in(GroupState.EMPTY):
-        change.begin_or_go_on()
+        change.begin_or_continue()
     return change.decision(), errors
 
 
@@ -261,8 +246,8 @@ def _leave_one(change: Rebalance, leaving: LeavingMember) -> ErrorCode:
 # time
 
 
-def after_load(group: Group, now_ms: int, settings: GroupSettings) -> Decision:
-    """A new coordinator has read the group: its members' sessions begin, and one that is too large begins to shrink."""
+def after_load(group: Group, now_ms: int, settings: GroupSettings) -> GroupDecision:
+    """Start the members' sessions after a new coordinator loaded the group; rebalance it if it is too large."""
     members = {member_id: member.alive_at(now_ms) for member_id, member in group.members.items()}
     change = Rebalance(replace(group, members=members), now_ms, settings)
     if len(members) > settings.max_size:
@@ -270,21 +255,21 @@ def after_load(group: Group, now_ms: int, settings: GroupSettings) -> Decision:
     return change.decision()
 
 
-def tick(group: Group, now_ms: int, settings: GroupSettings) -> Decision:
-    """Whatever is due by now, in the order in which it fell due."""
+def tick(group: Group, now_ms: int, settings: GroupSettings) -> GroupDecision:
+    """Handle all deadlines that have passed, in their order."""
     change = Rebalance(group, now_ms, settings)
     while (due_ms := change.group.next_deadline_ms) is not None and due_ms <= now_ms:
-        _fall_due(change, due_ms)
+        _handle_deadline(change, due_ms)
     return change.decision()
 
 
-def _fall_due(change: Rebalance, due_ms: int) -> None:
-    """One of the things whose deadline is `due_ms`."""
+def _handle_deadline(change: Rebalance, due_ms: int) -> None:
+    """Handle one of the deadlines that are at `due_ms`."""
     group = change.group
     if group.join_deadline_ms == due_ms:
         change.join_deadline_passed()
     elif group.sync_deadline_ms == due_ms:
-        _give_up_those_who_did_not_sync(change)
+        _remove_unsynced_members(change)
     else:
         pending = next((name for name, deadline_ms in group.pending_members.items() if deadline_ms == due_ms), None)
         if pending is not None:
@@ -294,7 +279,7 @@ def _fall_due(change: Rebalance, due_ms: int) -> None:
             _end_session(change, next(m for m in group.members.values() if m.session_deadline_ms == due_ms))
 
 
-def _give_up_those_who_did_not_sync(change: Rebalance) -> None:
+def _remove_unsynced_members(change: Rebalance) -> None:
     missing = [member_id for member_id in change.group.members if member_id in change.group.pending_sync]
     change.group = replace(change.group, sync_deadline_ms=None)
     for member_id in missing:
@@ -304,7 +289,7 @@ def _give_up_those_who_did_not_sync(change: Rebalance) -> None:
 
 
 def _end_session(change: Rebalance, member: Member) -> None:
-    """A member that waits for the others is alive; not so a newcomer, who may have gone without a word."""
+    """Remove a member, unless it waits for the others; a new member is removed even so, as it may be gone."""
     if not member.is_new and (member.awaits_join or member.awaits_sync):
         change.group = change.group.with_member(replace(member, session_deadline_ms=None))
         return

@@ -1,20 +1,28 @@
-"""Who may commit, delete and keep offsets, and when they expire. Pure."""
+"""Which commits, fetches and deletions of offsets are accepted, and when offsets expire. Pure.
+
+Groups of the classic protocol and consumer groups (KIP-848, KIP-1251) have rules of their own for commits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group
-from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
+from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.groups.states import GroupState
+
+MEMBER_EPOCH_VERSION = 9
+"""OffsetCommit has member epochs from this version on."""
 
 
 class Committer(NamedTuple):
-    """What a commit says about who makes it; as it is by default, it claims no membership."""
+    """The member that a commit claims to come from; the defaults claim no membership."""
 
     member_id: str = UNKNOWN_MEMBER_ID
     group_instance_id: str | None = None
@@ -25,12 +33,13 @@ class Committer(NamedTuple):
         return self.generation >= 0 or self.member_id != UNKNOWN_MEMBER_ID or self.group_instance_id is not None
 
 
-def commit_error(group: Group | None, committer: Committer, *, transactional: bool) -> ErrorCode:
-    """Whether a commit is taken (2.5).
+def classic_commit_error(group: Group | None, committer: Committer, *, transactional: bool) -> ErrorCode:
+    """Check a commit to a classic group.
 
-    A generation of an unknown group is 69, a stranger 25, a replaced static member 82, another generation 22. Without
-    a generation a group must be empty; in a transaction, who claims nothing is trusted at any time, as clients before
-    KIP-447 cannot say more. While members wait for their assignment an ordinary commit is 27.
+    A generation of an unknown group gets 69, an unknown member 25, a replaced static member 82, another generation
+    22. A commit without a generation needs an empty group. In a transaction, a commit that claims no membership is
+    accepted at any time, as clients before KIP-447 do not send one. While members wait for their assignment, a commit
+    outside of a transaction gets 27.
     """
     if group is None:
         return ErrorCode.none if committer.generation < 0 else ErrorCode.group_id_not_found
@@ -49,21 +58,73 @@ def commit_error(group: Group | None, committer: Committer, *, transactional: bo
 
 
 def is_kept_alive_by_commit(group: Group | None, committer: Committer) -> bool:
-    """Whether a commit that was taken is its member's sign of life."""
+    """Return whether an accepted commit restarts its member's session timeout."""
     if group is None or committer.member_id not in group.members:
         return False
     return group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
 
+def consumer_commit_error(
+    group: ConsumerGroup,
+    committer: Committer,
+    partitions: Iterable[TopicIdPartition],
+    *,
+    transactional: bool,
+    version: int,
+) -> ErrorCode:
+    """Check a commit to a consumer group, for all of its partitions together.
+
+    An unknown member gets 25, an epoch that the member has not reached 113 (22 for members of the classic protocol).
+    An older epoch is accepted for partitions that the member has had since then and has not revoked (KIP-1251): it
+    may not know its new epoch yet. A commit without an epoch is accepted if the group has no members; in a
+    transaction, a commit that claims no membership is accepted even if it has.
+    """
+    if committer.generation < 0 and group.is_empty:
+        return ErrorCode.none
+    if transactional and not committer.claims_membership:
+        return ErrorCode.none
+    member = group.members.get(committer.member_id)
+    if member is None:
+        return ErrorCode.unknown_member_id
+    if not transactional and not member.is_classic and version < MEMBER_EPOCH_VERSION:
+        return ErrorCode.unsupported_version
+    if committer.generation == member.member_epoch:
+        return ErrorCode.none
+    if committer.generation > member.member_epoch:
+        return _stale(member)
+    had_it_then = all(_owned_since(member, name) <= committer.generation for name in partitions)
+    return ErrorCode.none if had_it_then else _stale(member)
+
+
+def _owned_since(member: ConsumerMember, name: TopicIdPartition) -> int:
+    """Return the epoch since which a member has a partition; one later than any if it does not have it."""
+    not_owned = 2**31
+    return member.assigned.get(name, member.revoking.get(name, not_owned))
+
+
+def _stale(member: ConsumerMember) -> ErrorCode:
+    return ErrorCode.illegal_generation if member.is_classic else ErrorCode.stale_member_epoch
+
+
+def consumer_fetch_error(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> ErrorCode:
+    """Check an OffsetFetch from a consumer group: without claimed membership, or with a member's present epoch."""
+    if member_id is None and member_epoch < 0:
+        return ErrorCode.none
+    member = group.members.get(member_id or UNKNOWN_MEMBER_ID)
+    if member is None:
+        return ErrorCode.unknown_member_id
+    return ErrorCode.none if member_epoch == member.member_epoch else _stale(member)
+
+
 def delete_group_error(group: Group | ConsumerGroup | None) -> ErrorCode:
-    """Whether a group can be deleted: only without members."""
+    """Check that a group can be deleted: it must have no members."""
     if group is None:
         return ErrorCode.group_id_not_found
     return ErrorCode.none if group.is_empty else ErrorCode.non_empty_group
 
 
 def delete_offsets_error(group: Group | ConsumerGroup | None) -> ErrorCode:
-    """Whether any of a group's offsets can be deleted (KIP-496): with members, only if what they consume is known."""
+    """Check that a group's offsets can be deleted (KIP-496): if it has members, their topics must be known."""
     if group is None:
         return ErrorCode.group_id_not_found
     if group.is_empty or group.protocol_type == CONSUMER_PROTOCOL_TYPE:
@@ -74,7 +135,7 @@ def delete_offsets_error(group: Group | ConsumerGroup | None) -> ErrorCode:
 def is_expired(
     group: Group | ConsumerGroup, topic: str, offset: CommittedOffset, now_ms: int, retention_ms: int
 ) -> bool:
-    """Whether `offsets.retention.minutes` is over for a committed offset (KIP-211)."""
+    """Return whether a committed offset is older than `offsets.retention.minutes` (KIP-211)."""
     if group.is_subscribed_to(topic):
         return False
     since_ms = offset.commit_timestamp_ms

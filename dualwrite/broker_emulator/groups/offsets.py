@@ -3,7 +3,7 @@
 Pure: rebuilt by replaying the partition's records.
 
 Offsets committed inside a transaction are pending under their producer id until its marker is written: a COMMIT
-marker makes them the committed ones where they are newer, an ABORT marker drops them (KIP-98; Kafka keeps them
+marker makes them committed unless there are newer ones, an ABORT marker drops them (KIP-98; Kafka keeps them
 by producer id, not by epoch). A tombstone removes both kinds.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
-from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey
+from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey
 
 
 class _Stored(NamedTuple):
@@ -33,26 +33,26 @@ class OffsetTable:
         """By group and partition, the producers with a pending offset."""
 
     def commit(self, key: OffsetKey, value: CommittedOffset | None, *, log_offset: int) -> None:
-        """A record outside of transactions; None is a tombstone."""
+        """Apply a record outside of transactions; None is a tombstone."""
         if value is None:
             self._remove(key)
         else:
             self._put(key, _Stored(log_offset, value))
 
     def commit_pending(self, producer_id: int, key: OffsetKey, value: CommittedOffset, *, log_offset: int) -> None:
-        """A record inside the producer's transaction."""
+        """Apply a record inside the producer's transaction."""
         self._pending.setdefault(producer_id, {})[key] = _Stored(log_offset, value)
         self._open.setdefault(key.group_id, {}).setdefault(_partition(key), set()).add(producer_id)
 
     def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The producer's marker was written."""
+        """Commit or drop the producer's pending offsets: its marker was written."""
         for key, stored in self._pending.pop(producer_id, {}).items():
             self._close(key, producer_id)
             if commit:
                 self._put(key, stored)
 
     def _put(self, key: OffsetKey, stored: _Stored) -> None:
-        """What stands later in the log counts, whatever is completed first."""
+        """Store an offset unless the current one is later in the log: transactions complete in any order."""
         offsets = self._committed.setdefault(key.group_id, {})
         current = offsets.get(_partition(key))
         if current is None or stored.log_offset > current.log_offset:
@@ -78,28 +78,28 @@ class OffsetTable:
             del self._open[key.group_id]
 
     def committed(self, group_id: str, topic_partition: TopicPartition) -> CommittedOffset | None:
-        """The committed offset, or None."""
+        """Return the committed offset, or None."""
         stored = self._committed.get(group_id, {}).get(topic_partition)
         return None if stored is None else stored.value
 
     def is_unstable(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """Whether any transaction has a pending offset for this partition of the group (KIP-447)."""
+        """Return whether any transaction has a pending offset for this partition of the group (KIP-447)."""
         return topic_partition in self._open.get(group_id, {})
 
     def has_pending(self, group_id: str) -> bool:
-        """Whether any transaction has a pending offset of the group."""
+        """Return whether any transaction has a pending offset of the group."""
         return group_id in self._open
 
     def all_committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """Every committed offset of the group."""
+        """Return every committed offset of the group."""
         return {name: stored.value for name, stored in self._committed.get(group_id, {}).items()}
 
     def partitions(self, group_id: str) -> Iterator[TopicPartition]:
-        """Every partition that the group has an offset for, committed or pending."""
+        """Return every partition for which the group has an offset, committed or pending."""
         return iter({**dict.fromkeys(self._committed.get(group_id, {})), **dict.fromkeys(self._open.get(group_id, {}))})
 
     def groups(self) -> Iterator[str]:
-        """Every group that has an offset, committed or pending."""
+        """Return every group that has an offset, committed or pending."""
         return iter({**dict.fromkeys(self._committed), **dict.fromkeys(self._open)})
 
 

@@ -1,11 +1,11 @@
-"""The steps of a rebalance, from the first member that joins to the last that has its assignment. Pure.
+"""The steps of a rebalance, from the first member that joins to the last that gets its assignment. Pure.
 
-A `Rebalance` is one group's change in the making: it starts from a group, is taken through steps, and ends as a
-`Decision`. It lives for one decision only.
+A `Rebalance` collects the changes of one decision about one group: it starts from a group, is taken through steps, and
+ends as a `GroupDecision`.
 
-Waiting JoinGroups are answered when every member has joined or the rebalance timeout (the longest of the members')
-has passed; members that did not come are removed, except static ones (KIP-345). An empty group's first rebalance
-waits `group.initial.rebalance.delay.ms`, longer if more members come meanwhile (KIP-134).
+Waiting JoinGroups get their response when every member has joined or the rebalance timeout (the longest of the
+members') has passed; members that did not join are removed, except static ones (KIP-345). An empty group's first
+rebalance waits `group.initial.rebalance.delay.ms`, longer if more members join meanwhile (KIP-134).
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinedMember, JoinRequest, SyncAnswer
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, InitialDelay, Member
+from dualwrite.broker_emulator.groups.member_requests import (
+    GroupDecision,
+    JoinedMember,
+    JoinRequest,
+    JoinResponse,
+    SyncResponse,
+)
 from dualwrite.broker_emulator.groups.states import GroupState
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a new member's first JoinGroup may wait: it has no id yet to send heartbeats with."""
+"""How long a new member's first JoinGroup may wait: without an id it cannot send heartbeats."""
 
 
 class GroupSettings(NamedTuple):
@@ -32,23 +38,23 @@ class GroupSettings(NamedTuple):
 
 @dataclass(slots=True)
 class Rebalance:
-    """One group's change in the making."""
+    """The changes of one decision about one group."""
 
     group: Group
     now_ms: int
     settings: GroupSettings
-    joined: dict[str, JoinAnswer] = field(default_factory=dict)
-    synced: dict[str, SyncAnswer] = field(default_factory=dict)
+    joined: dict[str, JoinResponse] = field(default_factory=dict)
+    synced: dict[str, SyncResponse] = field(default_factory=dict)
     stores_group: bool = False
 
-    def decision(self) -> Decision:
-        """What came of it."""
-        return Decision(group=self.group, joined=self.joined, synced=self.synced, stores_group=self.stores_group)
+    def decision(self) -> GroupDecision:
+        """Return the decision that the steps so far make."""
+        return GroupDecision(group=self.group, joined=self.joined, synced=self.synced, stores_group=self.stores_group)
 
     # members
 
     def add_member(self, request: JoinRequest, member_id: str) -> None:
-        """A newcomer joins and waits."""
+        """Add a new member, whose JoinGroup waits."""
         if self.group.is_in(GroupState.PREPARING_REBALANCE) and self.group.initial_delay is not None:
             self.group = replace(self.group, initial_delay=self.group.initial_delay._replace(member_came=True))
         if not self.group.members:
@@ -70,7 +76,7 @@ class Rebalance:
         self.group = replace(group, pending_members=pending).with_member(member)
 
     def rejoin(self, request: JoinRequest, member_id: str) -> None:
-        """A member joins again and waits."""
+        """Update a member that joins again, whose JoinGroup waits."""
         self.group = self.group.with_member(
             replace(
                 self.group.members[member_id],
@@ -82,13 +88,13 @@ class Rebalance:
         )
 
     def replace_static_member(self, old_member_id: str, new_member_id: str) -> None:
-        """A static instance came back under a new id: who waits under the old one is fenced."""
+        """Give a static member that restarted its new id; requests that wait under the old id are fenced."""
         old = self.group.members[old_member_id]
         fenced = ErrorCode.fenced_instance_id
         if old.awaits_join:
-            self.joined[old_member_id] = JoinAnswer(fenced, old_member_id)
+            self.joined[old_member_id] = JoinResponse(fenced, old_member_id)
         if old.awaits_sync:
-            self.synced[old_member_id] = SyncAnswer(fenced)
+            self.synced[old_member_id] = SyncResponse(fenced)
         new = replace(old, member_id=new_member_id, is_new=False, awaits_join=False, awaits_sync=False)
         group = self.group
         leader = new_member_id if group.leader == old_member_id else group.leader
@@ -101,28 +107,28 @@ class Rebalance:
         )
 
     def remove(self, member_id: str) -> None:
-        """A member left or is given up. If it still waits for an answer, it is told to begin anew."""
+        """Remove a member; its waiting requests get UNKNOWN_MEMBER_ID, after which it joins again."""
         member = self.group.members.get(member_id)
         if member is not None and member.awaits_join:
-            self.joined[member_id] = JoinAnswer(ErrorCode.unknown_member_id, UNKNOWN_MEMBER_ID)
+            self.joined[member_id] = JoinResponse(ErrorCode.unknown_member_id, UNKNOWN_MEMBER_ID)
         if member is not None and member.awaits_sync:
-            self.synced[member_id] = SyncAnswer(ErrorCode.unknown_member_id)
+            self.synced[member_id] = SyncResponse(ErrorCode.unknown_member_id)
         self.group = self.group.without(member_id)
 
     # phases
 
-    def begin_or_go_on(self) -> None:
-        """After a member came, left or changed: rebalance anew, or see whether the rebalance under way is complete."""
+    def begin_or_continue(self) -> None:
+        """Rebalance after a member joined, left or changed; complete the one under way if all have joined."""
         if self.group.can_rebalance:
             self.begin()
         else:
-            self.go_on()
+            self.complete_if_all_joined()
 
     def begin(self) -> None:
-        """Have all members join again."""
+        """Start a rebalance: all members have to join again."""
         group, now_ms = self.group, self.now_ms
         if group.is_in(GroupState.COMPLETING_REBALANCE):
-            self._answer_syncs(SyncAnswer(ErrorCode.rebalance_in_progress))
+            self._fail_assignment(SyncResponse(ErrorCode.rebalance_in_progress))
         is_first = group.is_in(GroupState.EMPTY)
         self.group = replace(
             self.group.to(GroupState.PREPARING_REBALANCE, now_ms), pending_sync=frozenset(), sync_deadline_ms=None
@@ -135,15 +141,15 @@ class Rebalance:
         else:
             self.group = replace(self.group, join_deadline_ms=now_ms + self.group.rebalance_timeout_ms)
 
-    def go_on(self) -> None:
-        """Complete the join phase if nobody is missing. An empty group's first rebalance waits for its time instead."""
+    def complete_if_all_joined(self) -> None:
+        """Complete the join phase if no member is missing; an empty group's first rebalance waits its delay instead."""
         group = self.group
         is_waiting = group.is_in(GroupState.PREPARING_REBALANCE) and group.initial_delay is None
         if is_waiting and group.all_members_joined:
             self.complete_join()
 
     def member_gone(self, *, was_pending: bool = False) -> None:
-        """After a member was given up. One that only had an id so far leaves nothing to assign anew."""
+        """Rebalance after a member was removed; a pending one (it only had an id) has nothing to reassign."""
         if self.group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             if not was_pending:
                 self.begin()
@@ -151,7 +157,7 @@ class Rebalance:
             self.complete_join()
 
     def join_deadline_passed(self) -> None:
-        """The time to join is over, unless a first rebalance is extended because more members came."""
+        """End the join phase, or extend a first rebalance's delay if more members joined during it."""
         delay = self.group.initial_delay
         if delay is None or not delay.member_came or delay.remaining_ms == 0:
             self.complete_join()
@@ -163,7 +169,7 @@ class Rebalance:
         self.group = replace(self.group, initial_delay=delay, join_deadline_ms=self.now_ms + delay.delay_ms)
 
     def complete_join(self) -> None:
-        """End the join phase: whoever is missing is removed, and the next generation begins."""
+        """End the join phase: remove members that did not join, and start the next generation."""
         self.group = replace(self.group, join_deadline_ms=None, initial_delay=None)
         for member in list(self.group.members.values()):
             if not member.awaits_join and member.group_instance_id is None:
@@ -172,12 +178,12 @@ class Rebalance:
             self._become_empty()
         elif self._elect_leader():
             self._next_generation()
-        else:  # static members only, and none of them came: wait on, until their sessions end
-            deadline_ms = self.now_ms + max(self.group.rebalance_timeout_ms, 1)  # 0 would never let time go on
+        else:  # static members only, and none of them joined: keep waiting, until their sessions end
+            deadline_ms = self.now_ms + max(self.group.rebalance_timeout_ms, 1)  # 0 would make `tick` loop for ever
             self.group = replace(self.group, join_deadline_ms=deadline_ms)
 
     def _elect_leader(self) -> bool:
-        """Keep the leader if it joined, else take the first member that did. False where none did."""
+        """Keep the leader if it joined, else choose the first member that did. Return False if none did."""
         members = self.group.members
         leader = members.get(self.group.leader or "")
         if leader is None or not leader.awaits_join:
@@ -207,21 +213,21 @@ class Rebalance:
         }
         self.group = replace(group, members=members).with_subscribed_topics()
         for member_id in waiting:
-            self.joined[member_id] = join_answer(self.group, member_id)
+            self.joined[member_id] = join_response(self.group, member_id)
 
     # assignments
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """The leader's assignment: the generation is stable. Members that it does not name get an empty one."""
+        """Apply the leader's assignment: the generation is stable. Members that it does not name get an empty one."""
         members = {
             member_id: replace(member, assignment=assignments.get(member_id, b""))
             for member_id, member in self.group.members.items()
         }
         group = replace(self.group, members=members).to(GroupState.STABLE, self.now_ms)
         self.group = group
-        self._answer_waiting_syncs(
+        self._respond_to_waiting_syncs(
             {
-                member.member_id: SyncAnswer(
+                member.member_id: SyncResponse(
                     ErrorCode.none, group.protocol_type, group.protocol_name, assignment=member.assignment
                 )
                 for member in members.values()
@@ -230,30 +236,30 @@ class Rebalance:
         self.stores_group = True
 
     def refuse_assignment(self, error: ErrorCode) -> None:
-        """The leader's assignment could not be stored: everybody hears so and joins again."""
-        self._answer_syncs(SyncAnswer(error))
-        self.begin_or_go_on()
+        """Fail all waiting SyncGroups and rebalance: the leader's assignment could not be stored."""
+        self._fail_assignment(SyncResponse(error))
+        self.begin_or_continue()
 
-    def _answer_syncs(self, answer: SyncAnswer) -> None:
-        """Take all assignments back and tell everybody who waits for one."""
+    def _fail_assignment(self, response: SyncResponse) -> None:
+        """Clear all assignments and send `response` to all waiting SyncGroups."""
         members = {member_id: replace(member, assignment=b"") for member_id, member in self.group.members.items()}
         self.group = replace(self.group, members=members)
-        self._answer_waiting_syncs(dict.fromkeys(members, answer))
+        self._respond_to_waiting_syncs(dict.fromkeys(members, response))
 
-    def _answer_waiting_syncs(self, answers: dict[str, SyncAnswer]) -> None:
-        """Their session begins anew: it may have ended unnoticed while they waited."""
+    def _respond_to_waiting_syncs(self, responses: dict[str, SyncResponse]) -> None:
+        """Send responses to waiting SyncGroups and restart the members' sessions, which may have ended meanwhile."""
         members = dict(self.group.members)
         for member_id, member in self.group.members.items():
             if member.awaits_sync:
-                self.synced[member_id] = answers[member_id]
+                self.synced[member_id] = responses[member_id]
                 members[member_id] = replace(member.alive_at(self.now_ms), awaits_sync=False)
         self.group = replace(self.group, members=members)
 
 
-def join_answer(group: Group, member_id: str, *, skips_assignment: bool = False) -> JoinAnswer:
-    """A member's way into the present generation. The leader is told who the members are."""
+def join_response(group: Group, member_id: str, *, skips_assignment: bool = False) -> JoinResponse:
+    """Return a member's response for the present generation; the leader's lists all members."""
     is_leader = group.leader == member_id
-    return JoinAnswer(
+    return JoinResponse(
         ErrorCode.none,
         member_id,
         generation=group.generation,

@@ -1,22 +1,24 @@
-"""Groups and offsets as the records of a `__consumer_offsets` partition tell them. Pure."""
+"""Replay the records of a `__consumer_offsets` partition into groups and offsets. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
-from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
-from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply
-from dualwrite.broker_emulator.groups.consumer.records import decode_key as decode_consumer_group_key
+from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
+from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply, decode_consumer_group_key
 from dualwrite.broker_emulator.groups.group import Group
-from dualwrite.broker_emulator.groups.group_records import decode_group_key, decode_group_value
-from dualwrite.broker_emulator.groups.offset_records import decode_key, decode_value
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
+from dualwrite.broker_emulator.groups.records import (
+    decode_group_key,
+    decode_group_value,
+    decode_offset_key,
+    decode_offset_value,
+)
 from dualwrite.broker_emulator.log.record_batch import Record, iter_records, parse_end_txn_marker, parse_header
 
 
 def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:
-    """What is left when all records are read in their order. Offsets make a group of their own accord."""
+    """Return the groups and offsets that the records leave; an offset of an unknown group creates a group."""
     groups: dict[str, AnyGroup] = {}
     offsets = OffsetTable()
     for batch in batches:
@@ -65,14 +67,14 @@ def _replay_consumer_group(groups: dict[str, AnyGroup], key: RecordKey, value: b
 def _replay_offset(
     groups: dict[str, AnyGroup], offsets: OffsetTable, record: Record, data: bytes, producer_id: int | None
 ) -> None:
-    key = decode_key(data)
+    key = decode_offset_key(data)
     if key is None:
         return
     if record.value is None:
         offsets.commit(key, None, log_offset=record.offset)
         return
     groups.setdefault(key.group_id, Group(group_id=key.group_id))
-    value = decode_value(record.value)
+    value = decode_offset_value(record.value)
     if producer_id is None:
         offsets.commit(key, value, log_offset=record.offset)
     else:

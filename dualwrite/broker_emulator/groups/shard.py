@@ -1,8 +1,8 @@
 """The groups of one partition of `__consumer_offsets` on the node that leads it: state, waiting requests and timers.
 
-A thin shell. What happens to a classic group is decided in `membership` and `offset_rules`; here decisions are stored
-and carried out. A group's state is changed when its record is appended, and its members are told when it is
-replicated. What members of consumer groups (KIP-848) ask is carried out by `consumer.service`.
+A thin shell: `membership` and `offset_rules` decide what happens to a classic group; decisions are stored and carried
+out here. A group's state changes when its record is appended, and its members get their responses when the record is
+replicated. Requests of consumer groups' members (KIP-848) are carried out by `consumer.service`.
 """
 
 from __future__ import annotations
@@ -19,27 +19,36 @@ from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.groups import membership
-from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinRequest, SyncAnswer
-from dualwrite.broker_emulator.groups.consumer import commits
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup, records_between
-from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, RefusedError
+from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, RefusedError
+from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.service import ConsumerGroups
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group
-from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
-from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey, encode_key, encode_value
+from dualwrite.broker_emulator.groups.member_requests import (
+    GroupDecision,
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    SyncRequest,
+    SyncResponse,
+    WaitingRequests,
+    send_responses,
+)
 from dualwrite.broker_emulator.groups.offset_rules import (
+    MEMBER_EPOCH_VERSION,
     Committer,
-    commit_error,
+    classic_commit_error,
+    consumer_commit_error,
+    consumer_fetch_error,
     delete_group_error,
     delete_offsets_error,
     is_expired,
     is_kept_alive_by_commit,
 )
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance
+from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from dualwrite.broker_emulator.groups.replay import replay
 from dualwrite.broker_emulator.groups.states import GroupState
-from dualwrite.broker_emulator.groups.waiting import WaitingRequests, answer_all
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.verification import VerificationGuard
@@ -58,7 +67,7 @@ APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
     ErrorCode.message_too_large: ErrorCode.unknown_server_error,
 }
-"""What a failed append to `__consumer_offsets` is called towards the client; anything else keeps its name (2.5)."""
+"""The client's error for a failed append to `__consumer_offsets`; any other error stays the same."""
 
 _Records = Sequence[tuple[bytes, bytes | None]]
 _MS_PER_MINUTE = 60_000
@@ -66,7 +75,7 @@ _MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True)
 class TransactionOfOffsets:
-    """Whose transaction offsets are committed in."""
+    """The transaction in which offsets are committed."""
 
     producer_id: int
     producer_epoch: int
@@ -78,15 +87,15 @@ class GroupShard:
     """The groups of one partition."""
 
     def __init__(self, cluster: Cluster, partition: Partition) -> None:
-        """Replay the partition. Must run in the emulator's loop: members' session timeouts begin."""
+        """Replay the partition. Must run in the emulator's loop, because members' session timeouts start."""
         self.partition = partition
         self._cluster = cluster
         self._leader_epoch = partition.log.leader_epoch
         config = cluster.config
         self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
-        self._joining: WaitingRequests[JoinAnswer] = WaitingRequests()
-        self._syncing: WaitingRequests[SyncAnswer] = WaitingRequests()
+        self._joining: WaitingRequests[JoinResponse] = WaitingRequests()
+        self._syncing: WaitingRequests[SyncResponse] = WaitingRequests()
         self._timers: dict[str, tuple[int, Timer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_open = True
@@ -103,66 +112,66 @@ class GroupShard:
         return self._cluster.clock.now_ms()
 
     def halt(self) -> None:
-        """Let nothing fall due any more."""
+        """Cancel all timers."""
         self.is_open = False
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
     def close(self) -> None:
-        """The node no longer leads the partition: whoever waits is sent to another coordinator."""
+        """End the shard, as the node no longer leads the partition: waiting requests get NOT_COORDINATOR."""
         self.halt()
         error = ErrorCode.not_coordinator
-        answer_all([(future, JoinAnswer(error, member_id)) for member_id, future in self._joining.take_all()])
-        answer_all([(future, SyncAnswer(error)) for _, future in self._syncing.take_all()])
+        send_responses([(future, JoinResponse(error, member_id)) for member_id, future in self._joining.take_all()])
+        send_responses([(future, SyncResponse(error)) for _, future in self._syncing.take_all()])
         classic = (group for group in self.groups.values() if isinstance(group, Group))
         self.groups = {group.group_id: group.to(GroupState.DEAD, self._now_ms) for group in classic}
 
     # membership
 
-    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup; waits as long as the rebalance does. Raises SupersededError."""
+    async def join(self, group_id: str, request: JoinRequest) -> JoinResponse:
+        """Handle JoinGroup; waits as long as the rebalance does. Raises SupersededError."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             try:
                 return await self.consumer.join(group, request)
             except RefusedError as refused:
-                return JoinAnswer(refused.error, request.member_id)
+                return JoinResponse(refused.error, request.member_id)
         if not isinstance(group, Group):
             if request.member_id != UNKNOWN_MEMBER_ID:
-                return JoinAnswer(ErrorCode.unknown_member_id, request.member_id)
+                return JoinResponse(ErrorCode.unknown_member_id, request.member_id)
             former, group = group, Group(group_id=group_id, state_timestamp_ms=self._now_ms)
             error = self.append(records_between(former, group))[1]
             if error is not ErrorCode.none:
-                return JoinAnswer(error, UNKNOWN_MEMBER_ID)
+                return JoinResponse(error, UNKNOWN_MEMBER_ID)
         decided = membership.join(group, request, self._now_ms, self._settings)
-        if decided.answer is not None:
+        if decided.response is not None:
             self._carry_out(decided.decision)
-            return decided.answer
-        answer = self._joining.add(group_id, decided.waits_as)
+            return decided.response
+        response = self._joining.add(group_id, decided.waits_as)
         self._carry_out(decided.decision)
-        return await answer
+        return await response
 
-    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup; waits for the leader's. Raises SupersededError."""
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncResponse:
+        """Handle SyncGroup; waits for the leader's. Raises SupersededError."""
         group = self.groups.get(group_id)
         if group is None:
-            return SyncAnswer(ErrorCode.unknown_member_id)
+            return SyncResponse(ErrorCode.unknown_member_id)
         if isinstance(group, ConsumerGroup):
             try:
                 return await self.consumer.sync(group, request)
             except RefusedError as refused:
-                return SyncAnswer(refused.error)
+                return SyncResponse(refused.error)
         decided = membership.sync(group, request, self._now_ms, self._settings)
-        if decided.answer is not None:
+        if decided.response is not None:
             self._carry_out(decided.decision)
-            return decided.answer
-        answer = self._syncing.add(group_id, request.member_id)
+            return decided.response
+        response = self._syncing.add(group_id, request.member_id)
         self._carry_out(decided.decision)
-        return await answer
+        return await response
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
-        """Heartbeat."""
+        """Handle Heartbeat."""
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
@@ -176,7 +185,7 @@ class GroupShard:
         return error
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """LeaveGroup, an error for each member."""
+        """Handle LeaveGroup; return an error for each member."""
         group = self.groups.get(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
@@ -187,43 +196,43 @@ class GroupShard:
         return errors
 
     def rebalance(self, group: Group) -> None:
-        """Have the members of a classic group join again."""
+        """Start a rebalance of a classic group."""
         change = Rebalance(group, self._now_ms, self._settings)
         change.begin()
         self._carry_out(change.decision())
 
-    def send_away(self, group: Group, error: ErrorCode) -> None:
-        """Answer whoever of a group waits with an error: it is no classic group any more."""
+    def fail_waiting(self, group: Group, error: ErrorCode) -> None:
+        """Send an error to a group's waiting requests: it is no longer a classic group."""
         names = group.members
-        answer_all(self._joining.take(group.group_id, {name: JoinAnswer(error, name) for name in names}))
-        answer_all(self._syncing.take(group.group_id, dict.fromkeys(names, SyncAnswer(error))))
+        send_responses(self._joining.take(group.group_id, {name: JoinResponse(error, name) for name in names}))
+        send_responses(self._syncing.take(group.group_id, dict.fromkeys(names, SyncResponse(error))))
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: GroupDecision) -> None:
         error = self._append_group(decision.group) if decision.stores_group else ErrorCode.none
         if error is not ErrorCode.none:
-            # An empty group's record may be missing: its last generation comes back if the coordinator moves.
+            # If it is an empty group's record, its last generation is loaded again when the coordinator moves.
             logger.warning("record of group %r not stored: %s", decision.group.group_id, error.name)
             decision = decision if decision.if_refused is None else decision.if_refused(error)
         joined = self._joining.take(decision.group.group_id, decision.joined)
         synced = self._syncing.take(decision.group.group_id, decision.synced)
         if error is ErrorCode.none and decision.stores_group and not self.is_replicated:
-            self._start(self._answer_when_replicated(joined, synced))
+            self._start(self._respond_when_replicated(joined, synced))
         else:
-            answer_all(joined)
-            answer_all(synced)
+            send_responses(joined)
+            send_responses(synced)
         self.keep(decision.group)
 
-    async def _answer_when_replicated(
+    async def _respond_when_replicated(
         self,
-        joined: list[tuple[asyncio.Future[JoinAnswer], JoinAnswer]],
-        synced: list[tuple[asyncio.Future[SyncAnswer], SyncAnswer]],
+        joined: list[tuple[asyncio.Future[JoinResponse], JoinResponse]],
+        synced: list[tuple[asyncio.Future[SyncResponse], SyncResponse]],
     ) -> None:
         error = await self.replicated()
         if error is not ErrorCode.none:
-            joined = [(future, JoinAnswer(error, answer.member_id)) for future, answer in joined]
-            synced = [(future, SyncAnswer(error)) for future, _ in synced]
-        answer_all(joined)
-        answer_all(synced)
+            joined = [(future, JoinResponse(error, response.member_id)) for future, response in joined]
+            synced = [(future, SyncResponse(error)) for future, _ in synced]
+        send_responses(joined)
+        send_responses(synced)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -233,12 +242,12 @@ class GroupShard:
     # time
 
     def keep(self, group: AnyGroup) -> None:
-        """Store a group's new state and have it looked at again when something is due."""
+        """Keep a group's new state in memory and set a timer for its next deadline."""
         self.groups[group.group_id] = group
         due_ms = group.next_deadline_ms
         armed = self._timers.get(group.group_id)
         if due_ms is None or (armed is not None and armed[0] <= due_ms):
-            return  # a timer that goes off early finds nothing to do and is set again
+            return  # a timer that fires early finds nothing due and is set again
         if armed is not None:
             armed[1].cancel()
             del self._timers[group.group_id]
@@ -254,7 +263,7 @@ class GroupShard:
         self._tick(group_id)
 
     def tick_later(self, group_id: str, delay_ms: int) -> None:
-        """Look at a group again after a while, whatever is due before."""
+        """Check a group's deadlines again after `delay_ms`, and not before."""
         _, armed = self._timers.pop(group_id, (0, None))
         if armed is not None:
             armed.cancel()
@@ -276,9 +285,9 @@ class GroupShard:
         committer: Committer,
         offsets: Mapping[TopicPartition, CommittedOffset],
         *,
-        version: int = commits.MEMBER_EPOCH_VERSION,
+        version: int = MEMBER_EPOCH_VERSION,
     ) -> ErrorCode:
-        """Commit offsets by OffsetCommit of `version`. A group that is not known comes to be."""
+        """Commit offsets by OffsetCommit of `version`. An unknown group is created."""
         group = self.groups.get(group_id)
         error = self._commit_error(group, committer, offsets, transactional=False, version=version)
         if error is not ErrorCode.none or not offsets:
@@ -289,7 +298,7 @@ class GroupShard:
         if error is ErrorCode.none and not self.is_replicated:
             error = await self.replicated()
         if error is ErrorCode.none:
-            self._know(group_id)
+            self._ensure_group(group_id)
             for delta, (name, value) in enumerate(offsets.items()):
                 self.offsets.commit(OffsetKey(group_id, *name), value, log_offset=base_offset + delta)
         return error
@@ -301,15 +310,15 @@ class GroupShard:
         offsets: Mapping[TopicPartition, CommittedOffset],
         transaction: TransactionOfOffsets,
     ) -> ErrorCode:
-        """Make offsets pending under the transaction's producer id. A group that is not known comes to be."""
+        """Make offsets pending under the transaction's producer id. An unknown group is created."""
         error = self._commit_error(self.groups.get(group_id), committer, offsets, transactional=True, version=0)
         if error is not ErrorCode.none or not offsets:
             return error
         base_offset, error = self.append(_offset_records(group_id, offsets), transaction)
         if error is not ErrorCode.none:
             return error
-        # Pending from now on, replicated or not: nobody may be handed the older offset who asks for a stable one.
-        self._know(group_id)
+        # Pending from now on, replicated or not: a request for stable offsets must not get the older offset.
+        self._ensure_group(group_id)
         for delta, (name, value) in enumerate(offsets.items()):
             key = OffsetKey(group_id, *name)
             self.offsets.commit_pending(transaction.producer_id, key, value, log_offset=base_offset + delta)
@@ -325,26 +334,26 @@ class GroupShard:
         version: int,
     ) -> ErrorCode:
         if not isinstance(group, ConsumerGroup):
-            return commit_error(group, committer, transactional=transactional)
+            return classic_commit_error(group, committer, transactional=transactional)
         topics = self._cluster.topics
         names = [TopicIdPartition(topics[name.topic].topic_id, name.partition) for name in offsets]
-        return commits.commit_error(group, committer, names, transactional=transactional, version=version)
+        return consumer_commit_error(group, committer, names, transactional=transactional, version=version)
 
     def fetch_error(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Whether a member's claim in OffsetFetch holds; classic groups tell their offsets to everybody."""
+        """Check the membership that an OffsetFetch claims; classic groups return offsets to any client."""
         group = self.groups.get(group_id)
         return (
-            commits.fetch_error(group, member_id, member_epoch) if isinstance(group, ConsumerGroup) else ErrorCode.none
+            consumer_fetch_error(group, member_id, member_epoch) if isinstance(group, ConsumerGroup) else ErrorCode.none
         )
 
-    def _know(self, group_id: str) -> None:
+    def _ensure_group(self, group_id: str) -> None:
         if group_id not in self.groups:
             self.groups[group_id] = Group(group_id=group_id, state_timestamp_ms=self._now_ms)
 
     # removal
 
     def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for one group: it and all its offsets are gone."""
+        """Delete a group and all its offsets (DeleteGroups)."""
         group = self.groups.get(group_id)
         error = delete_group_error(group)
         if error is ErrorCode.none and group is not None:
@@ -353,16 +362,16 @@ class GroupShard:
         return error
 
     def delete_offsets_error(self, group_id: str) -> ErrorCode:
-        """Whether OffsetDelete is possible for the group at all."""
+        """Check that offsets of the group can be deleted (OffsetDelete)."""
         return delete_offsets_error(self.groups.get(group_id))
 
     def delete_offsets(self, group_id: str, names: Iterable[TopicPartition]) -> ErrorCode:
-        """Forget some offsets of a group; those that are not there are no error."""
+        """Delete some offsets of a group; offsets that do not exist are ignored."""
         known = set(self.offsets.partitions(group_id))
         return self._remove([OffsetKey(group_id, *name) for name in names if name in known], [])
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: so are the offsets of all groups in it."""
+        """Delete the offsets of all groups in a deleted topic."""
         self._remove(
             [
                 OffsetKey(group_id, *name)
@@ -374,7 +383,7 @@ class GroupShard:
         )
 
     def expire(self) -> None:
-        """Forget offsets whose retention is over, and empty groups that have none left and no transaction open."""
+        """Delete offsets whose retention is over, and empty groups without offsets and open transactions."""
         keys: list[OffsetKey] = []
         emptied: list[AnyGroup] = []
         for group_id, group in self.groups.items():
@@ -393,8 +402,8 @@ class GroupShard:
         return is_expired(group, name.topic, offset, self._now_ms, self._retention_ms)
 
     def _remove(self, keys: Sequence[OffsetKey], groups: Sequence[AnyGroup]) -> ErrorCode:
-        """Write tombstones and forget what they stand for."""
-        records: list[tuple[bytes, bytes | None]] = [(encode_key(key), None) for key in keys]
+        """Write tombstones for offsets and groups, and remove them."""
+        records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(key), None) for key in keys]
         for group in groups:
             records += records_between(group, None)
         if not records:
@@ -404,12 +413,12 @@ class GroupShard:
             for delta, key in enumerate(keys):
                 self.offsets.commit(key, None, log_offset=base_offset + delta)
             for group in groups:
-                self._bury(group)
+                self._forget_group(group)
         return error
 
-    def _bury(self, group: AnyGroup) -> None:
+    def _forget_group(self, group: AnyGroup) -> None:
         if isinstance(group, Group):
-            group.to(GroupState.DEAD, self._now_ms)  # nothing is kept of it, but the table has the last word
+            group.to(GroupState.DEAD, self._now_ms)  # the result is dropped; this checks the transition
         del self.groups[group.group_id]
         _, timer = self._timers.pop(group.group_id, (0, None))
         if timer is not None:
@@ -421,7 +430,7 @@ class GroupShard:
         return self.append(records_between(group, group))[1]
 
     def append(self, records: _Records, transaction: TransactionOfOffsets | None = None) -> tuple[int, ErrorCode]:
-        """Append one batch: its first offset, or the error under its name for clients."""
+        """Append one batch; return its first offset, and the client's error."""
         now_ms = self._now_ms
         batch = build_batch(
             records,
@@ -441,15 +450,17 @@ class GroupShard:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether everything that was appended so far is."""
+        """Whether everything appended so far is replicated."""
         log = self.partition.log
         return log.high_watermark >= log.log_end_offset
 
     async def replicated(self) -> ErrorCode:
-        """Wait until everything that was appended so far is replicated; the error under its name for clients."""
+        """Wait until everything appended so far is replicated; return the client's error."""
         error = await wait_until_replicated(self.partition, self.partition.log.log_end_offset, self._leader_epoch)
         return APPEND_ERRORS.get(error, error)
 
 
 def _offset_records(group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> _Records:
-    return [(encode_key(OffsetKey(group_id, *name)), encode_value(value)) for name, value in offsets.items()]
+    return [
+        (encode_offset_key(OffsetKey(group_id, *name)), encode_offset_value(value)) for name, value in offsets.items()
+    ]

@@ -1,4 +1,4 @@
-"""States of a consumer group of the classic protocol, and which may follow which."""
+"""States of a group of the classic protocol, and which may follow which."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class GroupState(StrEnum):
     """A group's state; the value is the name that the APIs show."""
 
     EMPTY = "Empty"
-    """No members; what remains are its offsets. Groups that only commit offsets are always in this state."""
+    """No members, only offsets. Groups that only commit offsets are always in this state."""
     PREPARING_REBALANCE = "PreparingRebalance"
     """Waiting for the members to join (again)."""
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -17,7 +17,7 @@ class GroupState(StrEnum):
     STABLE = "Stable"
     """Every member can have its assignment."""
     DEAD = "Dead"
-    """Deleted, expired, or gone to another coordinator. Nothing is kept of a group in this state."""
+    """Deleted, expired, or moved to another coordinator. Groups in this state are not kept."""
 
 
 VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {

@@ -1,16 +1,16 @@
-"""Compaction: of each key only the newest record stays (`cleanup.policy=compact`).
+"""Compaction: keep only the newest record of each key (`cleanup.policy=compact`).
 
-What belongs to a transaction goes by its outcome (KIP-98):
+Records of a transaction are kept or removed by its outcome (KIP-98):
 
 * Records of an aborted transaction are removed, whatever their keys.
-* A marker stays while its transaction has records or batches in front of it. Then it gets a time to live of
-  `delete.retention.ms`, so that a consumer that is reading meets it, and goes with the first run after that.
-* Tombstones get the same time to live when they are first met (KIP-534).
+* A marker is kept while records or batches of its transaction precede it. Then it gets a time to live of
+  `delete.retention.ms`, so that consumers reading the transaction still find it; the first run after that removes it.
+* Tombstones get the same time to live when a run first finds them (KIP-534).
 
-A batch that loses all its records goes, except, empty, the last one of a producer (duplicates of it must be
-recognised) and the last one of a segment (so that the segments follow each other without gaps). Batches in a
-compression that only clients know stay whole, and while there is one, tombstones stay as well, because nobody can
-say whether it has an older record of the key.
+A batch whose records are all removed is removed too, with two exceptions that are kept as empty batches: the last one
+of a producer (duplicates of it must be recognised) and the last one of a segment (so that segments stay contiguous).
+A batch in a compression that the broker cannot decode is kept whole. While there is one, tombstones are kept as well,
+because that batch may have an older record of the same key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedIndexEntry
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndexEntry
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.producer_state import ProducerEntry
 from dualwrite.broker_emulator.log.record_batch import (
@@ -37,24 +37,24 @@ from dualwrite.broker_emulator.log.segment import LogStorage, Segment, StorageEr
 from dualwrite.broker_emulator.log.segments import Segments
 
 _BATCHES_PER_STEP = 200
-_OF_NOBODY = {"attributes": 0, "producer_id": NO_PRODUCER_ID, "producer_epoch": -1, "base_sequence": NO_SEQUENCE}
+_WITHOUT_PRODUCER = {"attributes": 0, "producer_id": NO_PRODUCER_ID, "producer_epoch": -1, "base_sequence": NO_SEQUENCE}
 _MAX_KEYS = 1_000_000
-"""How many keys one run looks at; what has more is compacted in several."""
+"""How many keys one run handles; a log with more keys takes several runs."""
 
 
 class TransactionOutcomes:
-    """The transactions that a run has met the first batches of, and how they ended."""
+    """The transactions whose first batches a run has passed, and their outcomes."""
 
-    __slots__ = ("_aborted", "_committed", "_observed", "_to_come")
+    __slots__ = ("_aborted", "_committed", "_observed", "_upcoming")
 
     def __init__(self, aborted: Sequence[AbortedIndexEntry]) -> None:
-        self._to_come = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
+        self._upcoming = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
         self._aborted: dict[int, AbortedIndexEntry] = {}
         self._observed: set[int] = set()  # producers whose aborted transaction had a batch in this run
         self._committed: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a data batch belongs to a transaction that was aborted."""
+        """Return whether a data batch belongs to an aborted transaction."""
         self._begin(header.last_offset)
         if not header.is_transactional:
             return False
@@ -65,7 +65,7 @@ class TransactionOutcomes:
         return False
 
     def end(self, header: BatchHeader, *, commit: bool) -> tuple[bool, AbortedIndexEntry | None]:
-        """A marker was met: whether its transaction has batches left, and if it was aborted, its entry of the index."""
+        """Handle a marker: return whether its transaction has batches left, and its index entry if it was aborted."""
         self._begin(header.last_offset)
         producer_id = header.producer_id
         if commit:
@@ -78,8 +78,8 @@ class TransactionOutcomes:
         return had_batches, entry if had_batches else None
 
     def _begin(self, offset: int) -> None:
-        while self._to_come and self._to_come[-1].first_offset <= offset:
-            entry = self._to_come.pop()
+        while self._upcoming and self._upcoming[-1].first_offset <= offset:
+            entry = self._upcoming.pop()
             self._aborted[entry.producer_id] = entry
 
 
@@ -91,12 +91,12 @@ class Cleaner:
     def __init__(self, segments: Segments, storage: LogStorage) -> None:
         self._segments = segments
         self._storage = storage
-        self._clean_until = 0  # not kept over a restart: the first run then looks at everything once more
+        self._clean_until = 0  # lost in a restart: the first run then reads everything again
 
     def clean(
         self, config: LogConfig, now_ms: int, limit_offset: int, producers: Mapping[int, ProducerEntry]
     ) -> Iterator[None]:
-        """One run, in steps, if it is worth one. Raises StorageError."""
+        """Run once, in steps, if enough of the log is dirty. Raises StorageError."""
         cleanable = self._cleanable(config, now_ms, limit_offset)
         dirty = [segment for segment in cleanable if segment.next_offset > self._clean_until]
         size = sum(segment.size_bytes for segment in cleanable)
@@ -109,7 +109,7 @@ class Cleaner:
             yield from self._clean(config, now_ms, producers, cleanable, dirty)
         except StorageError:
             if self._segments.holds(cleanable):
-                raise  # else records were deleted meanwhile, and their segments with them
+                raise  # otherwise retention or DeleteRecords deleted the segments meanwhile
 
     def _clean(
         self,
@@ -126,7 +126,7 @@ class Cleaner:
         for group in _groups(cleanable, config.segment_bytes):
             cleaned = self._storage.new_cleaned_segment(group[0].base_offset, group[0].stable_offset)
             yield from run.clean(group, cleaned)
-            if not self._segments.holds(group):  # as above
+            if not self._segments.holds(group):  # deleted meanwhile, as above
                 self._storage.discard([cleaned])
                 return
             self._segments.replace(group, cleaned)
@@ -136,7 +136,7 @@ class Cleaner:
         return TransactionOutcomes(self._segments.aborted(segments[0].base_offset, segments[-1].next_offset))
 
     def _cleanable(self, config: LogConfig, now_ms: int, limit_offset: int) -> list[Segment]:
-        """Complete segments of decided records, old enough."""
+        """Return the complete segments whose records are decided and old enough."""
         lag_ms = config.min_compaction_lag_ms
 
         def may_be_cleaned(segment: Segment) -> bool:
@@ -147,7 +147,7 @@ class Cleaner:
 
 
 def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
-    """Whether the oldest record that was never compacted must not wait any longer (KIP-354)."""
+    """Return whether the oldest record that was never compacted is older than `max.compaction.lag.ms` (KIP-354)."""
     due_before_ms = now_ms - config.max_compaction_lag_ms
     if due_before_ms < 0:
         return False
@@ -158,7 +158,7 @@ def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> boo
 def _find_newest(
     segments: Sequence[Segment], outcomes: TransactionOutcomes, newest: dict[bytes, int]
 ) -> Generator[None, None, int]:
-    """Note the newest offset of each key; gives the end of the last segment looked at."""
+    """Fill `newest` with the newest offset of each key; return the end of the last segment read."""
     for segment in segments:
         for number, batch in enumerate(segment.iterate(segment.base_offset)):
             if number % _BATCHES_PER_STEP == 0:
@@ -181,7 +181,7 @@ def _end(header: BatchHeader, batch: bytes, outcomes: TransactionOutcomes) -> tu
 
 
 def _readable(batch: bytes) -> Iterator[Record]:
-    """The records of a batch; none where only clients can decompress them."""
+    """Yield the records of a batch; none if the broker cannot decompress them."""
     try:
         yield from iter_records(batch)
     except UnsupportedCompressionError:
@@ -189,7 +189,7 @@ def _readable(batch: bytes) -> Iterator[Record]:
 
 
 def _groups(segments: Sequence[Segment], segment_bytes: int) -> list[list[Segment]]:
-    """Neighbours that fit into one segment together."""
+    """Group neighbouring segments that fit into one segment together."""
     groups: list[list[Segment]] = []
     size = 0
     for segment in segments:
@@ -203,7 +203,7 @@ def _groups(segments: Sequence[Segment], segment_bytes: int) -> list[list[Segmen
 
 
 class _Run:
-    """What of each batch stays, in one run over a log from its beginning."""
+    """Decides what to keep of each batch, in one run over a log from its beginning."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class _Run:
         self._has_opaque_batch = False
 
     def clean(self, originals: Sequence[Segment], cleaned: Segment) -> Iterator[None]:
-        """Write what stays of `originals` to `cleaned`."""
+        """Write the kept part of `originals` to `cleaned`."""
         end = originals[-1].next_offset
         for segment in originals:
             for number, batch in enumerate(segment.iterate(segment.base_offset)):
@@ -232,7 +232,7 @@ class _Run:
                 if kept is None and self._is_last_of_producer(header):
                     kept = rebuild_batch(header, (), delete_horizon_ms=None)
                 elif kept is None and header.last_offset + 1 == end:
-                    kept = rebuild_batch(header._replace(**_OF_NOBODY), (), delete_horizon_ms=None)
+                    kept = rebuild_batch(header._replace(**_WITHOUT_PRODUCER), (), delete_horizon_ms=None)
                 if kept is not None:
                     timestamp = parse_header(kept).max_timestamp
                     cleaned.append([(kept, header.last_offset + 1, timestamp)])
@@ -243,7 +243,7 @@ class _Run:
             cleaned.aborted.add(aborted)
         if is_needed:
             return batch
-        if header.record_count == 0 or self._is_over(header):
+        if header.record_count == 0 or self._is_past_horizon(header):
             return None
         if header.delete_horizon_ms is not None:
             return batch
@@ -257,7 +257,7 @@ class _Run:
         except UnsupportedCompressionError:
             self._has_opaque_batch = True
             return batch
-        kept = [record for record in records if self._stays(record, header)]
+        kept = [record for record in records if self._is_kept(record, header)]
         if not kept:
             return None
         has_tombstone = any(record.value is None for record in kept)
@@ -265,13 +265,13 @@ class _Run:
             return rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms)
         return batch if len(kept) == len(records) else rebuild_batch(header, kept, delete_horizon_ms=None)
 
-    def _stays(self, record: Record, header: BatchHeader) -> bool:
+    def _is_kept(self, record: Record, header: BatchHeader) -> bool:
         if record.key is None or record.offset < self._newest.get(record.key, -1):
             return False
-        return record.value is not None or self._has_opaque_batch or not self._is_over(header)
+        return record.value is not None or self._has_opaque_batch or not self._is_past_horizon(header)
 
-    def _is_over(self, header: BatchHeader) -> bool:
-        """Whether the tombstones or the marker of a batch have lived long enough."""
+    def _is_past_horizon(self, header: BatchHeader) -> bool:
+        """Return whether the time to live of a batch's tombstones or marker is over."""
         return header.delete_horizon_ms is not None and header.delete_horizon_ms <= self._now_ms
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:

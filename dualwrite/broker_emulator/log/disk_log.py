@@ -1,9 +1,9 @@
-"""One partition on disk: a folder of segments, and what makes opening it again quick.
+"""One partition on disk: a folder of segments, with indexes and snapshots for a fast start.
 
-Beside each `<base offset>.log` stands `.index`: where its offsets are, and which transactions were aborted in it. It
-is written when a segment is complete, and from time to time for the newest one, together with `<offset>.snapshot`:
-the producers as they were at that offset. All of that can be made again from the batches. It bounds what has to be
-read at a start: only what was appended since it was last written.
+Beside each `<base offset>.log` there is an `.index`: the positions of its offsets, and the transactions aborted in it.
+It is written when a segment is complete, and at intervals for the newest one, together with `<offset>.snapshot`:
+the state of producers at that offset. All of these can be rebuilt from the batches. They bound what a start reads:
+only what was appended since they were last written.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_segment import DiskSegment, IndexFile, segment_path
-from dualwrite.broker_emulator.log.durable_file import TEMPORARY_SUFFIX, sync_data, sync_folder, write_atomically
-from dualwrite.broker_emulator.log.open_files import OpenFiles
+from dualwrite.broker_emulator.log.files import TEMPORARY_SUFFIX, OpenFiles, sync_data, sync_folder, write_atomically
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, parse_header
 from dualwrite.broker_emulator.log.recovery import Damage, scan
 from dualwrite.broker_emulator.log.segment import LoadedLog, LogState, Segment, StorageError
@@ -29,14 +28,14 @@ from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_BYTES = 8 << 20
-"""How much may be appended before the newest segment's index and a snapshot are written: what a start has to read."""
+"""Bytes appended between two writes of the newest segment's index and a snapshot; what a start has to read at most."""
 
 _SNAPSHOT_COST = 64
-"""A snapshot is written once this many times its size was appended, so that it never is what takes the time."""
+"""A snapshot is written once this many times its size was appended, so that snapshots never dominate the writes."""
 
 _KEPT_SNAPSHOTS = 2
 DELETED_SUFFIX = "-delete"
-"""Of the folders of deleted topics: never part of the name of a partition's folder, which ends with a number."""
+"""Suffix of the folders of deleted topics; a partition's folder never has it, as its name ends with a number."""
 _LOG_START_FILE = "log-start-offset"
 _COMPACTION_FILE = "compaction.json"
 _CLEANED = ".cleaned"
@@ -44,7 +43,7 @@ _SUFFIXES = (".log", ".index")
 
 
 class DiskLog:
-    """Where one partition keeps its segments. The folder is created with the first batch."""
+    """Storage of one partition's segments in a folder, which is created with the first batch."""
 
     def __init__(self, folder: Path, files: OpenFiles, flusher: Flusher, *, stopped_cleanly: bool) -> None:
         self._folder = folder
@@ -93,14 +92,14 @@ class DiskLog:
         return segments, max(log_start_offset, segments[0].base_offset)
 
     def _bases(self) -> list[int]:
-        """Base offsets of the segments there are; empty ones at the end are left out, as they say nothing."""
+        """Return the base offsets of the stored segments; empty segments at the end are deleted."""
         paths = sorted(self._folder.glob("*.log"))
         while len(paths) > 1 and paths[-1].stat().st_size == 0:
             paths.pop().unlink()
         return [int(path.stem) for path in paths]
 
     def _adopt_index(self, segment: DiskSegment) -> bool:
-        """Take over what is written of a segment; whether that is all of it."""
+        """Load a segment's index file; return whether it covers the whole segment."""
         try:
             size = segment.path.stat().st_size
             index = IndexFile.decode(segment.path.with_suffix(".index").read_bytes())
@@ -109,13 +108,13 @@ class DiskLog:
         if index.size_bytes > size:
             raise StorageError(
                 f"{segment.path} has {size} bytes; {index.size_bytes} were complete when its index was written. "
-                "Something else has cut it: restore the file, or delete the topic's folders to begin anew"
+                "Something else has truncated it: restore the file, or delete the topic's folders to start over"
             )
         segment.adopt(index)
         return index.size_bytes == size
 
     def _restore_state(self, segments: Sequence[DiskSegment]) -> None:
-        """Bring the state up to the end of what is indexed: from the newest snapshot, and from the batches behind."""
+        """Restore the state at the end of the indexed part, from the newest snapshot and the batches after it."""
         indexed = [segment for segment in segments if segment.size_bytes]
         end = indexed[-1].next_offset if indexed else segments[0].base_offset
         restored = segments[0].base_offset
@@ -137,7 +136,7 @@ class DiskLog:
                 self._state.replay(header, batch, None)
 
     def _recover(self, segments: list[DiskSegment]) -> None:
-        """Read what no index covers, and cut off a batch that was not written to its end."""
+        """Read the part that no index covers, and truncate a torn write at its end."""
         expected = segments[0].base_offset
         for segment in segments:
             if segment.base_offset != expected:
@@ -148,7 +147,7 @@ class DiskLog:
             is_last = segment is segments[-1]
             damage = self._read_rest(segment, is_last=is_last)
             if damage is not None:
-                self._cut_off(segment, damage, is_last=is_last)
+                self._truncate_torn_write(segment, damage, is_last=is_last)
             expected = segment.next_offset
 
     def _read_rest(self, segment: DiskSegment, *, is_last: bool) -> Damage | None:
@@ -167,20 +166,20 @@ class DiskLog:
             damage = scan(memoryview(file.read()), segment.next_offset, accept, may_have_gaps=not is_last)
         return None if damage is None else damage.moved_by(known)
 
-    def _cut_off(self, segment: DiskSegment, damage: Damage, *, is_last: bool) -> None:
+    def _truncate_torn_write(self, segment: DiskSegment, damage: Damage, *, is_last: bool) -> None:
         where = f"{segment.path} is damaged at position {damage.position} ({damage.problem})"
-        advice = "Restore the file, or delete the topic's folders to begin anew"
+        advice = "Restore the file, or delete the topic's folders to start over"
         if damage.intact_after is not None:
             raise StorageError(
                 f"{where}, and an intact batch is found at position {damage.intact_after}: no crash leaves that, and "
-                f"cutting the log there could lose records that were acknowledged. {advice}"
+                f"truncating the log there could lose acknowledged records. {advice}"
             )
         if not is_last:
             raise StorageError(f"{where}, and later segments follow: no crash leaves that. {advice}")
         if self._stopped_cleanly:
             raise StorageError(f"{where}, although the broker was stopped cleanly. {advice}")
         size = segment.path.stat().st_size
-        logger.warning("%s; the last %d bytes, never acknowledged, are cut off", where, size - damage.position)
+        logger.warning("%s; the last %d bytes, never acknowledged, are truncated", where, size - damage.position)
         os.truncate(segment.path, damage.position)
 
     def _segment(self, base_offset: int, stable_offset: int) -> DiskSegment:
@@ -195,7 +194,7 @@ class DiskLog:
         except FileNotFoundError:
             return 0
         except ValueError as error:
-            raise StorageError(f"{self._folder / _LOG_START_FILE} holds no offset: {error}") from error
+            raise StorageError(f"{self._folder / _LOG_START_FILE} does not contain an offset: {error}") from error
 
     # writing
 
@@ -251,7 +250,7 @@ class DiskLog:
         return FlushJob(run, finished)
 
     def _checkpoint(self) -> dict[Path, bytes]:
-        """The files that spare a start from reading everything up to here; the snapshot last."""
+        """Return the files by which a start need not read anything up to here; the snapshot last."""
         snapshot = self._state.encode()
         active = self._active
         self._next_checkpoint_bytes = active.size_bytes + max(CHECKPOINT_INTERVAL_BYTES, _SNAPSHOT_COST * len(snapshot))
@@ -263,7 +262,7 @@ class DiskLog:
             path.unlink(missing_ok=True)
 
     def close(self, active: Segment) -> None:
-        self._flusher.settle()  # two who write the same file at once take it away from one another
+        self._flusher.settle()  # two threads must not write the same file at once
         if not self._folder.exists() or self._is_checkpointed(active.next_offset):
             return
         try:
@@ -276,14 +275,14 @@ class DiskLog:
             self._files.close(path)
 
     def _is_checkpointed(self, offset: int) -> bool:
-        """Whether a start would find everything up to `offset` written down."""
+        """Return whether indexes and a snapshot up to `offset` are written."""
         return not self._complete and any(at == offset for at, _ in self._snapshots())
 
-    # taking away
+    # deletion
 
     def destroy(self, segments: Sequence[Segment]) -> None:
-        """Rename the folder, so that the name is free at once, and delete what is in it."""
-        self._leave_alone(segments)
+        """Rename the folder, so that its name is free at once, and delete its contents."""
+        self._stop_indexing(segments)
         self._flusher.forget(self)
         for path in self._folder.glob("*"):
             self._files.close(path)
@@ -293,9 +292,9 @@ class DiskLog:
             shutil.rmtree(doomed)
 
     def truncated(self, active: Segment) -> None:
-        """Everything from the end of `active` on is gone: forget what was written down of it."""
+        """Delete snapshots and the index that cover batches after the new end, which is that of `active`."""
         assert isinstance(active, DiskSegment)
-        self._leave_alone([active])
+        self._stop_indexing([active])
         self._active = active
         self._generation += 1
         for offset, path in self._snapshots():
@@ -308,13 +307,13 @@ class DiskLog:
             self._write(self._folder / _LOG_START_FILE, str(log_start_offset).encode())
 
     def discard(self, segments: Sequence[Segment]) -> None:
-        self._leave_alone(segments)
+        self._stop_indexing(segments)
         for segment in segments:
             assert isinstance(segment, DiskSegment)
             self._unlink(segment.path)
 
-    def _leave_alone(self, segments: Sequence[Segment]) -> None:
-        """See to it that nobody writes an index of these segments any more."""
+    def _stop_indexing(self, segments: Sequence[Segment]) -> None:
+        """Make sure that no thread writes, or will write, an index of these segments."""
         self._complete = [segment for segment in self._complete if segment not in segments]
         if not self._writing.isdisjoint(segments):
             self._flusher.settle()
@@ -339,9 +338,9 @@ class DiskLog:
         return DiskSegment(path, base_offset, stable_offset, self._files)
 
     def replace(self, originals: Sequence[Segment], cleaned: Segment) -> None:
-        """The instant from which `cleaned` counts is when the file is there that says so."""
+        """Replace `originals` by `cleaned`, atomically: it takes effect when the compaction file is in place."""
         assert isinstance(cleaned, DiskSegment)
-        self._leave_alone(originals)
+        self._stop_indexing(originals)
         try:
             if self._sync:
                 os.fdatasync(self._files.get(cleaned.path))
@@ -356,7 +355,7 @@ class DiskLog:
         cleaned.path = segment_path(self._folder, cleaned.base_offset)
 
     def _finish_compaction(self) -> None:
-        """Delete the originals and give the cleaned files their names; begun anew where a crash interrupted it."""
+        """Delete the originals and rename the cleaned files to them; repeated if a crash interrupted it."""
         try:
             bases = json.loads((self._folder / _COMPACTION_FILE).read_text())
         except FileNotFoundError:
@@ -375,7 +374,7 @@ class DiskLog:
 
 
 def _index_file(segment: DiskSegment) -> dict[Path, bytes]:
-    """The file that stands beside a segment; a cleaned one's has its suffix."""
+    """Return the path and contents of a segment's index file; a cleaned segment's has its suffix too."""
     return {segment.path.with_name(segment.path.name.replace(".log", ".index")): segment.index().encode()}
 
 
@@ -384,6 +383,6 @@ def _checked(data: bytes) -> bytes:
 
 
 def _read_checked(path: Path) -> bytes | None:
-    """What `_checked` wrote; None where it is damaged."""
+    """Read the output of `_checked`; None if it is damaged."""
     data = path.read_bytes()
     return data[4:] if len(data) >= 4 and crc32c(data[4:]) == int.from_bytes(data[:4], "big") else None

@@ -1,7 +1,7 @@
 """A segment in a file, in Kafka's layout: `<base offset in 20 digits>.log` holds nothing but record batches.
 
-A sparse index in memory says which offset every 4 KiB or so begin with. Whatever is between two of its entries is
-found by walking from header to header, so the cost of a read does not depend on what else is stored.
+A sparse index in memory has an entry for every 4 KiB or so. Batches between two entries are found by walking from
+header to header, so the cost of a read does not depend on the size of the segment.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedIndex
-from dualwrite.broker_emulator.log.open_files import OpenFiles
+from dualwrite.broker_emulator.log.files import OpenFiles
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndex
 from dualwrite.broker_emulator.log.record_batch import CorruptRecordError, split_batches
 from dualwrite.broker_emulator.log.segment import NO_TIMESTAMP, StorageError, StoredBatch
 
 INDEX_INTERVAL_BYTES = 4096
 _READ_AHEAD_BYTES = 1 << 18
 
-_BOUNDS = struct.Struct(">qi11xi")  # base offset, length, last offset delta: what a walk needs of a header
+_BOUNDS = struct.Struct(">qi11xi")  # base offset, length, last offset delta: the header fields that a walk needs
 _HEADER_BYTES = 61
 _LENGTH_ENDS_AT = 12
 
@@ -34,12 +34,12 @@ _CRC = struct.Struct(">I")
 
 
 def segment_path(folder: Path, base_offset: int) -> Path:
-    """The file of a segment."""
+    """Return the path of a segment's file."""
     return folder / f"{base_offset:020d}.log"
 
 
 class IndexFile(NamedTuple):
-    """What `<base offset>.index` says of the first `size_bytes` of its segment."""
+    """The contents of `<base offset>.index`, for the first `size_bytes` of its segment."""
 
     base_offset: int
     next_offset: int
@@ -52,7 +52,7 @@ class IndexFile(NamedTuple):
     aborted: AbortedIndex
 
     def encode(self) -> bytes:
-        """The contents of the file."""
+        """Encode the contents of the file, with a checksum."""
         head = _INDEX_HEAD.pack(
             _INDEX_MAGIC,
             self.base_offset,
@@ -70,7 +70,7 @@ class IndexFile(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> IndexFile:
-        """What `encode` wrote. Raises ValueError."""
+        """Decode the output of `encode`. Raises ValueError."""
         if len(data) < _INDEX_HEAD.size + _CRC.size or crc32c(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
             raise ValueError("the checksum does not match")
         magic, *fields, count = _INDEX_HEAD.unpack_from(data)
@@ -85,7 +85,7 @@ class IndexFile(NamedTuple):
 
 
 class DiskSegment:
-    """A segment in a file; what is known of it is written down by `DiskLog`."""
+    """A segment in a file; `DiskLog` writes its index."""
 
     __slots__ = (
         "_broken",
@@ -113,14 +113,14 @@ class DiskSegment:
         self.aborted = AbortedIndex()
         self._files = files
         self._broken: str | None = None
-        # of each entry: an offset that no batch from its position on is below, and the largest timestamp before it
+        # of each entry: a lower bound of the offsets from its position on, and the largest timestamp before it
         self._offsets = array("q", [base_offset])
         self._positions = array("q", [0])
         self._max_timestamps = array("q", [NO_TIMESTAMP])
         self._indexed_to = 0
 
     def index(self) -> IndexFile:
-        """What is known of the segment as it is now."""
+        """Return the index of the segment as it is now."""
         return IndexFile(
             self.base_offset,
             self.next_offset,
@@ -134,7 +134,7 @@ class DiskSegment:
         )
 
     def adopt(self, index: IndexFile) -> None:
-        """Take over what was known of the segment when it was last written down."""
+        """Restore the segment from its stored index."""
         self.next_offset = index.next_offset
         self.size_bytes = index.size_bytes
         self.max_timestamp = index.max_timestamp
@@ -150,7 +150,7 @@ class DiskSegment:
         try:
             self._write(data)
         except OSError as error:
-            self._cut_back()
+            self._undo_failed_write()
             raise StorageError(f"{self.path} cannot be written: {error.strerror}") from error
         for batch, next_offset, max_timestamp in batches:
             self.learn(len(batch), next_offset, max_timestamp)
@@ -161,16 +161,16 @@ class DiskSegment:
         while written < len(data):
             written += os.pwrite(file, memoryview(data)[written:], self.size_bytes + written)
 
-    def _cut_back(self) -> None:
-        """Take back the part of a batch that a failed write may have left."""
+    def _undo_failed_write(self) -> None:
+        """Remove the part of a batch that a failed write may have left."""
         try:
             if self.path.exists():
                 os.truncate(self.path, self.size_bytes)
         except OSError as error:
-            self._broken = f"{self.path} cannot be written, and what a failed write left cannot be undone: {error}"
+            self._broken = f"{self.path} cannot be written, and a failed write to it could not be undone: {error}"
 
     def learn(self, size: int, next_offset: int, max_timestamp: int) -> None:
-        """Take note of a batch of `size` bytes that stands in the file behind the last one known."""
+        """Add a batch of `size` bytes to the index; it follows the last known one in the file."""
         if self.size_bytes - self._indexed_to >= INDEX_INTERVAL_BYTES:
             self._offsets.append(self.next_offset)
             self._positions.append(self.size_bytes)
@@ -182,7 +182,7 @@ class DiskSegment:
             self.max_timestamp = max_timestamp
 
     def truncate(self, offset: int) -> None:
-        """Cut off every batch from `offset` on, which is where a batch begins. Raises StorageError."""
+        """Remove every batch from `offset` on, at which a batch must begin. Raises StorageError."""
         position, _, _ = self._find(offset)
         keep = bisect_left(self._positions, position) or 1
         index = self.index()
@@ -199,7 +199,7 @@ class DiskSegment:
         try:
             os.truncate(self.path, self.size_bytes)
         except OSError as error:
-            raise StorageError(f"{self.path} cannot be cut: {error.strerror}") from error
+            raise StorageError(f"{self.path} cannot be truncated: {error.strerror}") from error
 
     # reading
 
@@ -210,7 +210,7 @@ class DiskSegment:
             raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def _walk(self, position: int) -> Iterator[tuple[int, int, int]]:
-        """Position, size and next offset of every batch from the one at `position` on."""
+        """Yield position, size and next offset of every batch from the one at `position` on."""
         buffer, start = b"", position
         while position < self.size_bytes:
             at = position - start
@@ -226,7 +226,7 @@ class DiskSegment:
             position += size
 
     def _find(self, offset: int) -> tuple[int, int, int]:
-        """Position, size and next offset of the first batch that ends above `offset`; the end where there is none."""
+        """Return position, size and next offset of the first batch that ends above `offset`; the end if none does."""
         if offset < self.next_offset:
             entry = max(bisect_right(self._offsets, offset) - 1, 0)
             for found in self._walk(self._positions[entry]):
@@ -245,7 +245,7 @@ class DiskSegment:
         return data, next_offset
 
     def _end(self, start: int, offset: int, limit_offset: int, limit: int) -> tuple[int, int]:
-        """Where the last batch from `start` on ends that is whole below both limits, and the offset behind it."""
+        """Return where the last whole batch below both limits ends, searching from `start`, and the offset after it."""
         if limit <= start:
             return start, offset
         if limit >= self.size_bytes and limit_offset >= self.next_offset:
@@ -268,7 +268,7 @@ class DiskSegment:
                 yield data
 
     def _batches_from(self, position: int, end: int) -> Iterator[bytes]:
-        """The batches between two positions, checked; read in large pieces."""
+        """Yield the batches between two positions, with their CRC checked; read in large pieces."""
         while position < end:
             piece = self._pread(min(end - position, _READ_AHEAD_BYTES), position)
             whole = _whole_batches(piece)
@@ -278,7 +278,7 @@ class DiskSegment:
             try:
                 batches = split_batches(whole)
             except CorruptRecordError as error:
-                raise StorageError(f"{self.path} is damaged behind position {position}: {error}") from error
+                raise StorageError(f"{self.path} is damaged after position {position}: {error}") from error
             for _, batch in batches:
                 yield bytes(batch)
             position += len(whole)
@@ -295,7 +295,7 @@ class DiskSegment:
 
 
 def _whole_batches(piece: bytes) -> bytes:
-    """`piece` without the batch that is cut off at its end; everything where what is there is no batch."""
+    """Return `piece` without an incomplete batch at its end; all of it if it does not parse as batches."""
     end = 0
     while end + _HEADER_BYTES <= len(piece):
         _, length, _ = _BOUNDS.unpack_from(piece, end)

@@ -1,6 +1,6 @@
-"""Where the epochs of a log's leaders end (KIP-101, KIP-320), found in the batches, each of which carries its own.
+"""The end offset of each leader epoch (KIP-101, KIP-320), found in the batches, which carry their leader epoch.
 
-Epochs never fall from batch to batch, so the end of one is found by halving, and nothing has to be kept beside the log.
+Epochs never decrease from batch to batch, so a binary search finds the end of one, and no index is kept.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 BatchAt = Callable[[int], "EpochOfBatch | None"]
-"""The first batch that ends above an offset; None where there is none."""
+"""Returns the first batch that ends above an offset; None if there is none."""
 
 
 class EpochOfBatch(NamedTuple):
-    """What has to be known of a batch."""
+    """The facts about a batch that the search needs."""
 
     base_offset: int
     next_offset: int
@@ -21,7 +21,7 @@ class EpochOfBatch(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The newest epoch that is not newer than the one asked for, and the offset behind its last record."""
+    """The newest epoch that is not newer than the requested one, and the offset after its last record."""
 
     leader_epoch: int
     end_offset: int
@@ -31,10 +31,10 @@ UNKNOWN_EPOCH = EpochEnd(-1, -1)
 
 
 def end_of_epoch(batch_at: BatchAt, leader_epoch: int, *, start_offset: int, current_start_offset: int) -> EpochEnd:
-    """Where `leader_epoch` ended, which is older than the current one.
+    """Return where `leader_epoch`, which is older than the current one, ended.
 
-    The log goes from `start_offset` to where the current leader began, and what it appended since does not matter. The
-    answer names `leader_epoch` itself where nothing as old as that is left (as in Kafka's LeaderEpochFileCache).
+    The search covers the log from `start_offset` to where the current leader began. If no batch as old as
+    `leader_epoch` is left, the result has `leader_epoch` itself (as in Kafka's LeaderEpochFileCache).
     """
     low, high, end, found = start_offset, current_start_offset, current_start_offset, leader_epoch
     while low < high:

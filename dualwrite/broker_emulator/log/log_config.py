@@ -16,11 +16,11 @@ _FOR_EVER = (1 << 63) - 1
 
 CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
-"""What the timestamps of records say (KIP-32)."""
+"""The values of `message.timestamp.type` (KIP-32)."""
 
 
 class CleanupPolicy(StrEnum):
-    """What happens to old records: whole segments go, or of each key only the newest record stays."""
+    """What happens to old records: whole segments are deleted, or only the newest record of each key is kept."""
 
     DELETE = "delete"
     COMPACT = "compact"
@@ -41,32 +41,32 @@ class LogConfig:
     delete_retention_ms: int = _DAY_MS
     """How long compaction keeps tombstones and the markers of transactions that have no data left (KIP-534)."""
     min_cleanable_dirty_ratio: float = 0.5
-    """Compaction waits until this share of what it could compact was never compacted."""
+    """Compaction waits until this share of the bytes that it could compact was never compacted."""
     min_compaction_lag_ms: int = 0
     """Segments with a record younger than this are not compacted."""
     max_compaction_lag_ms: int = _FOR_EVER
-    """Age of a record at which it is compacted, whatever share of the log is new (KIP-354)."""
+    """Age of a record at which it is compacted, whatever share of the log is dirty (KIP-354)."""
     max_message_bytes: int = 1048588
-    """The largest batch."""
+    """Size of the largest batch that is accepted."""
     min_insync_replicas: int = 1
-    """How many copies must be in sync for `acks=all`."""
+    """How many replicas must be in sync for `acks=all`."""
     message_timestamp_type: str = CREATE_TIME
     message_timestamp_before_max_ms: int = _FOR_EVER
     message_timestamp_after_max_ms: int = _FOR_EVER  # Kafka: an hour; clients have no virtual clock
 
     @property
     def is_compacted(self) -> bool:
-        """Whether every record needs a key, because only the newest one of each is kept."""
+        """Whether every record needs a key, because only the newest record of each key is kept."""
         return CleanupPolicy.COMPACT in self.cleanup_policy
 
     @property
     def longest_segment_ms(self) -> int:
-        """Age at which a segment is complete: what has to be compacted soon must not be in the newest one."""
+        """Age at which a segment is rolled: records due for compaction must not be in the active segment."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether records get the broker's time."""
+        """Whether the broker sets the timestamps of records."""
         return self.message_timestamp_type == LOG_APPEND_TIME
 
     @property
@@ -75,9 +75,9 @@ class LogConfig:
         return min(self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms) < _FOR_EVER
 
     def with_overrides(self, configs: Mapping[str, str | None]) -> LogConfig:
-        """These settings with those of a topic on top; names that mean nothing here are passed over.
+        """Return these settings overridden by a topic's configs; unknown names are ignored.
 
-        Raises ValueError with a sentence on a value that a setting does not take.
+        Raises ValueError, with a sentence for the user, on a value that a setting does not accept.
         """
         values: dict[str, Any] = {}
         for name, text in configs.items():
@@ -91,7 +91,7 @@ _NAMES: Final = {member.name.replace("_", "."): member.name for member in fields
 
 
 def parse_cleanup_policy(value: str) -> frozenset[CleanupPolicy]:
-    """The policies of a list as Kafka writes it: `delete`, `compact`, both with a comma, or none. Raises ValueError."""
+    """Parse Kafka's list of policies: `delete`, `compact`, both with a comma, or none. Raises ValueError."""
     return _policies(TOPIC_SETTINGS_HERE["cleanup.policy"].parse(value))
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
+from dualwrite.broker_emulator.clock import Clock
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
-
-if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -17,26 +16,27 @@ logger = logging.getLogger(__name__)
 class LogMaintenance:
     """Deletes old segments and compacts, one log after the other."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, clock: Clock, logs: Callable[[], Iterable[PartitionLog]]) -> None:
+        self._clock = clock
+        self._logs = logs
         self._compaction: asyncio.Task[None] | None = None
 
     def delete_old_segments(self) -> None:
         """Apply retention to every log."""
-        now_ms = self._cluster.clock.now_ms()
-        for partition in self._cluster.partitions():
-            partition.log.delete_old_segments(now_ms)
+        now_ms = self._clock.now_ms()
+        for log in self._logs():
+            log.delete_old_segments(now_ms)
 
     def compact(self) -> None:
-        """Begin to compact every log that is worth it, unless that is under way."""
+        """Start compacting every log with enough to compact, unless a run is under way."""
         if self._compaction is None or self._compaction.done():
             self._compaction = asyncio.get_running_loop().create_task(self._compact())
 
     async def _compact(self) -> None:
-        now_ms = self._cluster.clock.now_ms()
-        for partition in list(self._cluster.partitions()):
+        now_ms = self._clock.now_ms()
+        for log in list(self._logs()):
             try:
-                for _ in partition.log.compact(now_ms):
+                for _ in log.compact(now_ms):
                     await asyncio.sleep(0)  # clients first
             except (StorageError, ValueError):
-                logger.exception("%s cannot be compacted", partition.name)
+                logger.exception("%s-%d cannot be compacted", log.topic, log.partition)

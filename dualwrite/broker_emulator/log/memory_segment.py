@@ -6,7 +6,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedIndex
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndex
 from dualwrite.broker_emulator.log.record_batch import parse_header
 from dualwrite.broker_emulator.log.segment import (
     NO_TIMESTAMP,
@@ -20,36 +20,36 @@ from dualwrite.broker_emulator.log.segment import (
 logger = logging.getLogger(__name__)
 
 _BATCH_OVERHEAD_BYTES = 170
-"""What Python needs for a stored batch besides its bytes: the object, and three numbers to find it by."""
+"""Memory that Python needs for a stored batch besides its bytes: the object, and three numbers to find it by."""
 
 
 class MemoryBudget:
-    """How much all partitions of one emulator may hold."""
+    """The memory limit for the records of all partitions of one emulator."""
 
-    __slots__ = ("_said", "limit_bytes", "used_bytes")
+    __slots__ = ("_is_reported", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._said = False
+        self._is_reported = False
 
     def check(self) -> None:
-        """Raises StorageError when everything is used up; the first time, the log says so as well."""
+        """Raise StorageError if the limit is reached; the first time, also log an error."""
         if self.used_bytes < self.limit_bytes:
-            self._said = False
+            self._is_reported = False
             return
         problem = (
             f"the {self.limit_bytes} bytes of memory that records may take are used up; keep them on disk (--data-dir),"
-            " raise memory.limit.bytes, or let topics forget sooner (retention.ms, retention.bytes)"
+            " raise memory.limit.bytes, or shorten the topics' retention (retention.ms, retention.bytes)"
         )
-        if not self._said:
+        if not self._is_reported:
             logger.error("records are refused: %s", problem)
-            self._said = True
+            self._is_reported = True
         raise StorageError(problem)
 
 
 class MemorySegment:
-    """A segment whose batches are kept as they are."""
+    """A segment that keeps its batches in a list."""
 
     __slots__ = (
         "_batches",
@@ -74,9 +74,9 @@ class MemorySegment:
         self.aborted = AbortedIndex()
         self._budget = budget
         self._batches: list[bytes] = []
-        self._next_offsets: list[int] = []  # the offset behind each batch
+        self._next_offsets: list[int] = []  # the offset after each batch
         self._ends: list[int] = []  # bytes up to the end of each batch
-        self._max_timestamps: list[int] = []  # largest timestamp up to each batch, so that it never falls
+        self._max_timestamps: list[int] = []  # largest timestamp up to each batch: never decreases
 
     def append(self, batches: Sequence[StoredBatch]) -> None:
         for data, next_offset, max_timestamp in batches:
@@ -103,7 +103,7 @@ class MemorySegment:
         self._budget.used_bytes += self.size_bytes + _BATCH_OVERHEAD_BYTES * keep
 
     def forget(self) -> None:
-        """Give back to the budget what the segment took from it."""
+        """Return the segment's share of the memory budget."""
         self._budget.used_bytes -= self.size_bytes + _BATCH_OVERHEAD_BYTES * len(self._batches)
 
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
@@ -132,7 +132,7 @@ class MemorySegment:
 
 
 class MemoryStorage:
-    """A partition's segments in memory: gone with the process."""
+    """Storage of a partition's segments in memory; lost when the process ends."""
 
     __slots__ = ("_budget",)
 

@@ -1,21 +1,26 @@
-"""One partition: append, markers, high watermark and last stable offset, reads of both isolation levels."""
+"""The log of one partition: append, markers, high watermark and last stable offset, reads of both isolation levels.
+
+The last stable offset is computed by `last_stable_offset.UnstableTransactions` and set in `PartitionLog._advance`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedTransaction
 from dualwrite.broker_emulator.log.cleaner import Cleaner
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
 from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd, EpochOfBatch, end_of_epoch
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.producer_state import (
     ProducerEntry,
+    ProducerStates,
     Rejection,
     after_batch,
     after_marker,
@@ -27,9 +32,7 @@ from dualwrite.broker_emulator.log.producer_state import (
     find_duplicate,
     is_open,
 )
-from dualwrite.broker_emulator.log.producer_states import ProducerStates
 from dualwrite.broker_emulator.log.record_batch import (
-    HEADER_BYTES,
     NO_PRODUCER_ID,
     BatchHeader,
     CorruptRecordError,
@@ -43,9 +46,9 @@ from dualwrite.broker_emulator.log.record_batch import (
     stamp,
     with_append_time,
 )
-from dualwrite.broker_emulator.log.retention import retained_from
 from dualwrite.broker_emulator.log.segment import LogStorage, StorageError
-from dualwrite.broker_emulator.log.segments import Segments
+from dualwrite.broker_emulator.log.segments import Segments, retained_from
+from dualwrite.broker_emulator.log.validation import check_batch, has_record_without_key, problem_of_timestamps
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
 from dualwrite.broker_emulator.metrics.counters import LogTraffic
 from dualwrite.broker_emulator.no_error import NO_ERROR
@@ -58,17 +61,15 @@ MAX_TIMESTAMP = -3
 """KIP-734: the record with the largest timestamp."""
 
 HIGH_WATERMARK = -1
-"""What DeleteRecords calls the high watermark."""
+"""The offset by which DeleteRecords means the high watermark."""
 
-_LEAST_RECORD_BYTES = 7
-"""An uncompressed record without timestamp, key, value and headers."""
 _NO_TIMESTAMP = -1
 _NO_LIMIT = 1 << 62
 _NOT_FOUND = (-1, -1)
 
 
 class AppendOrigin(Enum):
-    """Who appends. COORDINATOR (group and transaction coordinators) skips duplicates and sequences (3.1)."""
+    """The source of an append. For COORDINATOR (group, transaction), duplicates and sequences are not checked."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -78,19 +79,19 @@ _CLIENT: Final = AppendOrigin.CLIENT  # quick to read (see `no_error.py`)
 
 
 class AppendResult(NamedTuple):
-    """What Produce answers for one partition."""
+    """The Produce response for one partition."""
 
     error: ErrorCode
     base_offset: int = -1
     """Offset of the first record; the original one for a duplicate; -1 on errors."""
     log_append_time_ms: int = -1
-    """-1 where records keep their timestamps (message.timestamp.type=CreateTime)."""
+    """-1 if records keep their timestamps (message.timestamp.type=CreateTime)."""
     log_start_offset: int = -1
     error_message: str | None = None
 
 
 class ReadResult(NamedTuple):
-    """What Fetch answers for one partition; the three offsets are -1 when out of range, as Kafka's are."""
+    """The Fetch response for one partition; as in Kafka, the three offsets are -1 if the fetch is out of range."""
 
     error: ErrorCode
     records: bytes
@@ -102,7 +103,7 @@ class ReadResult(NamedTuple):
 
 
 class ProducerDescription(NamedTuple):
-    """One producer of DescribeProducers (KIP-664); -1 stands for none in every field."""
+    """One producer of DescribeProducers (KIP-664); -1 means none in every field."""
 
     producer_id: int
     producer_epoch: int
@@ -113,11 +114,11 @@ class ProducerDescription(NamedTuple):
 
 
 class PartitionLog:
-    """The log of one partition on its only replica. Not thread-safe: use it in the emulator's loop.
+    """The log of one partition, shared by all of its replicas. Not thread-safe: use it in the emulator's loop.
 
     `leader_epoch` is that of the last election and stamped on every batch appended afterwards.
-    `on_advance` callbacks run after the high watermark or the last stable offset moved, when the log is whole again;
-    they must not raise. `on_release` callbacks run once, when the high watermark is no longer held.
+    `on_advance` callbacks run after the high watermark or the last stable offset moved, when the log is consistent
+    again; they must not raise. `on_release` callbacks run once, when the high watermark is no longer held.
     """
 
     def __init__(
@@ -132,7 +133,10 @@ class PartitionLog:
         now_ms: int = 0,
         tells_epochs_apart: bool = True,
     ) -> None:
-        """`tells_epochs_apart`: a transaction is open for its own epoch only (KAFKA-18575), as since Kafka 4.0."""
+        """Load the log from `storage`.
+
+        `tells_epochs_apart`: a transaction is open for its own epoch only (KAFKA-18575), as in Kafka since 4.0.
+        """
         self.topic = topic
         self.partition = partition
         self.leader_epoch = leader_epoch
@@ -184,17 +188,17 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Records below it belong to no transaction whose outcome is open; visible to read_committed consumers."""
+        """Records below it belong to no undecided transaction; they are visible to read_committed consumers."""
         return self._last_stable_offset
 
     def hold_high_watermark(self) -> None:
-        """Keep the high watermark where it is, as if followers had stopped fetching."""
+        """Keep the high watermark where it is, as if the followers had stopped fetching."""
         self._high_watermark_held = True
 
     def release_high_watermark(self, up_to: int | None = None) -> None:
-        """Let the high watermark follow the log end again, or go on to offset `up_to` and stay there.
+        """Let the high watermark follow the log end again, or advance to offset `up_to` and stay there.
 
-        Raises ValueError where `up_to` is behind the high watermark, beyond the log end or inside of a batch, since
+        Raises ValueError if `up_to` is below the high watermark, beyond the log end or inside a batch, since
         followers fetch whole batches.
         """
         if up_to is None:
@@ -210,24 +214,24 @@ class PartitionLog:
             raise ValueError(f"{offset} is not between {self._high_watermark} and {self._log_end_offset}")
         batch = next(self._segments.iterate(offset), None)
         if batch is not None and parse_header(batch).base_offset != offset:
-            raise ValueError(f"{offset} is inside of a batch")
+            raise ValueError(f"{offset} is inside a batch")
         return offset
 
     @property
     def is_high_watermark_held(self) -> bool:
-        """Whether the high watermark stays behind the log end."""
+        """Whether the high watermark is held where it is."""
         return self._high_watermark_held
 
     def begin_leader_epoch(self, leader_epoch: int) -> None:
-        """A leader was elected: what it appends carries its epoch, and it has verified nothing yet."""
+        """Start the term of a newly elected leader: new batches carry its epoch, and no verification is pending."""
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = self._log_end_offset
         self._verifications = Verifications()
 
     def truncate_to_high_watermark(self, now_ms: int) -> None:
-        """Lose what was not replicated, as the log of a follower that becomes leader never had it.
+        """Remove everything that was not replicated, as a follower that becomes leader never had it.
 
-        The state of producers and transactions is that of the batches that are left, so it is made of them again.
+        The state of producers and transactions is rebuilt from the batches that are left.
         """
         lost_from = self._high_watermark
         if lost_from == self._log_end_offset:
@@ -239,20 +243,20 @@ class PartitionLog:
             self._states.replay(parse_header(batch), batch, None)
         self._log_end_offset = lost_from
         self._flushed_offset = min(self._flushed_offset, lost_from)
-        self._unstable.replicated_to(lost_from)
+        self._unstable.advance_high_watermark(lost_from)
         self._advance()
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether this producer has a transaction open here, with this very epoch if the log tells them apart."""
+        """Return whether this producer has an open transaction, of exactly this epoch unless any epoch counts."""
         return is_open(self._producers.get(producer_id), producer_epoch, any_epoch=self._open_at_any_epoch)
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
     ) -> VerificationGuard:
-        """Note that an append is being verified, and give the guard it has to present (3.2).
+        """Start the verification of an append and return the guard that it has to present (KIP-890 part 1).
 
         `base_sequence` is -1 for offset commits. `supports_epoch_bump`: Produce v12+, TxnOffsetCommit v5+.
-        Where the transaction is open already nothing has to be verified, and the sentinel is given.
+        If the transaction is open already, there is nothing to verify, and the sentinel is returned.
         """
         if self.has_open_transaction(producer_id, producer_epoch):
             return VerificationGuard.SENTINEL
@@ -271,8 +275,8 @@ class PartitionLog:
 
         A transactional batch needs, unless its transaction is already open here, the guard of `begin_verification`,
         whatever its origin. `transaction_version` is the requester's: 2 for Produce v12+ and TxnOffsetCommit v5+.
-        Bad input is answered with its error code, never raised: 2, 10, 32, 45, 47, 48, 87. A duplicate is answered
-        with the offset it has already.
+        Bad input gets an error in the result, never an exception: 2, 10, 32, 45, 47, 48, 87. A duplicate gets its
+        original offset.
         """
         try:
             batches = split_batches(records)
@@ -290,9 +294,9 @@ class PartitionLog:
         return result._replace(log_append_time_ms=now_ms) if result.error is NO_ERROR else result
 
     def append_own(self, key: bytes, value: bytes | None, *, now_ms: int) -> ErrorCode:
-        """Append one record of the broker's own: 0, 10 or 56.
+        """Append one record of a coordinator; return error 0, 10 or 56.
 
-        It needs none of the checks of `append`, and no coordinator's request should wait for them.
+        It needs none of the checks of `append`, and skipping them speeds up coordinator requests.
         """
         next_offset = self._log_end_offset + 1
         batch = build_single(
@@ -317,10 +321,10 @@ class PartitionLog:
         from_client: bool,
         transaction_version: int,
     ) -> AppendResult:
-        entries: dict[int, ProducerEntry] = {}  # as they will be once everything is accepted
+        entries: dict[int, ProducerEntry] = {}  # the new entries, stored if all batches are accepted
         base_offset = self._log_end_offset
         for header, _ in batches:
-            rejection = _check_batch(header, self.config.max_message_bytes, from_client)
+            rejection = check_batch(header, self.config.max_message_bytes, from_client)
             if rejection is not None:
                 return _refused(rejection)
             producer_id = header.producer_id
@@ -343,15 +347,18 @@ class PartitionLog:
         return self._store_accepted(batches, entries)
 
     def _check_storage(self, batches: list[tuple[BatchHeader, memoryview]], now_ms: int) -> Rejection | None:
-        """Whether the topic takes such records and has room (coordinators always have, so transactions can end)."""
+        """Check that the topic accepts such records and storage has room.
+
+        Coordinators' appends skip this, so that transactions can always end.
+        """
         try:
             self._storage.check_room()
         except StorageError as error:
             return Rejection(ErrorCode.kafka_storage_error, str(error))
-        if self._needs_keys and any(_has_record_without_key(batch) for _, batch in batches):
+        if self._needs_keys and any(has_record_without_key(batch) for _, batch in batches):
             return Rejection(ErrorCode.invalid_record, "a record of a compacted topic needs a key")
         if self._limits_timestamps and not self._stamps_time:
-            problem = _problem_of_timestamps(batches, self.config, now_ms)
+            problem = problem_of_timestamps(batches, self.config, now_ms)
             return None if problem is None else Rejection(ErrorCode.invalid_timestamp, problem)
         return None
 
@@ -377,7 +384,7 @@ class PartitionLog:
         return AppendResult(NO_ERROR, base_offset, log_start_offset=self._log_start_offset)
 
     def _store(self, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> None:
-        """Write batches behind the last one: all of them or none. Raises StorageError."""
+        """Write batches at the end of the log: all of them or none. Raises StorageError."""
         next_offset = self._log_end_offset
         stored = []
         for header, batch in batches:
@@ -388,7 +395,7 @@ class PartitionLog:
         self._log_end_offset = next_offset
 
     def _flushed(self, offset: int) -> None:
-        """Everything below `offset` may be acknowledged and shown."""
+        """Let everything below `offset` be acknowledged and visible: storage has flushed it."""
         self._flushed_offset = offset
         self._advance(self._high_watermark if self._high_watermark_held else offset)
 
@@ -402,7 +409,7 @@ class PartitionLog:
         transaction_version: int,
         now_ms: int,
     ) -> ErrorCode:
-        """End a producer's transaction here; the per-partition rows of WriteTxnMarkers (2.7): 0, 47, 52 or 56."""
+        """End a producer's transaction on this partition; return WriteTxnMarkers' error for it: 0, 47, 52 or 56."""
         entry = self._producers.get(producer_id)
         rejection = check_marker(entry, producer_epoch, coordinator_epoch, transaction_version)
         if rejection is not None:
@@ -431,9 +438,10 @@ class PartitionLog:
         return NO_ERROR
 
     def _advance(self, replicated_to: int | None = None) -> None:
+        """Set the high watermark and the last stable offset; `replicated_to` None: as far as flushed and not held."""
         if replicated_to is None:
             replicated_to = self._high_watermark if self._high_watermark_held else self._flushed_offset
-        stable = self._unstable.replicated_to(replicated_to)
+        stable = self._unstable.advance_high_watermark(replicated_to)
         if stable < self._log_start_offset:
             stable = self._log_start_offset
         has_moved = replicated_to != self._high_watermark or stable != self._last_stable_offset
@@ -443,10 +451,10 @@ class PartitionLog:
                 callback()
 
     def read(self, fetch_offset: int, *, max_bytes: int, read_committed: bool, at_least_one: bool) -> ReadResult:
-        """Whole batches from the one that holds `fetch_offset`, up to `max_bytes` (2.12, 3.5).
+        """Read whole batches from the one with `fetch_offset`, up to `max_bytes`.
 
-        With `at_least_one` the first batch is given even where it alone is larger than `max_bytes`. Between the
-        high watermark (or last stable offset) and the log end there is nothing to read; beyond it the answer is 1.
+        With `at_least_one` the first batch is returned even if it alone is larger than `max_bytes`. Between the high
+        watermark (or last stable offset) and the log end there is nothing to read; beyond the log end, the error is 1.
         """
         if not self._log_start_offset <= fetch_offset <= self._log_end_offset:
             return ReadResult(ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
@@ -458,22 +466,23 @@ class PartitionLog:
             return ReadResult(ErrorCode.kafka_storage_error, b"", None, -1, -1, -1)
         aborted = None
         if read_committed:
-            aborted = self._aborted(fetch_offset, next_offset) if records else []
+            aborted = self.aborted_transactions(fetch_offset, next_offset) if records else []
         return ReadResult(
             NO_ERROR, records, aborted, self._high_watermark, self._last_stable_offset, self._log_start_offset
         )
 
-    def _aborted(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records in [fetch_offset, upper_bound), in marker order."""
         entries = self._segments.aborted(fetch_offset, upper_bound)
         return [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in entries]
 
     def offset_for_timestamp(self, timestamp_ms: int, *, read_committed: bool) -> tuple[int, int]:
-        """(offset, timestamp) as ListOffsets answers: the first record of `timestamp_ms` or later; (-1, -1) for none.
+        """Return (offset, timestamp) of the first record of `timestamp_ms` or later; (-1, -1) if none (ListOffsets).
 
-        -1 asks for the latest offset, -2 for the earliest, -3 for the first record with the largest timestamp
-        (KIP-734), which in Kafka may be one that DeleteRecords took away, while its segment is there. Where only the
-        client could decompress the batch, the answer for a time is the batch's first record, so that nothing is
-        missed, and for -3 its last one, as it was before KAFKA-16310.
+        -1 means the latest offset, -2 the earliest, -3 the first record with the largest timestamp (KIP-734), which
+        in Kafka may be one that DeleteRecords removed, while its segment exists. If the broker cannot decompress the
+        batch, the result for a time is the batch's first record, so that no record is missed, and for -3 its last
+        one, as before KAFKA-16310.
         """
         limit = self._last_stable_offset if read_committed else self._high_watermark
         if timestamp_ms == LATEST_TIMESTAMP:
@@ -490,7 +499,7 @@ class PartitionLog:
         return _NOT_FOUND
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
-        """Where the records of a leader epoch end, as OffsetForLeaderEpoch answers. Raises StorageError."""
+        """Return where the records of a leader epoch end (OffsetForLeaderEpoch). Raises StorageError."""
         if leader_epoch == self.leader_epoch:
             return EpochEnd(leader_epoch, self._log_end_offset)
         if not 0 <= leader_epoch < self.leader_epoch:
@@ -510,7 +519,7 @@ class PartitionLog:
         return EpochOfBatch(header.base_offset, next_offset, header.leader_epoch)
 
     def producers(self) -> list[ProducerDescription]:
-        """Every producer known here, with or without an open transaction (2.8)."""
+        """Return every known producer, with or without an open transaction (DescribeProducers, KIP-664)."""
         return [
             ProducerDescription(
                 producer_id,
@@ -524,12 +533,12 @@ class PartitionLog:
         ]
 
     def batches(self, from_offset: int = 0) -> Iterator[bytes]:
-        """Every stored batch from the one that holds `from_offset`, for replay; control batches included."""
+        """Yield every stored batch from the one with `from_offset`, for replay; control batches included."""
         return self._segments.iterate(max(from_offset, self.log_start_offset))
 
     @property
     def oldest_transaction_append_ms(self) -> int | None:
-        """When the transaction that has been open for longest got its last batch; None where none is open."""
+        """When the earliest open transaction got its last batch; None if none is open."""
         producer_id = self._unstable.first_open_producer_id()
         return None if producer_id is None else self._producers[producer_id].last_append_ms
 
@@ -539,7 +548,7 @@ class PartitionLog:
         return self._segments.size_bytes
 
     def configure(self, config: LogConfig, *, producer_id_expiration_ms: int | None = None) -> None:
-        """Go by other settings from now on."""
+        """Apply new settings from now on."""
         self.config = config
         if producer_id_expiration_ms is not None:
             self._producer_id_expiration_ms = producer_id_expiration_ms
@@ -550,9 +559,9 @@ class PartitionLog:
         self._segments.segment_ms = config.longest_segment_ms
 
     def delete_records(self, before_offset: int) -> ErrorCode:
-        """Forget the records below `before_offset` (HIGH_WATERMARK: all that are replicated), as DeleteRecords does.
+        """Delete the records below `before_offset` (HIGH_WATERMARK: all that are replicated), as DeleteRecords does.
 
-        1 beyond the high watermark, 44 where the topic is compacted only, 56 where that cannot be written down.
+        Returns error 1 beyond the high watermark, 44 if the topic is compacted only, 56 if storage fails.
         """
         if CleanupPolicy.DELETE not in self.config.cleanup_policy:
             return ErrorCode.policy_violation
@@ -572,9 +581,9 @@ class PartitionLog:
         return NO_ERROR
 
     def delete_old_segments(self, now_ms: int) -> None:
-        """Forget segments that are too old or too much (`retention.ms`, `retention.bytes`).
+        """Delete segments by age or size (`retention.ms`, `retention.bytes`).
 
-        Only what every consumer could read: everything in them is replicated and decided.
+        Only segments that every consumer could read: all of their records are replicated and decided.
         """
         if CleanupPolicy.DELETE not in self.config.cleanup_policy:
             return
@@ -589,23 +598,23 @@ class PartitionLog:
     def compact(self, now_ms: int) -> Iterator[None]:
         """Keep only the newest record of each key (KIP-87's cleaner), in steps; a step takes some milliseconds.
 
-        The log may be used between the steps. What is replicated and decided and not in the newest segment is
-        compacted once enough of it is new. Raises StorageError.
+        The log may be used between the steps. Records that are replicated, decided and not in the newest segment are
+        compacted once enough of them are dirty. Raises StorageError.
         """
         if self.config.is_compacted:
             yield from self._cleaner.clean(self.config, now_ms, self._last_stable_offset, self._producers)
 
     def close(self) -> None:
-        """Keep everything for the next start; nothing may be appended any more. Raises StorageError."""
+        """Persist everything for the next start; nothing may be appended any more. Raises StorageError."""
         self._storage.close(self._segments.active)
 
     def destroy(self) -> None:
-        """Forget everything: the topic was deleted."""
+        """Delete everything: the topic was deleted."""
         self.on_release = []
         self._storage.destroy(self._segments.forget())
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget producers idle for producer.id.expiration.ms, never one with an open transaction (KAFKA-9144)."""
+        """Forget producers idle for producer.id.expiration.ms, but none with an open transaction (KAFKA-9144)."""
         expired_before_ms = now_ms - self._producer_id_expiration_ms
         for producer_id, entry in list(self._producers.items()):
             if not entry.has_open_transaction and entry.last_append_ms <= expired_before_ms:
@@ -613,62 +622,8 @@ class PartitionLog:
         self._verifications.expire(now_ms, self._producer_id_expiration_ms)
 
 
-def _has_record_without_key(batch: memoryview) -> bool:
-    """Whether one is known: what only clients can decompress is taken as it is."""
-    try:
-        return any(record.key is None for record in iter_records(batch))
-    except (UnsupportedCompressionError, CorruptRecordError):
-        return False
-
-
-def _problem_of_timestamps(batches: list[tuple[BatchHeader, memoryview]], config: LogConfig, now_ms: int) -> str | None:
-    """Which timestamp is too old or too far ahead (KIP-937), if one is known to be."""
-    earliest_ms = now_ms - config.message_timestamp_before_max_ms
-    latest_ms = now_ms + config.message_timestamp_after_max_ms
-    for header, batch in batches:
-        for timestamp_ms in _timestamps(header, batch):
-            if timestamp_ms != _NO_TIMESTAMP and not earliest_ms <= timestamp_ms <= latest_ms:
-                return f"the timestamp {timestamp_ms} of a record is not between {earliest_ms} and {latest_ms}"
-    return None
-
-
-def _timestamps(header: BatchHeader, batch: memoryview) -> list[int]:
-    """Of all records, or of the first and the newest of what only clients can decompress."""
-    try:
-        return [record.timestamp for record in iter_records(batch)]
-    except (UnsupportedCompressionError, CorruptRecordError):
-        return [header.base_timestamp, header.max_timestamp]
-
-
 def _refused(rejection: Rejection) -> AppendResult:
     return AppendResult(rejection.error, error_message=rejection.message)
-
-
-def _check_batch(header: BatchHeader, message_max_bytes: int, from_client: bool) -> Rejection | None:
-    """What can be said of a batch by its header alone."""
-    if header.size_bytes > message_max_bytes:
-        return Rejection(
-            ErrorCode.message_too_large, f"a batch of {header.size_bytes} bytes exceeds {message_max_bytes}"
-        )
-    problem = _problem_of_header(header, from_client)
-    return None if problem is None else Rejection(ErrorCode.invalid_record, problem)
-
-
-def _problem_of_header(header: BatchHeader, from_client: bool) -> str | None:
-    if header.base_offset != 0:
-        return f"the base offset of a new batch must be 0, not {header.base_offset}"
-    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
-        return f"{header.record_count} records do not fill offsets 0 to {header.last_offset_delta}"
-    if not header.compression and header.record_count * _LEAST_RECORD_BYTES > header.size_bytes - HEADER_BYTES:
-        return f"{header.record_count} records do not fit in the {header.size_bytes} bytes of their batch"
-    if header.is_control:
-        return "control records are written by WriteTxnMarkers only"
-    if header.producer_id != NO_PRODUCER_ID:
-        if header.producer_epoch < 0:
-            return f"producer {header.producer_id} sent the epoch {header.producer_epoch}"
-        if from_client and header.base_sequence < 0:
-            return f"producer {header.producer_id} sent the sequence {header.base_sequence}"
-    return None
 
 
 def _check_producer(
@@ -678,7 +633,7 @@ def _check_producer(
     from_client: bool,
     transaction_version: int,
 ) -> Rejection | None:
-    """The checks of 3.1 in Kafka's order; duplicates have been recognised, and what 3.2 asks for checked before."""
+    """Check epoch, sequence and kind of a batch, in Kafka's order; duplicates and verification were checked before."""
     rejection = check_epoch(entry, header)
     if rejection is None and from_client:
         rejection = check_sequence(entry, header, verification, transaction_version)
@@ -686,7 +641,7 @@ def _check_producer(
 
 
 def _find_in_batch(batch: bytes, timestamp_ms: int, offset: int, *, last_if_opaque: bool) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record of `timestamp_ms` or later, from `offset` on; None: there is none."""
+    """Return offset and timestamp of the first record of `timestamp_ms` or later from `offset` on; None if none."""
     try:
         for record in iter_records(batch):
             if record.timestamp >= timestamp_ms and record.offset >= offset:
@@ -698,3 +653,26 @@ def _find_in_batch(batch: bytes, timestamp_ms: int, offset: int, *, last_if_opaq
         timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp
         return max(header.base_offset, offset), timestamp
     return None
+
+
+async def wait_for_advance(logs: Collection[PartitionLog], deadline_s: float) -> None:
+    """Wait until the high watermark or last stable offset of one of `logs` moves, or its leader changes.
+
+    Waits at most until the event loop's time `deadline_s`.
+    """
+    loop = asyncio.get_running_loop()
+    advanced: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not advanced.done():
+            advanced.set_result(None)
+
+    timer = loop.call_at(deadline_s, wake)
+    for log in logs:
+        log.on_advance.append(wake)
+    try:
+        await advanced
+    finally:
+        timer.cancel()
+        for log in logs:
+            log.on_advance.remove(wake)

@@ -1,19 +1,33 @@
-"""What a partition knows of each producer, and what it accepts from it (KIP-98, KIP-360, KIP-890; 3.1 and 2.7).
+"""The producers of one partition: their state, and the rules by which their batches and markers are accepted.
 
-Everything here is pure: an entry is a value, a check looks at it, `after_...` gives the next one.
+An entry is an immutable value, a check is a function of it, and `after_...` returns the next one; all of these are
+pure. `ProducerStates` holds the entries of a partition and its open transactions; storage persists it as a snapshot.
+KIP-98, KIP-360, KIP-890; the checks are those of Kafka's ProducerAppendInfo, in its order.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.record_batch import MAX_SEQUENCE, NO_SEQUENCE, BatchHeader
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndexEntry, UnstableTransactions
+from dualwrite.broker_emulator.log.record_batch import (
+    MAX_SEQUENCE,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    iter_records,
+    parse_end_txn_marker,
+)
+from dualwrite.broker_emulator.log.segment import Segment, StorageError
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard
 
 RETAINED_BATCHES = 5
-"""As many as an idempotent producer may have in flight: a retry of any of them is recognised."""
+"""As many batches as an idempotent producer may have in flight: a retry of any of them is recognised."""
 
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
@@ -22,7 +36,7 @@ TRANSACTION_VERSION_2 = 2
 
 
 class AppendedBatch(NamedTuple):
-    """One of the last batches of a producer, as far as a duplicate of it has to be recognised and answered."""
+    """One of the last batches of a producer: the facts by which a duplicate is recognised and acknowledged."""
 
     first_sequence: int
     last_sequence: int
@@ -34,36 +48,36 @@ class ProducerEntry(NamedTuple):
 
     producer_epoch: int
     coordinator_epoch: int
-    """Of the last marker; -1 until there was one."""
+    """Coordinator epoch of the last marker; -1 if there was none."""
     last_timestamp: int
     """Largest timestamp of its newest batch, or its newest marker's; milliseconds since the Unix epoch."""
     last_append_ms: int
-    """When it last appended by the broker's clock; expiry goes by this, not by the client's word (KAFKA-9144)."""
+    """When it last appended, by the broker's clock; expiry uses this, not the client's timestamps (KAFKA-9144)."""
     current_txn_first_offset: int
-    """First offset of the open transaction; -1 when none is open."""
+    """First offset of the open transaction; -1 if none is open."""
     batches: tuple[AppendedBatch, ...]
     """The newest five data batches of this epoch, oldest first."""
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the newest record of this epoch; -1 when there is none."""
+        """Sequence of the newest record of this epoch; -1 if there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
     def has_open_transaction(self) -> bool:
-        """Whether a transaction is open, of whatever epoch."""
+        """Whether a transaction of any epoch is open."""
         return self.current_txn_first_offset != NO_OFFSET
 
 
 class Rejection(NamedTuple):
-    """Why something is not appended."""
+    """Why a batch or marker is not appended."""
 
     error: ErrorCode
     message: str
 
 
 def find_duplicate(entry: ProducerEntry | None, header: BatchHeader) -> AppendedBatch | None:
-    """The retained batch of which `header` is a retry: same epoch, same first and last sequence."""
+    """Return the retained batch of which `header` is a retry: same epoch, same first and last sequence."""
     if entry is None or entry.producer_epoch != header.producer_epoch:
         return None
     for batch in entry.batches:
@@ -73,9 +87,9 @@ def find_duplicate(entry: ProducerEntry | None, header: BatchHeader) -> Appended
 
 
 def is_open(entry: ProducerEntry | None, producer_epoch: int, *, any_epoch: bool = False) -> bool:
-    """Whether a transaction of this very epoch is open (KAFKA-18575, KAFKA-18654).
+    """Return whether a transaction of exactly this epoch is open (KAFKA-18575, KAFKA-18654).
 
-    With `any_epoch` of whichever one: brokers before 4.0 looked at the producer id alone.
+    With `any_epoch`, a transaction of any epoch counts: brokers before 4.0 compared the producer id alone.
     """
     if entry is None or entry.current_txn_first_offset == NO_OFFSET:
         return False
@@ -90,7 +104,7 @@ def check_verified(
     *,
     any_epoch: bool = False,
 ) -> Rejection | None:
-    """A transactional batch must belong to an open transaction or present the pending guard (48 otherwise)."""
+    """Check that a transactional batch belongs to an open transaction or presents the pending guard (else 48)."""
     if not header.is_transactional or is_open(entry, header.producer_epoch, any_epoch=any_epoch):
         return None
     if verification is not None and verification.guard is guard:
@@ -103,7 +117,7 @@ def check_verified(
 
 
 def check_epoch(entry: ProducerEntry | None, header: BatchHeader) -> Rejection | None:
-    """A lower epoch than the last one seen is fenced (47, never 90 on Produce: KAFKA-9911)."""
+    """Fence an epoch lower than the last one seen (47, never 90 on Produce: KAFKA-9911)."""
     if entry is None or header.producer_epoch >= entry.producer_epoch:
         return None
     return Rejection(
@@ -118,7 +132,7 @@ def check_sequence(
     verification: VerificationEntry | None,
     transaction_version: int,
 ) -> Rejection | None:
-    """The sequence rules of 3.1 for a batch whose epoch is not fenced (45 otherwise)."""
+    """Check the sequence of a batch whose epoch is not fenced (45 if it is out of order)."""
     sequence = header.base_sequence
     expected = _expected_sequence(entry, header.producer_epoch, verification, transaction_version)
     if expected is not None and sequence != expected:
@@ -134,18 +148,18 @@ def _expected_sequence(
     verification: VerificationEntry | None,
     transaction_version: int,
 ) -> int | None:
-    """The only acceptable base sequence, or None where any is."""
+    """Return the only acceptable base sequence, or None if any is."""
     if entry is not None:
         return next_sequence(entry.last_sequence) if producer_epoch == entry.producer_epoch else 0
-    # Without state, an old client may go on where its expired state ended; one that bumps its epoch per transaction
-    # has nothing to go on from, and a gap would mean that its first batch got lost.
+    # Without state, an old client may continue where its expired state ended; a client that bumps its epoch for each
+    # transaction starts at 0, and any other sequence means that its first batch was lost.
     if verification is None or not verification.supports_epoch_bump:
         return None
     return 0 if transaction_version >= TRANSACTION_VERSION_2 else None
 
 
 def next_sequence(last_sequence: int) -> int:
-    """The sequence after `last_sequence`; 0 after -1 (none yet) and after 2147483647."""
+    """Return the sequence after `last_sequence`; 0 after -1 (none yet) and after 2147483647."""
     return 0 if last_sequence == MAX_SEQUENCE else last_sequence + 1
 
 
@@ -157,7 +171,7 @@ def _out_of_order(header: BatchHeader, reason: str) -> Rejection:
 
 
 def check_same_kind(entry: ProducerEntry | None, header: BatchHeader) -> Rejection | None:
-    """While its transaction is open a producer must not write outside of it (48)."""
+    """Check that a producer with an open transaction does not write outside of it (48)."""
     if entry is None or not entry.has_open_transaction or header.is_transactional:
         return None
     return Rejection(
@@ -168,7 +182,7 @@ def check_same_kind(entry: ProducerEntry | None, header: BatchHeader) -> Rejecti
 
 
 def after_batch(entry: ProducerEntry | None, header: BatchHeader, base_offset: int, now_ms: int) -> ProducerEntry:
-    """The state after a data batch was appended at `base_offset`."""
+    """Return the entry after a data batch was appended at `base_offset`."""
     batch = AppendedBatch(header.base_sequence, header.last_sequence, base_offset)
     first_offset = base_offset if header.is_transactional else NO_OFFSET
     if entry is None:
@@ -191,7 +205,7 @@ def after_batch(entry: ProducerEntry | None, header: BatchHeader, base_offset: i
 def check_marker(
     entry: ProducerEntry | None, producer_epoch: int, coordinator_epoch: int, transaction_version: int
 ) -> Rejection | None:
-    """Whether a marker is accepted: not from a former transaction (47), not from a former coordinator (52); 2.7."""
+    """Check a marker: refused if it is of an earlier transaction (47) or from an earlier coordinator (52)."""
     if entry is None:
         return None
     if _is_stale_marker(entry, producer_epoch, transaction_version):
@@ -210,14 +224,111 @@ def check_marker(
 def _is_stale_marker(entry: ProducerEntry, producer_epoch: int, transaction_version: int) -> bool:
     if transaction_version < TRANSACTION_VERSION_2 or producer_epoch != entry.producer_epoch:
         return producer_epoch < entry.producer_epoch
-    # Under TV2 the marker's epoch is above its transaction's. An equal one belongs to the transaction before the open
-    # one (KAFKA-19446), or, with nothing open, is the retry of a marker whose answer got lost (KAFKA-19999).
+    # Under transaction version 2 a marker's epoch is above its transaction's. An equal one belongs to the transaction
+    # before the open one (KAFKA-19446), or, with none open, is a retry after a lost response (KAFKA-19999).
     return entry.has_open_transaction
 
 
 def after_marker(
     entry: ProducerEntry | None, producer_epoch: int, coordinator_epoch: int, now_ms: int
 ) -> ProducerEntry:
-    """The state after a marker: no transaction is open, and a new epoch starts its sequences anew."""
+    """Return the entry after a marker: no transaction is open, and a new epoch restarts the sequences."""
     batches = entry.batches if entry is not None and entry.producer_epoch == producer_epoch else ()
     return ProducerEntry(producer_epoch, coordinator_epoch, now_ms, now_ms, NO_OFFSET, batches)
+
+
+# --- all producers of a partition -----------------------------------------------------------------------------------
+
+_SNAPSHOT_VERSION = 1
+_HEAD = struct.Struct(">hi")  # version, number of producers
+_PRODUCER = struct.Struct(">qhiqqqB")  # producer id, the entry's fields in their order, number of batches
+_BATCH = struct.Struct(">iiq")
+
+
+class ProducerStates:
+    """The producers of one partition by id, and the transactions that hold its last stable offset back."""
+
+    __slots__ = ("entries", "replayed_ms", "unstable")
+
+    def __init__(self, replayed_ms: int) -> None:
+        self.replayed_ms = replayed_ms
+        """The append time assumed for batches that are replayed: the actual time is not stored."""
+        self.entries: dict[int, ProducerEntry] = {}
+        self.unstable = UnstableTransactions()
+
+    def clear(self) -> None:
+        """Forget all producers and transactions."""
+        self.entries.clear()
+        self.unstable.clear()
+
+    def stable_offset(self, offset: int) -> int:
+        """Return the first offset of the earliest open transaction, else `offset`."""
+        first_open = self.unstable.first_open_offset()
+        return offset if first_open is None else first_open
+
+    def complete(self, producer_id: int, marker_offset: int, commit: bool, segment: Segment | None) -> None:
+        """Complete an open transaction whose marker was written to `segment`. Raises KeyError if none is open."""
+        completed = self.unstable.complete(producer_id, marker_offset)
+        if segment is not None and not commit:
+            stable_offset = self.stable_offset(marker_offset + 1)
+            segment.aborted.add(AbortedIndexEntry(producer_id, completed.first_offset, marker_offset, stable_offset))
+
+    def replay(self, header: BatchHeader, batch: bytes | memoryview, segment: Segment | None) -> None:
+        """Update the state by a batch of the log, without checks: it was accepted before.
+
+        Aborted transactions are added to the index of `segment`; None if it has them already.
+        """
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID:
+            return
+        entry = self.entries.get(producer_id)
+        if not header.is_control:
+            entry = after_batch(entry, header, header.base_offset, self.replayed_ms)
+            if entry.has_open_transaction:
+                self.unstable.begin(producer_id, entry.current_txn_first_offset)
+            self.entries[producer_id] = entry
+            return
+        marker = next((parse_end_txn_marker(record) for record in iter_records(batch)), None)
+        if marker is None:  # another kind of control record, or one that compaction emptied
+            return
+        was_open = entry is not None and entry.has_open_transaction
+        entry = after_marker(entry, header.producer_epoch, marker.coordinator_epoch, self.replayed_ms)
+        self.entries[producer_id] = entry._replace(last_timestamp=header.max_timestamp)
+        if was_open:
+            self.complete(producer_id, header.base_offset, marker.commit, segment)
+
+    def encode(self) -> bytes:
+        """Encode all entries, for `restore`."""
+        return _HEAD.pack(_SNAPSHOT_VERSION, len(self.entries)) + b"".join(self._encode_entries())
+
+    def _encode_entries(self) -> Iterator[bytes]:
+        for producer_id, (*fields, batches) in self.entries.items():
+            yield _PRODUCER.pack(producer_id, *fields, len(batches))
+            for batch in batches:
+                yield _BATCH.pack(*batch)
+
+    def restore(self, encoded: bytes) -> None:
+        """Replace the state by the output of `encode`. Raises StorageError."""
+        self.clear()
+        try:
+            self._decode(encoded)
+        except (struct.error, TypeError) as error:
+            raise StorageError(f"a snapshot of producers does not parse: {error}") from error
+        opened = [(entry.current_txn_first_offset, pid) for pid, entry in self.entries.items()]
+        for first_offset, producer_id in sorted(opened, key=itemgetter(0)):
+            if first_offset >= 0:
+                self.unstable.begin(producer_id, first_offset)
+
+    def _decode(self, encoded: bytes) -> None:
+        version, count = _HEAD.unpack_from(encoded)
+        if version != _SNAPSHOT_VERSION:
+            raise StorageError(f"a snapshot of producers has the unknown version {version}")
+        position = _HEAD.size
+        for _ in range(count):
+            producer_id, *fields, batch_count = _PRODUCER.unpack_from(encoded, position)
+            position += _PRODUCER.size
+            batches = []
+            for _ in range(batch_count):
+                batches.append(AppendedBatch._make(_BATCH.unpack_from(encoded, position)))
+                position += _BATCH.size
+            self.entries[producer_id] = ProducerEntry._make((*fields, tuple(batches)))

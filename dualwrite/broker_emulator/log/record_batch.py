@@ -1,8 +1,8 @@
 """Record batches of magic 2 (KIP-98): the 61-byte header, the broker's own small batches, end-transaction markers.
 
-Client batches are never unpacked on the hot path: their header is read, their CRC checked, their bytes kept.
+Client batches are never unpacked on the hot path: their header is parsed, their CRC checked, their bytes stored.
 The CRC covers everything from the attributes on, so a broker can write base offset and leader epoch into a
-batch without touching it (`stamp`).
+batch without recomputing it (`stamp`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_SEQUENCE = 2147483647
 """Sequence numbers are int32 and never negative: after this one comes 0."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_STAMP = struct.Struct(">qii")  # base offset, length, leader epoch: what stands before magic
+_STAMP = struct.Struct(">qii")  # base offset, length, leader epoch: the fields before the magic
 _AFTER_CRC = struct.Struct(">hiqqqhii")
-_FRAME = struct.Struct(">qiibI")  # the same, magic and CRC
+_FRAME = struct.Struct(">qiibI")  # the same, then magic and CRC
 _LENGTH_AT = 8
 _LENGTH = struct.Struct(">i")
 _MAGIC_AT = 16
@@ -47,15 +47,15 @@ _COMMIT = 1
 
 
 class CorruptRecordError(ValueError):
-    """The bytes are no sequence of whole, valid batches of magic 2 (error code 2, CORRUPT_MESSAGE)."""
+    """The bytes are not a sequence of whole, valid batches of magic 2 (error code 2, CORRUPT_MESSAGE)."""
 
 
 class OldMagicError(CorruptRecordError):
-    """A message set of magic 0 or 1, which no Produce version since v3 may carry."""
+    """A message set of magic 0 or 1, which no Produce version since v3 may contain."""
 
 
 class UnsupportedCompressionError(ValueError):
-    """The records of this batch are compressed in a way that only clients understand."""
+    """The broker cannot decompress the records of this batch; only clients can."""
 
 
 class BatchHeader(NamedTuple):
@@ -105,14 +105,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether all records have the time at which the broker appended them, the largest timestamp (KIP-32)."""
+        """Whether all records have the broker's append time, which is the largest timestamp (KIP-32)."""
         return self.attributes & _LOG_APPEND_TIME != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may remove the tombstones or the marker in it; None until it met them once (KIP-534).
+        """When compaction may remove the batch's tombstones or marker; None until a run first found them (KIP-534).
 
-        It is kept in place of the base timestamp.
+        It is stored in place of the base timestamp.
         """
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
@@ -140,7 +140,7 @@ class Record(NamedTuple):
 
 
 class EndTxnMarker(NamedTuple):
-    """What the only record of a marker's batch says (3.3)."""
+    """The contents of a marker, which is the only record of its batch."""
 
     commit: bool
     coordinator_epoch: int
@@ -149,7 +149,7 @@ class EndTxnMarker(NamedTuple):
 def parse_header(buffer: bytes | memoryview, offset: int = 0) -> BatchHeader:
     """Read the header at `offset`.
 
-    Raises CorruptRecordError when fewer than 61 bytes are left or the magic is above 2, OldMagicError when below.
+    Raises CorruptRecordError if fewer than 61 bytes are left or the magic is above 2, OldMagicError if it is below.
     """
     if len(buffer) - offset <= _MAGIC_AT:
         raise CorruptRecordError(f"{len(buffer) - offset} bytes at position {offset} are too few for a record batch")
@@ -167,9 +167,9 @@ def _check_magic(magic: int) -> None:
 
 
 def split_batches(records: bytes | memoryview) -> list[tuple[BatchHeader, memoryview]]:
-    """Cut `records` into its batches.
+    """Split `records` into its batches.
 
-    Raises CorruptRecordError for torn bytes, a CRC that does not match and a magic above 2, OldMagicError below.
+    Raises CorruptRecordError for an incomplete batch, a CRC mismatch or a magic above 2, OldMagicError for one below.
     """
     view = memoryview(records)
     batches = []
@@ -190,12 +190,12 @@ def split_batches(records: bytes | memoryview) -> list[tuple[BatchHeader, memory
 
 
 def stamp(batch: bytes | memoryview, header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:
-    """A copy of `batch` with the two fields that the leader decides; the CRC stays valid."""
+    """Copy `batch` with the two fields that the leader sets; the CRC stays valid."""
     return _STAMP.pack(base_offset, header.length, leader_epoch) + batch[_MAGIC_AT:]
 
 
 def with_append_time(header: BatchHeader, batch: memoryview, now_ms: int) -> tuple[BatchHeader, memoryview]:
-    """A batch whose records have the broker's time: it is only said in the header, and the CRC made anew."""
+    """Return a batch whose records have the broker's time: it is set in the header only; the CRC is recomputed."""
     header = header._replace(attributes=header.attributes | _LOG_APPEND_TIME, max_timestamp=now_ms)
     checked = _AFTER_CRC.pack(*header[5:]) + batch[HEADER_BYTES:]
     data = _frame(checked, header.base_offset, header.leader_epoch)
@@ -212,7 +212,7 @@ def build_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """One uncompressed batch of (key, value) pairs. Raises ValueError when there are none."""
+    """Build an uncompressed batch of (key, value) pairs. Raises ValueError if there are none."""
     if not records:
         raise ValueError("a record batch needs at least one record")
     body = b"".join([_encode_record(index, key, value) for index, (key, value) in enumerate(records)])
@@ -227,7 +227,7 @@ def build_batch(
 def build_single(
     key: bytes | None, value: bytes | None, *, timestamp_ms: int, base_offset: int, leader_epoch: int
 ) -> bytes:
-    """The batch of one record that no producer sent, for a leader that stores it as it is, without `stamp`."""
+    """Build a batch of one record without a producer, for a leader that stores it as it is, without `stamp`."""
     head = _AFTER_CRC.pack(0, 0, timestamp_ms, timestamp_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
     return _frame(head + _encode_record(0, key, value), base_offset, leader_epoch)
 
@@ -238,9 +238,9 @@ def _frame(checked: bytes, base_offset: int, leader_epoch: int) -> bytes:
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None) -> bytes:
-    """A stored batch with only some of its records, perhaps none, uncompressed; offsets and sequences stay.
+    """Rebuild a stored batch with only some of its records, perhaps none, uncompressed; offsets and sequences stay.
 
-    `delete_horizon_ms` is set where one is given, and stays what it was otherwise.
+    With `delete_horizon_ms` None, an existing delete horizon is kept.
     """
     attributes = header.attributes & ~_COMPRESSION_MASK
     base_timestamp = header.base_timestamp
@@ -261,7 +261,7 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
 
 
 def with_records(header: BatchHeader, body: bytes) -> bytes:
-    """A batch with this header, but uncompressed: `body` is what its records are then."""
+    """Return a batch with this header, but uncompressed; `body` are its encoded records."""
     checked = _AFTER_CRC.pack(header.attributes & ~_COMPRESSION_MASK, *header[6:]) + body
     return _frame(checked, header.base_offset, header.leader_epoch)
 
@@ -276,7 +276,7 @@ def build_end_txn_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """The control batch that ends a transaction on one partition (3.3)."""
+    """Build the control batch that ends a transaction on one partition."""
     head = _AFTER_CRC.pack(
         _TRANSACTIONAL | _CONTROL, 0, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, 1
     )
@@ -286,9 +286,9 @@ def build_end_txn_marker(
 
 
 def parse_end_txn_marker(record: Record) -> EndTxnMarker | None:
-    """What a control record says; None for control types that are no end-transaction marker.
+    """Parse a control record; None for control types that are not end-transaction markers.
 
-    Higher key and value versions are read by ignoring what they append. Raises CorruptRecordError when too short.
+    Fields that later key and value versions append are ignored. Raises CorruptRecordError if it is too short.
     """
     if record.key is None or len(record.key) < _MARKER_KEY.size:
         raise CorruptRecordError("the key of a control record has at least 4 bytes")
@@ -302,7 +302,7 @@ def parse_end_txn_marker(record: Record) -> EndTxnMarker | None:
 
 
 def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
-    """The records of one batch, uncompressed or gzip.
+    """Yield the records of one batch, uncompressed or gzip.
 
     Raises UnsupportedCompressionError for other compressions, CorruptRecordError for records that do not parse.
     """
@@ -366,7 +366,7 @@ def _encode_varint(value: int) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """Encoded numbers: the small ones, which nearly all are, from a table."""
+    """Encoded numbers; the small ones, which nearly all are, come from a table."""
 
     def __missing__(self, value: int) -> bytes:
         return _encode_varint(value)
@@ -378,7 +378,7 @@ _NO_HEADERS = _VARINTS[0]
 
 
 def _marker_record(control_type: int) -> bytes:
-    """The record of a marker as far as its value, which alone differs between markers of one type."""
+    """Return a marker's record up to its value, which alone differs between markers of one type."""
     empty_value = bytes(_MARKER_VALUE.size)
     return _encode_record(0, _MARKER_KEY.pack(0, control_type), empty_value)[: -len(empty_value) - len(_NO_HEADERS)]
 

@@ -1,9 +1,9 @@
-"""What the end of a segment's file means after the process that wrote it was killed. Pure.
+"""Scan the end of a segment's file after a crash: distinguish a torn write from damage. Pure.
 
-A batch that was being written when its writer died is cut short, or holds zeros or leftovers where the disk had not
-got it yet; behind it there is nothing. So whatever does not check out at the very end was never acknowledged and is
-cut off. Where an intact batch follows, something else has happened, and cutting there would lose what was
-acknowledged: that is damage, and nobody but the owner of the data can decide what becomes of it.
+A batch that was being written when the process died is cut short, or holds zeros or leftovers where the data had not
+reached the disk; nothing follows it. So an invalid batch at the very end was never acknowledged and is truncated.
+If an intact batch follows it, this is no torn write, and truncating would lose acknowledged records: that is damage,
+and only the owner of the data can decide what to do.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Damage(NamedTuple):
     position: int
     problem: str
     intact_after: int | None
-    """Position of an intact batch behind it; None where everything up to the end is a write cut short."""
+    """Position of an intact batch after it; None if everything up to the end is a torn write."""
 
     def moved_by(self, distance: int) -> Damage:
-        """The same damage, with positions counted from `distance` earlier."""
+        """Return the same damage with `distance` added to its positions."""
         intact_after = None if self.intact_after is None else self.intact_after + distance
         return Damage(self.position + distance, self.problem, intact_after)
 
@@ -42,9 +42,9 @@ def scan(
     *,
     may_have_gaps: bool,
 ) -> Damage | None:
-    """Hand every intact batch of `data` to `accept`; what is wrong where one is not intact, or not the next one.
+    """Call `accept` for every intact batch of `data`; return the damage at the first that is not intact or not next.
 
-    `next_offset` is that of the first batch. `may_have_gaps`: compaction may have taken batches away.
+    `next_offset` is that of the first batch. `may_have_gaps`: compaction may have removed batches.
     """
     position = 0
     while position < len(data):
@@ -76,7 +76,7 @@ def _intact_batch(data: memoryview, position: int) -> tuple[BatchHeader, memoryv
 
 
 def _find_intact(data: memoryview, position: int) -> int | None:
-    """Position of the first intact batch that begins at `position` or later, at whatever byte that is."""
+    """Return the position of the first intact batch that begins at `position` or at any later byte."""
     contents = bytes(data[position:])
     magic_at = contents.find(_MAGIC, _MAGIC_AT)
     while magic_at >= 0:

@@ -1,4 +1,4 @@
-"""The segments of one log, from the oldest record kept to the end."""
+"""The segments of one log, from the oldest record kept to the end, and which of them retention deletes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedIndexEntry
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndexEntry
+from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.record_batch import parse_header
-from dualwrite.broker_emulator.log.segment import LogState, LogStorage, Segment, StoredBatch
+from dualwrite.broker_emulator.log.segment import NO_TIMESTAMP, LogState, LogStorage, Segment, StoredBatch
 
 _base_offset = attrgetter("base_offset")
 _NO_LIMIT = (1 << 63) - 1
 
 
 class Segments:
-    """What is stored of one log. Only the newest segment grows; older ones are deleted or compacted as a whole."""
+    """The stored part of one log. Only the newest segment grows; older ones are deleted or compacted as a whole."""
 
     __slots__ = (
         "_began_ms",
@@ -36,12 +37,12 @@ class Segments:
         self._state = state
         self.segment_bytes = segment_bytes
         self.segment_ms = segment_ms
-        self._began_ms: int | None = None  # timestamp of the newest segment's first batch, once it was looked at
+        self._began_ms: int | None = None  # timestamp of the active segment's first batch, once it was read
         self.active = self._segments[-1]
 
     @property
     def log_end_offset(self) -> int:
-        """The offset behind the last batch."""
+        """The offset after the last batch."""
         return self.active.next_offset
 
     @property
@@ -64,7 +65,7 @@ class Segments:
             began_ms = self._began_ms
             if began_ms is None:
                 began_ms = self._began_ms = self._first_timestamp()
-            # a segment is too old for records of a time that is too long after its first one, if that gave a time
+            # roll a segment whose first record is too much older than the new records; -1 is no timestamp
             if size > self.segment_bytes or 0 <= began_ms < batches[-1][2] - self.segment_ms:
                 active = self.roll()
         active.append(batches)
@@ -73,7 +74,7 @@ class Segments:
         return parse_header(next(self.active.iterate(self.active.base_offset))).max_timestamp
 
     def roll(self) -> Segment:
-        """Begin a new segment, so that everything stored so far may be deleted or compacted."""
+        """Start a new segment, so that everything stored so far may be deleted or compacted."""
         end = self.active.next_offset
         self._began_ms = None
         self.active = self._storage.new_segment(end, self._state.stable_offset(end))
@@ -81,13 +82,13 @@ class Segments:
         return self.active
 
     def _holding(self, offset: int) -> int:
-        """Index of the segment to which `offset` belongs."""
+        """Return the index of the segment to which `offset` belongs."""
         if offset >= self.active.base_offset:
             return len(self._segments) - 1
         return max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
 
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
-        """Whole batches as `Segment.read` gives them, from as many segments as it takes."""
+        """Read whole batches as `Segment.read` does, from as many segments as needed."""
         if offset >= self.active.base_offset:
             return self.active.read(offset, limit_offset, max_bytes, at_least_one)
         found: list[bytes] = []
@@ -105,7 +106,7 @@ class Segments:
         return (found[0] if len(found) == 1 else b"".join(found)), offset
 
     def iterate(self, offset: int) -> Iterator[bytes]:
-        """Every batch from the one that holds `offset`, those included that are appended meanwhile."""
+        """Yield every batch from the one with `offset`, including those appended meanwhile."""
         segment: Segment | None = self._segments[self._holding(offset)]
         while segment is not None:
             yield from segment.iterate(offset)
@@ -117,7 +118,7 @@ class Segments:
         return self._segments[index] if index < len(self._segments) else None
 
     def aborted(self, offset: int, upper_bound: int) -> list[AbortedIndexEntry]:
-        """The aborted transactions with records in [offset, upper_bound), in the order of their markers."""
+        """Return the aborted transactions with records in [offset, upper_bound), in the order of their markers."""
         found: list[AbortedIndexEntry] = []
         for index in range(self._holding(offset), len(self._segments)):
             segment = self._segments[index]
@@ -130,9 +131,9 @@ class Segments:
         return found
 
     def with_timestamp(self, timestamp_ms: int, offset: int) -> Iterator[bytes]:
-        """Batches from `offset` on that have a record of `timestamp_ms` or later: of the first segment that has any.
+        """Yield batches from `offset` on with a record of `timestamp_ms` or later, of the first segment with any.
 
-        As in Kafka, that segment is chosen by all of its records, those below the log start offset too.
+        As in Kafka, that segment is chosen by all of its records, including those below the log start offset.
         """
         for segment in self._segments:
             if segment.max_timestamp >= timestamp_ms:
@@ -141,11 +142,11 @@ class Segments:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of all records, -1 when there is none."""
+        """The largest timestamp of all records, -1 if there is none."""
         return max(segment.max_timestamp for segment in self._segments)
 
     def truncate(self, offset: int) -> None:
-        """Cut off every batch from `offset` on, which is where a batch begins. Raises StorageError."""
+        """Remove every batch from `offset` on, at which a batch must begin. Raises StorageError."""
         keep = self._holding(offset) + 1
         removed = self._segments[keep:]
         del self._segments[keep:]
@@ -156,7 +157,7 @@ class Segments:
         self._storage.truncated(self.active)
 
     def move_start(self, offset: int) -> None:
-        """Forget the records below `offset`, and every segment that has no others. Raises StorageError."""
+        """Delete the records below `offset`, and every segment without others. Raises StorageError."""
         self._storage.start_moved(offset)
         self.log_start_offset = offset
         keep = next((i for i, segment in enumerate(self._segments) if segment.next_offset > offset), -1)
@@ -165,16 +166,46 @@ class Segments:
         self._storage.discard(removed)
 
     def replace(self, originals: Sequence[Segment], cleaned: Segment) -> None:
-        """Put `cleaned` in the place of neighbouring complete segments. Raises StorageError."""
+        """Replace neighbouring complete segments by `cleaned`. Raises StorageError."""
         start = self._segments.index(originals[0])
         self._storage.replace(originals, cleaned)
         self._segments[start : start + len(originals)] = [cleaned]
 
     def forget(self) -> Sequence[Segment]:
-        """Have nothing any more; gives what there was."""
+        """Drop all segments and return them."""
         forgotten, self._segments = self._segments, []
         return forgotten
 
     def holds(self, segments: Sequence[Segment]) -> bool:
-        """Whether these segments are still part of the log."""
+        """Return whether these segments are still part of the log."""
         return all(segment in self._segments for segment in segments)
+
+
+def retained_from(segments: Sequence[Segment], config: LogConfig, now_ms: int, limit_offset: int) -> int:
+    """Return the offset from which retention keeps a log's records; `segments` are all of it, the newest last.
+
+    Segments are deleted whole and in order: while a segment's newest record is older than `retention.ms`, or while
+    the segments after it alone have `retention.bytes`; none that reaches beyond `limit_offset`. The newest segment
+    can be deleted by age only.
+    """
+    size = sum(segment.size_bytes for segment in segments)
+    start = segments[0].base_offset
+    for segment in segments:
+        is_newest = segment is segments[-1]
+        too_much = not is_newest and 0 <= config.retention_bytes <= size - segment.size_bytes
+        if (
+            segment.next_offset > limit_offset
+            or not segment.size_bytes
+            or not (_is_old(segment, config, now_ms) or too_much)
+        ):
+            break
+        size -= segment.size_bytes
+        start = segment.next_offset
+    return start
+
+
+def _is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+    """Return whether all records are older than `retention.ms`; a segment without timestamps never is."""
+    if config.retention_ms < 0 or segment.max_timestamp == NO_TIMESTAMP:
+        return False
+    return segment.max_timestamp < now_ms - config.retention_ms

@@ -1,8 +1,9 @@
 """Verification guards: a transactional append must be the one that was verified (KIP-890 part 1, KAFKA-14884).
 
-Between "the coordinator says this transaction is ongoing" and the append that asked, the transaction may be
-aborted and its marker written. Such a late append would leave a transaction open that nobody ever ends. So the
-log hands out a guard before the question is asked, every marker takes it away, and the append has to show it.
+Between the coordinator's response that a transaction is ongoing and the append that was verified, the transaction may
+be aborted and its marker written. Such a late append would leave a transaction open that is never ended: a hanging
+transaction. So the log creates a guard before the coordinator is asked, every marker removes it, and the append must
+present it.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from typing import ClassVar, NamedTuple
 
 
 class VerificationGuard:
-    """What an append presents to show that it was verified; equal to nothing but itself."""
+    """A token that an append presents to prove its verification; equal only to itself."""
 
     __slots__ = ()
 
     SENTINEL: ClassVar[VerificationGuard]
-    """Handed out where a transaction is open and nothing has to be verified; it verifies nothing."""
+    """The guard when a transaction is open already and needs no verification; it proves nothing."""
 
 
 VerificationGuard.SENTINEL = VerificationGuard()
 
 
 class VerificationEntry(NamedTuple):
-    """What is remembered of one producer while its first append of a transaction is being verified."""
+    """The state of one producer while its first append of a transaction is being verified."""
 
     guard: VerificationGuard
     producer_epoch: int
@@ -36,7 +37,7 @@ class VerificationEntry(NamedTuple):
 def merge_attempt(
     entry: VerificationEntry, producer_epoch: int, base_sequence: int, supports_epoch_bump: bool
 ) -> VerificationEntry:
-    """`entry` after one more attempt: a higher epoch starts over, a lower one is ignored; the guard stays."""
+    """Return `entry` after one more attempt: a higher epoch starts over, a lower one is ignored; the guard stays."""
     if producer_epoch > entry.producer_epoch:
         return VerificationEntry(entry.guard, producer_epoch, base_sequence, supports_epoch_bump)
     if producer_epoch == entry.producer_epoch and base_sequence < entry.lowest_sequence:
@@ -56,7 +57,7 @@ class Verifications:
     def begin(
         self, producer_id: int, producer_epoch: int, base_sequence: int, supports_epoch_bump: bool
     ) -> VerificationGuard:
-        """Create or reuse the entry of `producer_id` and give its guard."""
+        """Create or reuse the entry of `producer_id` and return its guard."""
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = VerificationEntry(VerificationGuard(), producer_epoch, base_sequence, supports_epoch_bump)
@@ -66,7 +67,7 @@ class Verifications:
         return entry.guard
 
     def get(self, producer_id: int) -> VerificationEntry | None:
-        """The pending entry of `producer_id`, if there is one."""
+        """Return the pending entry of `producer_id`, or None."""
         return self._entries.get(producer_id)
 
     def end(self, producer_id: int) -> None:
@@ -75,7 +76,7 @@ class Verifications:
             self._seen_ms.pop(producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget entries that were pending at a scan at least `expiration_ms` ago and still are."""
+        """Remove entries that were already pending at a scan at least `expiration_ms` ago."""
         for producer_id in list(self._entries):
             if now_ms - self._seen_ms.setdefault(producer_id, now_ms) >= expiration_ms:
                 self.end(producer_id)

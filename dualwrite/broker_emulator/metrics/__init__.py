@@ -1,5 +1,5 @@
-"""What the emulator knows of its own work: counted as it goes, gathered when somebody asks.
+"""Metrics of the emulator: counted on the path of requests, collected on demand.
 
-`counters.py` is what requests pass by, `response_errors.py` finds the error codes in their answers, `collect.py`
-gathers everything into a `snapshot.py`, and `prometheus.py` writes that as text.
+Open `snapshot.py` first: it defines the metrics and collects them. `counters.py` is updated by every request, and
+`prometheus.py` renders a snapshot as text. Only `snapshot.py` reads the cluster.
 """

@@ -1,19 +1,26 @@
-"""Counters that requests pass by: additions and nothing else, because every request pays for them."""
+"""Counters on the path of every request: additions only, because every request pays for them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.no_error import NO_ERROR
 
 BOUNDS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0, 30000.0)
-"""Upper bounds of a histogram's buckets; what is longer than the last one is in a bucket of its own."""
+"""Upper bounds of a histogram's buckets; there is one more bucket for longer durations."""
 
 _BOUNDS_NS: Final = [round(bound * 1_000_000) for bound in BOUNDS_MS]
 
 
 class Histogram:
-    """How long things took."""
+    """A histogram of durations."""
 
     __slots__ = ("buckets", "longest_ns", "total_ns")
 
@@ -23,7 +30,7 @@ class Histogram:
         self.longest_ns = 0
 
     def add(self, duration_ns: int) -> None:
-        """Count one that took `duration_ns`."""
+        """Count one duration."""
         self.buckets[bisect_left(_BOUNDS_NS, duration_ns)] += 1
         self.total_ns += duration_ns
         if duration_ns > self.longest_ns:
@@ -38,18 +45,18 @@ class ApiRequests:
     def __init__(self) -> None:
         self.duration = Histogram()
         self.errors: dict[int, int] = {}
-        """By error code: how often an answer said it."""
+        """How often responses had each error code."""
         self.throttle_ms = 0
-        """How long clients were told to wait, by quotas."""
+        """For how long quotas throttled clients, in all."""
 
     def failed(self, codes: Sequence[int]) -> None:
-        """Count the error codes of one answer."""
+        """Count the error codes of one response."""
         for code in codes:
             self.errors[code] = self.errors.get(code, 0) + 1
 
 
 class NodeCounters:
-    """What came to one node and left it."""
+    """The counters of one node."""
 
     __slots__ = ("by_api", "bytes_in", "bytes_out", "connections_made", "verification_failures", "verifications")
 
@@ -64,7 +71,7 @@ class NodeCounters:
         """Partitions that were not verified (VerificationFailureRate of KIP-890)."""
 
     def of(self, api_key: int) -> ApiRequests:
-        """The requests of an API."""
+        """Return the counters of an API."""
         try:
             return self.by_api[api_key]
         except KeyError:
@@ -73,7 +80,7 @@ class NodeCounters:
 
 
 class LogTraffic:
-    """What went into a partition and out of it since its node's process began."""
+    """Records and bytes written to and read from a partition since its node's process started."""
 
     __slots__ = ("bytes_in", "bytes_out", "messages_in")
 
@@ -81,3 +88,49 @@ class LogTraffic:
         self.bytes_in = 0
         self.bytes_out = 0
         self.messages_in = 0
+
+
+ErrorsOf = Callable[[Any], list[ErrorCode]]
+
+
+@cache
+def errors_of(response_type: type[Any]) -> ErrorsOf:
+    """Return a function that lists the error codes of a response of this type, without NONE.
+
+    The function is generated for the type, because it runs for every response, and most have no error.
+    """
+    lines = ["def errors(entity):", "    found = []", *_lines(response_type, "entity", 1), "    return found"]
+    names: dict[str, Any] = {"NONE": NO_ERROR}
+    exec(compile("\n".join(lines), f"<{__name__}>", "exec"), names)
+    made: ErrorsOf = names["errors"]
+    return made
+
+
+def _lines(entity_type: type[Any], value: str, depth: int) -> list[str]:
+    indent = "    " * depth
+    lines = []
+    for member in fields(entity_type):
+        field = f"{value}.{member.name}"
+        inner, is_array = _inner(member.type)
+        if member.metadata.get("kafka_type") == "error_code" and not is_array:
+            lines.append(f"{indent}if {field} is not NONE: found.append({field})")
+        elif is_dataclass(inner):
+            nested = _lines(inner, f"item{depth}", depth + 1)  # type: ignore[arg-type]  # a type, as annotations are
+            if nested:
+                items = f"{field} or ()" if is_array else f"() if {field} is None else ({field},)"
+                lines += [f"{indent}for item{depth} in {items}:", *nested]
+    return lines
+
+
+def _inner(annotation: Any) -> tuple[Any, bool]:
+    """Return the type that a field holds, and whether it holds an array of it."""
+    annotation = _without_none(annotation)
+    if get_origin(annotation) is tuple:
+        return _without_none(get_args(annotation)[0]), True
+    return annotation, False
+
+
+def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) not in (UnionType, Union):
+        return annotation
+    return next(part for part in get_args(annotation) if part is not NoneType)

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: its text exposition format, version 0.0.4."""
+"""Metrics in Prometheus' text exposition format, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Samples = Iterable[tuple[_Labels, float]]
 
 
 def render_prometheus(snapshot: MetricsSnapshot) -> str:
-    """The text of a snapshot."""
+    """Return the text of a snapshot."""
     lines: list[str] = []
     for family in (_requests, _nodes, _verifications, _coordinators, _partitions):
         lines += family(snapshot)
@@ -32,18 +32,18 @@ def _requests(snapshot: MetricsSnapshot) -> Iterator[str]:
     yield from _metric(
         "kafka_request_errors_total",
         "counter",
-        "Error codes in answers.",
+        "Error codes in responses.",
         (({**labels, "error": error}, count) for labels, row in rows for error, count in row.errors.items()),
     )
     yield from _histogram(
         "kafka_request_duration_milliseconds",
-        "From the decoded request to its answer, with what it waited for.",
+        "From the decoded request to its response, waiting times included.",
         ((labels, row.durations) for labels, row in rows),
     )
     yield from _metric(
         "kafka_request_throttle_milliseconds_total",
         "counter",
-        "How long clients were told to wait because they had used up a quota.",
+        "For how long clients were throttled by quotas.",
         ((labels, row.throttle_ms) for labels, row in rows),
     )
 
@@ -54,7 +54,7 @@ def _nodes(snapshot: MetricsSnapshot) -> Iterator[str]:
         "kafka_bytes_in_total", "counter", "Bytes of requests.", ((labels, row.bytes_in) for labels, row in rows)
     )
     yield from _metric(
-        "kafka_bytes_out_total", "counter", "Bytes of answers.", ((labels, row.bytes_out) for labels, row in rows)
+        "kafka_bytes_out_total", "counter", "Bytes of responses.", ((labels, row.bytes_out) for labels, row in rows)
     )
     yield from _metric(
         "kafka_connections", "gauge", "Open connections.", ((labels, row.connections) for labels, row in rows)
@@ -62,7 +62,7 @@ def _nodes(snapshot: MetricsSnapshot) -> Iterator[str]:
     yield from _metric(
         "kafka_connections_made_total",
         "counter",
-        "Connections that were taken.",
+        "Connections that were accepted.",
         ((labels, row.connections_made) for labels, row in rows),
     )
     yield from _metric(
@@ -103,7 +103,7 @@ def _coordinators(snapshot: MetricsSnapshot) -> Iterator[str]:
     yield from _metric(
         "kafka_partitions_with_late_transactions",
         "gauge",
-        "PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction that rests for too long.",
+        "PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction idle for too long.",
         (({"node": row.node_id}, row.late_transactions) for row in snapshot.nodes),
     )
     yield from _metric(
@@ -134,9 +134,9 @@ _PARTITION_METRICS: Final = (
     ("kafka_high_watermark", "gauge", "Records below it are replicated.", "high_watermark"),
     ("kafka_last_stable_offset", "gauge", "Records below it are in no open transaction.", "last_stable_offset"),
     ("kafka_log_size_bytes", "gauge", "Bytes of all record batches.", "size_bytes"),
-    ("kafka_partition_leader", "gauge", "The node that leads; -1 for nobody.", "leader_id"),
-    ("kafka_partition_replicas", "gauge", "Nodes with a copy.", "replicas"),
-    ("kafka_partition_in_sync_replicas", "gauge", "Living nodes with a complete copy.", "in_sync_replicas"),
+    ("kafka_partition_leader", "gauge", "The leader's node id; -1 for none.", "leader_id"),
+    ("kafka_partition_replicas", "gauge", "Nodes with a replica.", "replicas"),
+    ("kafka_partition_in_sync_replicas", "gauge", "Living nodes with a complete replica.", "in_sync_replicas"),
     ("kafka_messages_in_total", "counter", "Records that were appended.", "messages_in"),
     ("kafka_record_bytes_in_total", "counter", "Bytes of record batches that were appended.", "bytes_in"),
     ("kafka_record_bytes_out_total", "counter", "Bytes of record batches that were fetched.", "bytes_out"),

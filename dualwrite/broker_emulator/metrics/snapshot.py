@@ -1,19 +1,35 @@
-"""The emulator's metrics at one moment. Times are in milliseconds, sizes in bytes, counts since the node's start."""
+"""The emulator's metrics at one moment, and how they are collected.
+
+Times are in milliseconds, sizes in bytes, counts since the node's start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map
+
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
+from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram
+from dualwrite.broker_emulator.transactions.states import TransactionState
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.cluster.cluster import Cluster, Partition
+    from dualwrite.broker_emulator.cluster.node import Node
 
 
 class Durations(NamedTuple):
-    """How long things took."""
+    """How long operations took."""
 
     times: int
     total_ms: float
     longest_ms: float
     up_to: tuple[tuple[float, int], ...]
-    """Upper bounds in milliseconds, each with how many took no longer."""
+    """Upper bounds in milliseconds, each with the number of operations that took no longer."""
 
 
 class ApiMetrics(NamedTuple):
@@ -24,11 +40,11 @@ class ApiMetrics(NamedTuple):
     """Kafka's name, such as `EndTxn`."""
     requests: int
     durations: Durations
-    """From the decoded request to the answer, with what it had to wait for."""
+    """From the decoded request to the response, waiting times included."""
     errors: Mapping[str, int]
-    """How often answers said which error, by Kafka's names (`INVALID_TXN_STATE`)."""
+    """How often responses had each error, by Kafka's names (`INVALID_TXN_STATE`)."""
     throttle_ms: int
-    """How long clients were told to wait, by quotas."""
+    """For how long quotas throttled clients, in all."""
 
 
 class NodeMetrics(NamedTuple):
@@ -38,17 +54,17 @@ class NodeMetrics(NamedTuple):
     bytes_in: int
     bytes_out: int
     connections: int
-    """Open now."""
+    """Connections that are open now."""
     connections_made: int
     leaders: int
-    """Partitions that it leads."""
+    """How many partitions the node leads."""
     verifications: Durations
     """VerificationTimeMs of KIP-890: how long coordinators took to verify or to add partitions."""
     verification_failures: int
     """VerificationFailureRate of KIP-890, as a count: partitions that were not verified."""
     late_transactions: int
-    """PartitionsWithLateTransactionsCount of KIP-664: of the partitions that it leads, those with a transaction
-    without a new batch for five minutes more than the longest timeout that a client may ask for."""
+    """PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction that has had no new batch for
+    five minutes longer than the longest timeout that a client may request."""
     active_transaction_open_time_max_ms: int
     """active-transaction-open-time-max of KIP-939: how long the oldest open transaction of its ids has been open."""
     transactions: Mapping[str, int]
@@ -63,7 +79,7 @@ class PartitionMetrics(NamedTuple):
     topic: str
     partition: int
     leader_id: int
-    """-1 while nobody leads."""
+    """-1 while there is no leader."""
     in_sync_replicas: int
     replicas: int
     log_start_offset: int
@@ -77,27 +93,136 @@ class PartitionMetrics(NamedTuple):
 
 
 class MetricsSnapshot(NamedTuple):
-    """Everything."""
+    """All metrics at one moment."""
 
     now_ms: int
-    """By the broker's clock."""
+    """The time of the broker's clock."""
     controller_id: int
-    """-1 while no node lives."""
+    """-1 while no node is alive."""
     nodes: tuple[NodeMetrics, ...]
     apis: tuple[ApiMetrics, ...]
     partitions: tuple[PartitionMetrics, ...]
-    """Internal topics with them."""
+    """Partitions of internal topics included."""
 
     def api(self, name: str, node_id: int | None = None) -> ApiMetrics:
-        """The requests of one API, of one node or (None) of the first that has any. Raises KeyError."""
+        """Return the requests of one API at one node, or (None) at the first node that has any. Raises KeyError."""
         for row in self.apis:
             if row.api == name and node_id in (None, row.node_id):
                 return row
-        raise KeyError(f"no node was asked {name}; there are {', '.join(sorted({row.api for row in self.apis}))}")
+        raise KeyError(f"no node had requests of {name}; there are {', '.join(sorted({row.api for row in self.apis}))}")
 
     def partition(self, topic: str, index: int = 0) -> PartitionMetrics:
-        """One partition. Raises KeyError."""
+        """Return the metrics of one partition. Raises KeyError."""
         for row in self.partitions:
             if (row.topic, row.partition) == (topic, index):
                 return row
         raise KeyError(f"{topic}-{index}")
+
+
+LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
+"""How much longer than the longest timeout a transaction may be idle before it counts as late, as in Kafka."""
+
+_NS_PER_MS = 1_000_000
+
+
+def collect(cluster: Cluster) -> MetricsSnapshot:
+    """Collect the metrics as they are now. Must run in the emulator's loop.
+
+    Reads every partition, transactional id and group once.
+    """
+    nodes = cluster.living_nodes
+    living = {node.node_id for node in nodes}
+    partitions = list(cluster.partitions())
+    led: dict[int, list[Partition]] = {}
+    for partition in partitions:
+        led.setdefault(partition.leader_id, []).append(partition)
+    return MetricsSnapshot(
+        now_ms=cluster.clock.now_ms(),
+        controller_id=cluster.controller_id,
+        nodes=tuple(_node(cluster, node, led.get(node.node_id, ())) for node in nodes),
+        apis=tuple(row for node in nodes for row in _apis(node)),
+        partitions=tuple(_partition(partition, living) for partition in partitions),
+    )
+
+
+def _node(cluster: Cluster, node: Node, led: Sequence[Partition]) -> NodeMetrics:
+    now_ms, counters = cluster.clock.now_ms(), node.counters
+    late_before_ms = now_ms - cluster.config.transaction_max_timeout_ms - LATE_TRANSACTION_BUFFER_MS
+    states: Counter[str] = Counter()
+    longest_open_ms = 0
+    for metadata in node.transactions.known_ids():
+        states[metadata.state.label] += 1
+        if metadata.state is TransactionState.ONGOING:
+            longest_open_ms = max(longest_open_ms, now_ms - metadata.start_timestamp_ms)
+    return NodeMetrics(
+        node_id=node.node_id,
+        bytes_in=counters.bytes_in,
+        bytes_out=counters.bytes_out,
+        connections=len(node.connections),
+        connections_made=counters.connections_made,
+        leaders=len(led),
+        verifications=_durations(counters.verifications),
+        verification_failures=counters.verification_failures,
+        late_transactions=sum(_is_late(partition, late_before_ms) for partition in led),
+        active_transaction_open_time_max_ms=longest_open_ms,
+        transactions=dict(states),
+        groups=dict(_groups(node)),
+    )
+
+
+def _is_late(partition: Partition, late_before_ms: int) -> bool:
+    appended_ms = partition.log.oldest_transaction_append_ms
+    return appended_ms is not None and appended_ms < late_before_ms
+
+
+def _groups(node: Node) -> Counter[tuple[str, str]]:
+    return Counter(
+        ("consumer" if isinstance(group, ConsumerGroup) else "classic", str(group.state))
+        for shard in node.groups.shards()
+        for group in shard.groups.values()
+    )
+
+
+def _apis(node: Node) -> Iterator[ApiMetrics]:
+    for key, requests in sorted(node.counters.by_api.items()):
+        yield ApiMetrics(
+            node_id=node.node_id,
+            api=api_key_map[key].title().replace("_", ""),
+            requests=sum(requests.duration.buckets),
+            durations=_durations(requests.duration),
+            errors={_error_name(code): count for code, count in sorted(requests.errors.items())},
+            throttle_ms=requests.throttle_ms,
+        )
+
+
+def _error_name(code: int) -> str:
+    return ErrorCode(code).name.upper()
+
+
+def _durations(histogram: Histogram) -> Durations:
+    counts = tuple(accumulate(histogram.buckets))
+    return Durations(
+        times=counts[-1],
+        total_ms=histogram.total_ns / _NS_PER_MS,
+        longest_ms=histogram.longest_ns / _NS_PER_MS,
+        up_to=tuple(zip(BOUNDS_MS, counts, strict=False)),
+    )
+
+
+def _partition(partition: Partition, living: set[int]) -> PartitionMetrics:
+    log = partition.log
+    return PartitionMetrics(
+        topic=partition.topic.name,
+        partition=partition.index,
+        leader_id=partition.leader_id,
+        in_sync_replicas=sum(node_id in living for node_id in partition.complete_replicas),
+        replicas=len(partition.replicas),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        size_bytes=log.size_bytes,
+        messages_in=log.traffic.messages_in,
+        bytes_in=log.traffic.bytes_in,
+        bytes_out=log.traffic.bytes_out,
+    )

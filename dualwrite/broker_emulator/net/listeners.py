@@ -9,7 +9,7 @@ from functools import partial
 
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.net.server import Connection
-from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, SecurityProtocol, check_together
+from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, SecurityProtocol, check_listeners
 from dualwrite.broker_emulator.security.settings import listeners_from
 
 _ANYWHERE = "0.0.0.0"
@@ -38,7 +38,7 @@ class Listeners:
     """All listeners of all nodes. Raises ValueError where they cannot be together, or a certificate cannot be used."""
 
     def __init__(self, listeners: Sequence[Listener], nodes: int, first_node_id: int = 0) -> None:
-        check_together(list(listeners), nodes)
+        check_listeners(list(listeners), nodes)
         self._first_node_id = first_node_id
         self._listeners = {listener.name: listener for listener in listeners}
         self._tls_contexts = {name: each.tls.server_context() for name, each in self._listeners.items() if each.tls}

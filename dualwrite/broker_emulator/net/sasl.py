@@ -13,10 +13,14 @@ from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS, SASL_AUTHENT
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.net.server import Connection
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError
-from dualwrite.broker_emulator.security.login_states import Asked, State, Verdict
-from dualwrite.broker_emulator.security.sasl.settings import Sasl
+from dualwrite.broker_emulator.security.login_states import Reaction, RequestKind, State
+from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 
-_ASKED = {API_VERSIONS: Asked.VERSIONS, SASL_HANDSHAKE: Asked.HANDSHAKE, SASL_AUTHENTICATE: Asked.AUTHENTICATE}
+_KINDS = {
+    API_VERSIONS: RequestKind.VERSIONS,
+    SASL_HANDSHAKE: RequestKind.HANDSHAKE,
+    SASL_AUTHENTICATE: RequestKind.AUTHENTICATE,
+}
 _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 
@@ -29,7 +33,7 @@ class SaslConnection(Connection):
         cluster = node.cluster
         self._delay_s = cluster.config.connection_failed_authentication_delay_ms / 1000
         self._max_frame_size = cluster.config.sasl_server_max_receive_size  # until it has logged in
-        self._verdict = Verdict.SERVE
+        self._verdict = Reaction.SERVE
         self._login = self.login = Login(settings, cluster.scram_users.find, cluster.clock.now_ms)
 
     def _serve(self, frame: bytes | memoryview) -> None:
@@ -39,15 +43,15 @@ class SaslConnection(Connection):
             return
         asked = _asked(frame)
         before = login.state
-        self._verdict = login.judge(asked)
+        self._verdict = login.admit(asked)
         match self._verdict:
-            case Verdict.CLOSE if before is State.AUTHENTICATED:
+            case Reaction.CLOSE if before is State.AUTHENTICATED:
                 raise CloseConnectionError("its login has expired, and it asks without a new one")
-            case Verdict.CLOSE:
+            case Reaction.CLOSE:
                 raise CloseConnectionError(f"{asked.value} came where the login expects {before.value}")
-            case Verdict.FAIL:
+            case Reaction.FAIL:
                 self._run(self._fail(), APIS[SASL_HANDSHAKE])
-            case Verdict.SERVE | Verdict.REFUSE:
+            case Reaction.SERVE | Reaction.REFUSE:
                 super()._serve(frame)
 
     def _answer(self, message: Schema | None, correlation_id: int, response: Any) -> None:
@@ -57,7 +61,7 @@ class SaslConnection(Connection):
 
     async def _handle(self, call: Call) -> Any:
         login = self._login
-        if self._verdict is Verdict.REFUSE:
+        if self._verdict is Reaction.REFUSE:
             login.fail(f"{call.api.schema_name} came where the login expects {login.state.value}")
             response = call.api.functions.refuse(call, ErrorCode.illegal_sasl_state)
         else:
@@ -70,7 +74,7 @@ class SaslConnection(Connection):
         """Do what a step of the login entails besides its answer."""
         login = self._login
         if call.api.key == API_VERSIONS and response.error_code == ErrorCode.none:
-            login.versions_told()
+            login.versions_sent()
         elif login.state is State.FAILED:
             await asyncio.sleep(self._delay_s)  # so that guessing takes time
         self._take_over()
@@ -101,8 +105,8 @@ class SaslConnection(Connection):
         raise CloseConnectionError(login.why_failed)
 
 
-def _asked(frame: bytes | memoryview) -> Asked:
+def _asked(frame: bytes | memoryview) -> RequestKind:
     if len(frame) < _SIZE.size + _KEY.size:
-        return Asked.OTHER
+        return RequestKind.OTHER
     (key,) = _KEY.unpack_from(frame, _SIZE.size)
-    return _ASKED.get(key, Asked.OTHER)
+    return _KINDS.get(key, RequestKind.OTHER)

@@ -27,7 +27,7 @@ from dualwrite.broker_emulator.api.table import API_VERSIONS, APIS, PRODUCE
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.net.suspended_coroutine import SuspendedCoroutine, begin
-from dualwrite.broker_emulator.quotas.rules import Quota
+from dualwrite.broker_emulator.quotas.client_quotas import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:

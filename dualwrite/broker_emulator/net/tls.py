@@ -13,9 +13,14 @@ from typing import Any
 
 from dualwrite.broker_emulator.api.registry import CloseConnectionError
 from dualwrite.broker_emulator.net.server import Connection
-from dualwrite.broker_emulator.security.distinguished_name import subject_of
-from dualwrite.broker_emulator.security.principal import ANONYMOUS, USER, Principal
-from dualwrite.broker_emulator.security.principal_mapping import NoRuleAppliesError, PrincipalMapping
+from dualwrite.broker_emulator.security.principal import (
+    ANONYMOUS,
+    USER,
+    NoRuleAppliesError,
+    Principal,
+    PrincipalMapping,
+    subject_of,
+)
 
 HANDSHAKE_TIMEOUT_S = 60.0
 _CHUNK = 1 << 18

@@ -1,5 +1,6 @@
-"""Client quotas (KIP-13, KIP-55, KIP-124, KIP-219, KIP-546, KIP-599, KIP-612): what is set, and what it makes of rates.
+"""Client quotas (KIP-13, KIP-55, KIP-124, KIP-219, KIP-546, KIP-599, KIP-612): set, kept, measured and enforced.
 
-`entity.py` says whom a quota is for, `rules.py` what can be set, `filters.py` what is described, `window.py` counts,
-`client_quotas.py` keeps what is set, `enforcement.py` measures against it, and the server mutes connections by that.
+Open `client_quotas.py` first: which quotas can be set, and which are. `entity.py` defines what a quota is set for,
+`window.py` computes rates, `enforcement.py` measures clients against their quotas; the server then mutes connections.
+May import `storage/` and `config`, and nothing of `api/` or `cluster/`.
 """

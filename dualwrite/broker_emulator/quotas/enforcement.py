@@ -1,7 +1,7 @@
-"""Measuring what clients do against their quotas, and for how long they are not served if it was too much.
+"""Measure clients against their quotas, and compute for how long they are throttled.
 
-Every node measures for itself, as in Kafka, except for partitions created and deleted, which the controller counts. The
-time is that of the emulator's clock. Where no quota is set, nothing here is called.
+As in Kafka, each node measures for itself, except for created and deleted partitions, which the controller counts. The
+time is that of the emulator's clock. While no quota is set, nothing here is called.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit
-from dualwrite.broker_emulator.quotas.rules import Quota
+from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit, Quota
 from dualwrite.broker_emulator.quotas.window import (
     Bucket,
     Samples,
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
 
 _PRODUCE, _FETCH = 0, 1
 _EXEMPT = frozenset({17, 27, 36})
-"""Logins, and what brokers ask each other (WriteTxnMarkers): nobody is throttled for that."""
+"""Logins and requests between brokers (WriteTxnMarkers), which are never throttled."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class NodeQuotas:
-    """What clients did at one node."""
+    """The usage of clients at one node."""
 
     def __init__(self, quotas: ClientQuotas, clock: Clock, config: BrokerConfig) -> None:
         self._quotas = quotas
@@ -47,10 +46,10 @@ class NodeQuotas:
     def throttled(
         self, call: Call, response: Any, *, request_bytes: int, request_ns: int, size_of: Callable[[Any], int]
     ) -> tuple[Any, int]:
-        """The answer that a client gets, and for how many milliseconds it is not served afterwards.
+        """Return the response for the client, and for how many milliseconds it is throttled afterwards.
 
-        `request_bytes` is the size of its request, `request_ns` how long that was in work, and `size_of` gives that of
-        an answer.
+        `request_bytes` is the size of its request, `request_ns` how long it was processed, and `size_of` returns the
+        size of a response.
         """
         if call.api.key in _EXEMPT:
             return response, 0
@@ -70,14 +69,14 @@ class NodeQuotas:
         return min(self._use(Quota.REQUEST_PERCENTAGE, call, percent), self._size.sample_ms)
 
     def _fetched(self, call: Call, response: Any, longest_ms: int, size_of: Callable[[Any], int]) -> tuple[Any, int]:
-        """A Fetch answer that is too much is not sent, nor counted: the client asks again later."""
+        """Replace a Fetch response beyond the quota by an empty one, and do not count it: the client retries."""
         limit = self._limit(Quota.CONSUMER_BYTE_RATE, call)
         if limit is not None:
             size = size_of(response)
-            too_much_ms = self._count(Quota.CONSUMER_BYTE_RATE, limit, size)
-            if too_much_ms:
+            excess_ms = self._count(Quota.CONSUMER_BYTE_RATE, limit, size)
+            if excess_ms:
                 self._count(Quota.CONSUMER_BYTE_RATE, limit, -size)
-            longest_ms = max(longest_ms, too_much_ms)
+            longest_ms = max(longest_ms, excess_ms)
         if longest_ms:
             response = call.new.response(
                 throttle_time=longest_ms * _MILLISECOND, error_code=ErrorCode.none, session_id=0, responses=()
@@ -85,21 +84,21 @@ class NodeQuotas:
         return response, longest_ms
 
     def most_fetched(self, call: Call) -> int:
-        """The bytes that one Fetch answer may have: what the quota allows in a whole window, so that it goes on."""
+        """Return the most bytes of one Fetch response: what the quota allows in a window, so that fetching advances."""
         limit = self._limit(Quota.CONSUMER_BYTE_RATE, call)
         most: int = call.request.max_bytes
         return most if limit is None else min(most, int(limit.bound * self._size.complete_ms / 1000))
 
     def connected(self, host: str) -> int:
-        """Count a connection from an address; for how many milliseconds one that is too much is kept waiting."""
+        """Count a connection from an address, and return for how many milliseconds it must wait, 0 within the quota."""
         rate = self._quotas.connection_rate(host)
         if rate is None:
             return 0
         limit = Limit(rate, host, "")
-        too_much_ms = self._count(Quota.CONNECTION_CREATION_RATE, limit, 1)
-        if too_much_ms:
+        excess_ms = self._count(Quota.CONNECTION_CREATION_RATE, limit, 1)
+        if excess_ms:
             self._count(Quota.CONNECTION_CREATION_RATE, limit, -1)
-        return min(too_much_ms, self._size.sample_ms)
+        return min(excess_ms, self._size.sample_ms)
 
     def _use(self, quota: Quota, call: Call, value: float) -> int:
         limit = self._limit(quota, call)
@@ -115,7 +114,7 @@ class NodeQuotas:
 
 
 class ControllerQuotas:
-    """Partitions created and deleted in the whole cluster."""
+    """The partitions that clients create and delete in the whole cluster."""
 
     def __init__(self, quotas: ClientQuotas, clock: Clock, config: BrokerConfig) -> None:
         self._quotas = quotas
@@ -124,14 +123,14 @@ class ControllerQuotas:
         self._buckets: dict[tuple[str, str], Bucket] = {}
 
     def mutations(self, call: Call, *, strict_since: int) -> Mutations:
-        """What one request may still do; from version `strict_since` on what is too much is refused (KIP-599)."""
+        """Return the quota of one request; from version `strict_since` on, an excess is refused (KIP-599)."""
         limit = None
         if self._quotas.is_active:
             limit = self._quotas.limit(Quota.CONTROLLER_MUTATION_RATE, call.principal.name, call.client_id or "")
         return Mutations(self, limit, is_strict=call.version >= strict_since)
 
     def spend(self, limit: Limit, partitions: int, *, is_strict: bool) -> int:
-        """Take tokens for `partitions`; a strict quota gives none below zero. How long until there are some again."""
+        """Take tokens for `partitions` (a strict quota: only from a bucket not below 0); return the time to wait."""
         key = (limit.user, limit.client_id)
         bucket = refilled(self._buckets.get(key, Bucket()), limit.bound, self._clock.now_ms(), self._size)
         if is_strict and bucket.tokens < 0:
@@ -141,17 +140,17 @@ class ControllerQuotas:
 
 
 class Mutations:
-    """The partitions that one request creates or deletes, as they are counted."""
+    """Counts the partitions that one request creates or deletes."""
 
     def __init__(self, quotas: ControllerQuotas, limit: Limit | None, *, is_strict: bool) -> None:
         self._quotas = quotas
         self._limit = limit
         self._is_strict = is_strict
         self.throttle_time = timedelta(0)
-        """What the answer says: how long the client has to wait."""
+        """The throttle time of the response."""
 
     def are_allowed(self, partitions: int) -> bool:
-        """Count `partitions` more; False where the quota is used up, which is answered with 89."""
+        """Count `partitions` more; return False if the quota is exceeded, which is answered with 89."""
         if self._limit is None:
             return True
         wait_ms = self._quotas.spend(self._limit, partitions, is_strict=self._is_strict)

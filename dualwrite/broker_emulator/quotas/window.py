@@ -1,6 +1,6 @@
-"""Rates over a sliding window, and a bucket of tokens: pure functions of what was counted and of the time.
+"""Rates over a sliding window, and a token bucket: pure functions of the counted values and the time.
 
-The arithmetic is that of Kafka's Rate and TokenBucket, so that a client is throttled here for as long as there.
+The arithmetic is that of Kafka's Rate and TokenBucket, so that a client is throttled for the same time as by Kafka.
 """
 
 from __future__ import annotations
@@ -8,23 +8,23 @@ from __future__ import annotations
 from typing import Final, NamedTuple, TypeAlias
 
 LONGEST_MS: Final = 2**31 - 1
-"""What an answer has room for."""
+"""The longest throttle time that fits into a response."""
 
 
 class WindowSize(NamedTuple):
-    """How long samples are, and how many are kept (`quota.window.size.seconds`, `quota.window.num`)."""
+    """The length and the number of samples (`quota.window.size.seconds`, `quota.window.num`)."""
 
     sample_ms: int = 1000
     samples: int = 11
 
     @property
     def complete_ms(self) -> int:
-        """All samples but the one that is being counted."""
+        """The length of all samples but the present one."""
         return (self.samples - 1) * self.sample_ms
 
 
 class Sample(NamedTuple):
-    """What was counted in one stretch of time."""
+    """The value counted in one stretch of time."""
 
     started_ms: int
     last_ms: int
@@ -32,11 +32,11 @@ class Sample(NamedTuple):
 
 
 Samples: TypeAlias = tuple[Sample, ...]
-"""Oldest first."""
+"""Samples, the oldest first."""
 
 
 def counted(samples: Samples, value: float, now_ms: int, size: WindowSize) -> Samples:
-    """`samples` with `value` counted now, and without those that are over."""
+    """Return `samples` with `value` counted now, without those that have expired."""
     kept = _kept(samples, now_ms, size)
     if kept and now_ms - kept[-1].started_ms < size.sample_ms:
         newest = kept[-1]
@@ -45,13 +45,13 @@ def counted(samples: Samples, value: float, now_ms: int, size: WindowSize) -> Sa
 
 
 def rate(samples: Samples, now_ms: int, size: WindowSize) -> float:
-    """What was counted per second."""
+    """Return the value counted per second."""
     kept = _kept(samples, now_ms, size)
     return sum(sample.value for sample in kept) * 1000 / _duration_ms(kept, now_ms, size)
 
 
 def throttle_ms(samples: Samples, limit: float, now_ms: int, size: WindowSize) -> int:
-    """How long nothing may be counted until the rate is down to `limit`; 0 where it is not above."""
+    """Return how long nothing may be counted until the rate is down to `limit`; 0 if it is not above."""
     excess = rate(samples, now_ms, size) - limit
     if excess <= 0:
         return 0
@@ -63,25 +63,25 @@ def _kept(samples: Samples, now_ms: int, size: WindowSize) -> Samples:
 
 
 def _duration_ms(kept: Samples, now_ms: int, size: WindowSize) -> int:
-    """The time that `kept` stands for: never less than all complete samples, so that a first burst is no violation."""
+    """Return the time that `kept` covers: at least all complete samples, so that a first burst is no violation."""
     elapsed_ms = now_ms - kept[0].started_ms if kept else 0
     missing = max(size.samples - 1 - elapsed_ms // size.sample_ms, 0)
     return max(elapsed_ms + missing * size.sample_ms, 1)
 
 
 class Bucket(NamedTuple):
-    """Tokens as they were at one time. It begins empty at the epoch, and so full."""
+    """The tokens at one time. A new bucket is empty at the Unix epoch, and thus full by now."""
 
     tokens: float = 0.0
     updated_ms: int = 0
 
 
 def refilled(bucket: Bucket, limit: float, now_ms: int, size: WindowSize) -> Bucket:
-    """`bucket` with `limit` tokens more for each second, as many as it holds at most."""
+    """Return `bucket` with `limit` more tokens per second, up to its capacity."""
     burst = size.samples * size.sample_ms / 1000 * limit
     return Bucket(min(burst, bucket.tokens + limit * (now_ms - bucket.updated_ms) / 1000), now_ms)
 
 
 def refill_ms(bucket: Bucket, limit: float) -> int:
-    """How long it takes until the bucket is not below empty."""
+    """Return how long it takes until the bucket is no longer below empty."""
     return max(round(min(-bucket.tokens / limit * 1000, LONGEST_MS)), 0)

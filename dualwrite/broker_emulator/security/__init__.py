@@ -1,1 +1,6 @@
-"""Who comes in, and what he may do: listeners, TLS, SASL, access control."""
+"""Security: listeners, TLS, SASL logins, principals, and access control.
+
+Open `listener.py` first: a listener is secured by `tls.py` and `sasl/`, and `settings.py` reads listeners from Kafka's
+settings. `login.py` runs the login of a connection by the tables of `login_states.py`. `acl.py` defines the rules of
+access control, `authorizer.py` decides by them. May import `storage/`; sockets are the business of `net/`.
+"""

@@ -1,10 +1,11 @@
-"""What access control speaks of: operations, resources and rules, with Kafka's numbers for them (KIP-11, KIP-140,
-KIP-290, KIP-939).
+"""The vocabulary of access control: operations, resources and rules, with Kafka's numbers, and the decision by rules.
+
+KIP-11, KIP-140, KIP-290, KIP-939.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -12,7 +13,7 @@ from dualwrite.broker_emulator.security.principal import Principal
 
 
 class ResourceType(IntEnum):
-    """What can be protected."""
+    """The types of protected resources."""
 
     UNKNOWN = 0
     ANY = 1
@@ -23,11 +24,11 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
-    __hash__ = int.__hash__  # Enum's own takes a call of Python for each decision
+    __hash__ = int.__hash__  # Enum's own hash costs a Python call per decision
 
 
 class AclOperation(IntEnum):
-    """What can be done with it."""
+    """The operations on resources."""
 
     UNKNOWN = 0
     ANY = 1
@@ -50,21 +51,21 @@ class AclOperation(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name in a rule is meant (KIP-290). ANY and MATCH are for filters only."""
+    """How a rule's name selects resources (KIP-290). ANY and MATCH are for filters only."""
 
     UNKNOWN = 0
     ANY = 1
-    """Every pattern of exactly that name."""
+    """All patterns with exactly that name."""
     MATCH = 2
-    """Every pattern that a resource of that name falls under."""
+    """All patterns that cover a resource of that name."""
     LITERAL = 3
-    """The resource of that name, or every one where it is `*`."""
+    """The resource of that name, or all resources if the name is `*`."""
     PREFIXED = 4
-    """Every resource whose name begins so."""
+    """All resources whose name begins with that prefix."""
 
 
 class PermissionType(IntEnum):
-    """What a rule does."""
+    """Whether a rule allows or denies."""
 
     UNKNOWN = 0
     ANY = 1
@@ -73,13 +74,13 @@ class PermissionType(IntEnum):
 
 
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The name of the one resource of type CLUSTER."""
+"""The name of the only resource of type CLUSTER."""
 
 WILDCARD: Final = "*"
-"""Every resource of a type, or every host."""
+"""All resources of a type, or all hosts."""
 
-EVERYBODY: Final = "User:*"
-"""Every principal, of whatever type."""
+ANY_PRINCIPAL: Final = "User:*"
+"""All principals, of every type."""
 
 SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, Sequence[AclOperation]]] = {
     ResourceType.TOPIC: (
@@ -109,29 +110,29 @@ SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, Sequence[AclOperation]]] = {
         AclOperation.IDEMPOTENT_WRITE,
     ),
 }
-"""What an answer with authorized operations can name (KIP-430)."""
+"""The operations that a response can list as authorized (KIP-430)."""
 
 
 OPERATIONS_OF_OLD_GROUPS: Final = (AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
-"""As long as groups had no configs."""
+"""The operations on groups before groups had configs."""
 
 NOT_ASKED_FOR: Final = -(2**31)
-"""What a response has in place of authorized operations where nobody asked for them (KIP-430)."""
+"""The value for authorized operations in a response whose request did not ask for them (KIP-430)."""
 
 
 class Acl(NamedTuple):
-    """One rule: who may, or may not, do what with which resources, connected from where.
+    """A rule: it allows or denies a principal, from a host, an operation on resources.
 
-    Compares by its fields, as rules do in Kafka: the same rule twice is one rule.
+    Rules are compared by their fields, as in Kafka: adding the same rule twice gives one rule.
     """
 
     resource_type: ResourceType
     name: str
     pattern_type: PatternType
     principal: str
-    """`User:alice`, or `User:*` for everybody."""
+    """`User:alice`, or `User:*` for all principals."""
     host: str
-    """An address as text, or `*`."""
+    """An IP address, or `*`."""
     operation: AclOperation
     permission: PermissionType
 
@@ -146,7 +147,7 @@ class Acl(NamedTuple):
         pattern_type: PatternType = PatternType.LITERAL,
         host: str = WILDCARD,
     ) -> Self:
-        """A rule that allows. The name may be left out where the resource is the cluster."""
+        """Return a rule that allows. The name may be omitted if the resource is the cluster."""
         return cls(resource_type, name, pattern_type, principal, host, operation, PermissionType.ALLOW)
 
     @classmethod
@@ -160,7 +161,7 @@ class Acl(NamedTuple):
         pattern_type: PatternType = PatternType.LITERAL,
         host: str = WILDCARD,
     ) -> Self:
-        """A rule that refuses, whatever others allow."""
+        """Return a rule that denies, whatever other rules allow."""
         return cls(resource_type, name, pattern_type, principal, host, operation, PermissionType.DENY)
 
     def __str__(self) -> str:
@@ -170,7 +171,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which rules are meant; what is left out means all of them."""
+    """Selects rules; an omitted field selects all."""
 
     resource_type: ResourceType = ResourceType.ANY
     name: str | None = None
@@ -181,7 +182,7 @@ class AclFilter(NamedTuple):
     permission: PermissionType = PermissionType.ANY
 
     def matches(self, acl: Acl) -> bool:
-        """Whether the rule is one of them. ALL is an operation of its own here, as are `*` hosts and principals."""
+        """Return whether the filter selects the rule. ALL matches only ALL here, and `*` only `*`."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._matches_name(acl)
@@ -205,14 +206,14 @@ ALL_ACLS: Final = AclFilter()
 
 
 def covers(acl: Acl, name: str) -> bool:
-    """Whether a resource of that name, and of the rule's type, falls under the rule."""
+    """Return whether the rule covers a resource of its type with this name."""
     if acl.pattern_type is PatternType.PREFIXED:
         return name.startswith(acl.name)
     return acl.name in (name, WILDCARD)
 
 
-def why_not_an_acl(acl: Acl) -> str | None:
-    """What is wrong with a rule that somebody wants to add, in Kafka's order; None where nothing is."""
+def acl_problem(acl: Acl) -> str | None:
+    """Return why a rule cannot be added, checked in Kafka's order; None if it can."""
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if not acl.name:
@@ -234,7 +235,7 @@ def why_not_an_acl(acl: Acl) -> str | None:
 
 
 class Authorizer(Protocol):
-    """Decides who may do what, and keeps the rules for it."""
+    """Keeps the rules of access control, and decides by them."""
 
     def is_allowed(
         self,
@@ -246,24 +247,56 @@ class Authorizer(Protocol):
         *,
         is_logged: bool = True,
     ) -> bool:
-        """Whether `principal`, connected from the address `host`, may do `operation` with that resource.
+        """Return whether `principal`, connected from the address `host`, may do `operation` on that resource.
 
-        `is_logged`: a refusal is worth a line in the log; it is not where nobody asked for that very resource.
+        `is_logged`: whether a refusal is logged; False if the request did not name this resource.
         """
 
     def is_allowed_on_any(
         self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
-        """Whether there may be a resource of that type with which `principal` may do `operation`."""
+        """Return whether `principal` may do `operation` on any resource of that type, existing or not."""
 
     def acls(self, wanted: AclFilter) -> list[Acl]:
-        """The rules that the filter means."""
+        """Return the rules that the filter selects."""
 
     def add(self, acl: Acl) -> None:
-        """Add a rule, which takes effect at once; one that is there already changes nothing.
+        """Add a rule, effective at once. Adding an existing rule does nothing.
 
-        Raises ValueError for a rule that Kafka does not take, StorageError when it cannot be kept.
+        Raises ValueError for a rule that Kafka refuses, StorageError if the rule cannot be stored.
         """
 
     def remove(self, wanted: AclFilter) -> list[Acl]:
-        """Remove the rules that the filter means, and name them. Raises StorageError."""
+        """Remove the rules that the filter selects, and return them. Raises StorageError."""
+
+
+IMPLIED_BY: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
+    AclOperation.DESCRIBE: frozenset(
+        (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE)
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS)),
+}
+"""The operations whose permission includes the operation. Denials include nothing else."""
+
+
+def applies_to(acl: Acl, host: str, operation: AclOperation) -> bool:
+    """Return whether a rule that names the principal and covers the resource applies to this operation and host."""
+    if acl.host not in (WILDCARD, host):
+        return False
+    if acl.operation in (AclOperation.ALL, operation):
+        return True
+    return acl.permission is PermissionType.ALLOW and acl.operation in IMPLIED_BY.get(operation, ())
+
+
+def decide(acls: Iterable[Acl], host: str, operation: AclOperation) -> bool:
+    """Return the decision of the rules that name the principal and cover the resource: one allows, none denies.
+
+    KIP-11, as Kafka's StandardAuthorizer implements it.
+    """
+    is_allowed = False
+    for acl in acls:
+        if applies_to(acl, host, operation):
+            if acl.permission is PermissionType.DENY:
+                return False
+            is_allowed = True
+    return is_allowed

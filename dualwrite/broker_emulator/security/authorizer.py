@@ -1,18 +1,20 @@
-"""Kafka's StandardAuthorizer (KIP-801): what is not allowed is refused, unless a setting says otherwise.
+"""Kafka's StandardAuthorizer (KIP-801): what no rule allows is refused, unless a setting says otherwise.
 
-A decision stands until a rule changes, so that a client that does the same again and again asks one dictionary.
+Rules are found by the resource and the principal that they name, so that many rules make no decision slow. A decision
+is cached until a rule changes, so that a client that repeats an operation costs one dictionary look-up.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dualwrite.broker_emulator.security.acl import (
-    EVERYBODY,
+    ANY_PRINCIPAL,
     WILDCARD,
     Acl,
     AclFilter,
@@ -21,41 +23,117 @@ from dualwrite.broker_emulator.security.acl import (
     PatternType,
     PermissionType,
     ResourceType,
-    why_not_an_acl,
+    acl_problem,
+    decide,
 )
-from dualwrite.broker_emulator.security.acl_decision import decide
-from dualwrite.broker_emulator.security.acl_index import AclIndex
 from dualwrite.broker_emulator.security.principal import Principal
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.config import BrokerConfig
     from dualwrite.broker_emulator.storage.storage import Storage
 
+_Key = TypeVar("_Key")
+_Pattern = tuple[ResourceType, PatternType, str]
+
+
+class AclIndex:
+    """A set of rules. Finding those of one resource takes one look-up per length of prefix that occurs."""
+
+    def __init__(self) -> None:
+        self._all: dict[Acl, None] = {}
+        self._by_principal: dict[tuple[_Pattern, str], dict[Acl, None]] = {}
+        self._of_pattern: Counter[_Pattern] = Counter()
+        self._prefix_lengths: dict[ResourceType, Counter[int]] = {}
+
+    def __iter__(self) -> Iterator[Acl]:
+        """Yield every rule, in the order in which they were added."""
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, acl: Acl) -> bool:
+        return acl in self._all
+
+    def add(self, acl: Acl) -> None:
+        """Add a rule. Does nothing if it exists."""
+        if acl in self._all:
+            return
+        self._all[acl] = None
+        pattern = _pattern(acl)
+        self._by_principal.setdefault((pattern, acl.principal), {})[acl] = None
+        self._of_pattern[pattern] += 1
+        if acl.pattern_type is PatternType.PREFIXED:
+            self._prefix_lengths.setdefault(acl.resource_type, Counter())[len(acl.name)] += 1
+
+    def remove(self, acl: Acl) -> None:
+        """Remove a rule. Raises KeyError if it does not exist."""
+        del self._all[acl]
+        pattern = _pattern(acl)
+        same = self._by_principal[pattern, acl.principal]
+        del same[acl]
+        if not same:
+            del self._by_principal[pattern, acl.principal]
+        _take_one(self._of_pattern, pattern)
+        if acl.pattern_type is PatternType.PREFIXED:
+            _take_one(self._prefix_lengths[acl.resource_type], len(acl.name))
+
+    def covering(self, resource_type: ResourceType, name: str, principal: str) -> Iterator[Acl]:
+        """Yield the rules that cover the resource and name the principal, or all principals."""
+        for pattern in self.patterns(resource_type, name):
+            yield from self._by_principal.get((pattern, principal), ())
+            if principal != ANY_PRINCIPAL:
+                yield from self._by_principal.get((pattern, ANY_PRINCIPAL), ())
+
+    def is_covered(self, resource_type: ResourceType, name: str) -> bool:
+        """Return whether any rule covers the resource, for any principal."""
+        return any(pattern in self._of_pattern for pattern in self.patterns(resource_type, name))
+
+    def patterns(self, resource_type: ResourceType, name: str) -> Iterator[_Pattern]:
+        """Yield the patterns that cover the name and for which there may be rules."""
+        yield resource_type, PatternType.LITERAL, name
+        if name != WILDCARD:
+            yield resource_type, PatternType.LITERAL, WILDCARD
+        for length in self._prefix_lengths.get(resource_type, ()):
+            if length <= len(name):
+                yield resource_type, PatternType.PREFIXED, name[:length]
+
+
+def _pattern(acl: Acl) -> _Pattern:
+    return acl.resource_type, acl.pattern_type, acl.name
+
+
+def _take_one(counter: Counter[_Key], key: _Key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
 logger = logging.getLogger(__name__)
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-"""The one value that `authorizer.class.name` takes here, besides none."""
+"""The only authorizer that `authorizer.class.name` may name here."""
 
 KIND: Final = "acl"
-"""Under which the storage keeps the rules."""
+"""The kind under which the storage keeps the rules."""
 
 _MAX_REMEMBERED = 10_000
-"""How many decisions, and how many refusals that were logged, are remembered: names come from clients."""
+"""The most decisions and logged refusals that are cached; bounded, because clients choose the names."""
 
 _ANY_NAME = "hardcode"
-"""The name that Kafka asks about first when any resource of a type would do."""
+"""The name that Kafka checks first to decide about any resource of a type."""
 
 _EVERYTHING: Final = (PatternType.LITERAL, WILDCARD)
 
 _Question = tuple[Principal, str, AclOperation, ResourceType, str | None]
-"""Principal, host, operation, resource type, and the name, where it is not about any resource of the type."""
+"""Principal, host, operation, resource type, and name; the name is None for any resource of the type."""
 
 
 def check_settings(config: BrokerConfig) -> None:
-    """Raise ValueError for an authorizer that is not known here, and for a super user that is no principal."""
+    """Raise ValueError for an unknown authorizer, and for a super user that is not a principal."""
     if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
         raise ValueError(
-            f"authorizer.class.name={config.authorizer_class_name} is not served: leave it out, or set it to "
+            f"authorizer.class.name={config.authorizer_class_name} is not supported: leave it out, or set it to "
             f"{STANDARD_AUTHORIZER}"
         )
     try:
@@ -65,7 +143,7 @@ def check_settings(config: BrokerConfig) -> None:
 
 
 def authorizer_for(config: BrokerConfig, storage: Storage) -> Authorizer | None:
-    """The authorizer that the settings ask for, with the rules that were kept; None where they ask for none."""
+    """Return the authorizer of the settings, with the stored rules; None if they name none."""
     if not config.authorizer_class_name:
         return None
     return StandardAuthorizer(
@@ -74,7 +152,7 @@ def authorizer_for(config: BrokerConfig, storage: Storage) -> Authorizer | None:
 
 
 def with_access_control(config: BrokerConfig, super_users: Iterable[str]) -> BrokerConfig:
-    """The settings with access control on, and with more super users. Raises ValueError where one is no principal."""
+    """Return the settings with access control and further super users. Raises ValueError for an invalid principal."""
     named = ";".join(str(Principal.parse(user)) for user in super_users)
     return replace(
         config,
@@ -84,12 +162,12 @@ def with_access_control(config: BrokerConfig, super_users: Iterable[str]) -> Bro
 
 
 def parse_super_users(text: str) -> frozenset[Principal]:
-    """Read `User:alice;User:bob`. Raises ValueError where one is no principal."""
+    """Parse `User:alice;User:bob`. Raises ValueError for an invalid principal."""
     return frozenset(Principal.parse(part.strip()) for part in text.split(";") if part.strip())
 
 
 class StandardAuthorizer:
-    """The rules of one cluster and the decisions by them."""
+    """The rules of one cluster, and the decisions by them."""
 
     def __init__(self, storage: Storage, super_users: Iterable[Principal] = (), *, is_open: bool = False) -> None:
         self._storage = storage
@@ -119,7 +197,7 @@ class StandardAuthorizer:
             allowed = self._decide(principal, host, operation, resource_type, name)
             self._remember(question, allowed)
         if not allowed and is_logged:
-            self._log(principal, host, operation, resource_type, name)
+            self._log_refusal(principal, host, operation, resource_type, name)
         return allowed
 
     def _decide(
@@ -134,9 +212,9 @@ class StandardAuthorizer:
     def is_allowed_on_any(
         self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
-        """As Kafka does it: implied operations do not count, and a rule counts unless one refuses all it covers.
+        """Decide as Kafka does (`authorizeByResourceType`, KIP-679).
 
-        (`authorizeByResourceType`, which came with KIP-679.)
+        Implied operations do not count, and an allowing rule counts unless a denying rule covers everything it covers.
         """
         if self.is_allowed(principal, host, operation, resource_type, _ANY_NAME, is_logged=False):
             return True
@@ -153,12 +231,12 @@ class StandardAuthorizer:
         self._decisions[question] = allowed
 
     def _is_any_left(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether an allowed pattern is not wholly refused."""
+        """Return whether an allowed pattern remains that is not wholly denied."""
         concerned = [
             acl
             for acl in self._index
             if acl.resource_type is resource_type
-            and acl.principal in (principal, EVERYBODY)
+            and acl.principal in (principal, ANY_PRINCIPAL)
             and acl.host in (WILDCARD, host)
             and acl.operation in (AclOperation.ALL, operation)
         ]
@@ -168,10 +246,10 @@ class StandardAuthorizer:
             return _EVERYTHING not in refused
         return any(not _is_wholly_refused(pattern, refused) for pattern in allowed)
 
-    def _log(
+    def _log_refusal(
         self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> None:
-        """Say a refusal once: a client that tries again and again says nothing new."""
+        """Log a refusal once: the retries of a client are not news."""
         refusal = (principal, operation, resource_type, name)
         if refusal in self._logged:
             return
@@ -186,7 +264,7 @@ class StandardAuthorizer:
         return [acl for acl in self._index if wanted.matches(acl)]
 
     def add(self, acl: Acl) -> None:
-        problem = why_not_an_acl(acl)
+        problem = acl_problem(acl)
         if problem is not None:
             raise ValueError(f"{problem} (in the rule: {acl})")
         if acl in self._index:
@@ -200,16 +278,16 @@ class StandardAuthorizer:
         for acl in removed:
             self._storage.keep(KIND, _key(acl), None)
             self._index.remove(acl)
-            self._forget_decisions()  # each time: the next one may not come off the disk
+            self._forget_decisions()  # each time: removing the next one from the disk may fail
         return removed
 
     def _forget_decisions(self) -> None:
         self._decisions.clear()
-        self._logged.clear()  # a refusal under other rules is news
+        self._logged.clear()  # a refusal under new rules is logged again
 
 
 def _is_wholly_refused(pattern: tuple[PatternType, str], refused: set[tuple[PatternType, str]]) -> bool:
-    """Whether a refused pattern covers everything that an allowed one does."""
+    """Return whether a denied pattern covers everything that an allowed pattern covers."""
     kind, name = pattern
     if kind is PatternType.LITERAL and pattern in refused:
         return True

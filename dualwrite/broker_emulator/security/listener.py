@@ -1,4 +1,4 @@
-"""Where a broker listens, how what comes in there is secured, and what clients are told of it (KIP-103)."""
+"""Listeners: the address that a broker binds, its security protocol, and the advertised address (KIP-103)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
-from dualwrite.broker_emulator.security.sasl.settings import Sasl
+from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 from dualwrite.broker_emulator.security.tls import Tls
 
 MAX_PORT: Final = 65535
@@ -15,7 +15,7 @@ UNROUTABLE: Final = ("0.0.0.0", "::")
 
 
 class SecurityProtocol(StrEnum):
-    """Kafka's names for whether a listener has TLS, and whether clients log in."""
+    """Kafka's security protocols: with or without TLS, with or without a SASL login."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -32,12 +32,12 @@ class SecurityProtocol(StrEnum):
 
     @classmethod
     def of(cls, *, tls: bool, sasl: bool) -> Self:
-        """The protocol with these parts."""
+        """Return the protocol with these parts."""
         return cls(("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT") if sasl or tls else "PLAINTEXT")
 
 
 class Endpoint(NamedTuple):
-    """The address of a broker, as clients are told it."""
+    """The advertised address of a broker."""
 
     host: str
     port: int
@@ -50,11 +50,11 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener, which every node has: the nth node (from 0 on) takes `port` + n, or a free port where `port` is 0.
+    """One listener, which every node has: node n (counted from 0) binds `port` + n, or a free port if `port` is 0.
 
-    `tls` and `sasl` say how it is secured, and so its security protocol; neither of them: PLAINTEXT. Clients are told
-    the advertised host and port (+ n, too) instead of those that are bound, where they are given. An empty host listens
-    on every interface, and clients are told this machine's name. Raises ValueError for what cannot be listened on.
+    `tls` and `sasl` determine the security protocol; without both it is PLAINTEXT. The advertised host and port (+ n,
+    too) default to the bound ones. An empty host binds every interface and advertises this machine's host name. Raises
+    ValueError for an impossible name or port.
     """
 
     name: str = "PLAINTEXT"
@@ -70,28 +70,28 @@ class Listener:
             raise ValueError("a listener needs a name")
         for port in (self.port, self.advertised_port or 0):
             if not 0 <= port <= MAX_PORT:
-                raise ValueError(f"listener {self.name}: a port is a number from 0 to {MAX_PORT}, not {port}")
+                raise ValueError(f"listener {self.name}: a port must be a number from 0 to {MAX_PORT}, not {port}")
 
     @property
     def protocol(self) -> SecurityProtocol:
-        """How it is secured."""
+        """The security protocol."""
         return SecurityProtocol.of(tls=self.tls is not None, sasl=self.sasl is not None)
 
     def port_of(self, place: int) -> int:
-        """What the node at this place binds; 0: any free port."""
+        """Return the port that the node at this place binds; 0: any free port."""
         return self.port + place if self.port else 0
 
     def advertised(self, place: int, bound_port: int) -> Endpoint:
-        """What clients are told of the node at this place, whose listener is bound to `bound_port`."""
+        """Return the advertised address of the node at this place, whose listener is bound to `bound_port`."""
         port = self.advertised_port + place if self.advertised_port else bound_port
         return Endpoint(self.advertised_host or self.host or socket.gethostname(), port)
 
 
-def check_together(listeners: list[Listener], nodes: int) -> None:
-    """Raise ValueError where one node could not have all of these listeners, or the nodes not all of their ports."""
+def check_listeners(listeners: list[Listener], nodes: int) -> None:
+    """Raise ValueError if these listeners conflict on one node, or the ports of the nodes overlap."""
     names = [listener.name for listener in listeners]
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"a node takes one listener or more, each of another name, not {', '.join(names) or 'none'}")
+        raise ValueError(f"a node needs one or more listeners with different names, not {', '.join(names) or 'none'}")
     taken: dict[int, str] = {}
     for listener in listeners:
         for port in {listener.port_of(place) for place in range(nodes)} - {0}:
@@ -103,5 +103,5 @@ def check_together(listeners: list[Listener], nodes: int) -> None:
             if other != listener.name:
                 raise ValueError(
                     f"the listeners {other} and {listener.name} both need port {port}: each of {nodes} nodes takes the "
-                    "port that follows, so leave so many between two listeners"
+                    "next port, so leave that many between two listeners"
                 )

@@ -1,28 +1,34 @@
-"""The login of one connection: decides by the tables of `login_states.py`, and leaves tokens to their mechanism."""
+"""The login of one connection: decides by the tables of `login_states.py`, and passes tokens to their mechanism."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from dualwrite.broker_emulator.security.login_states import NEXT_STATES, VERDICTS, Asked, State, Step, Verdict
+from dualwrite.broker_emulator.security.login_states import NEXT_STATES, REACTIONS, Reaction, RequestKind, State, Step
 from dualwrite.broker_emulator.security.principal import USER, Principal
-from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, SaslAuthenticationError, SaslError
+from dualwrite.broker_emulator.security.sasl.mechanism import (
+    OAUTHBEARER,
+    PLAIN,
+    Mechanism,
+    Sasl,
+    SaslAuthenticationError,
+    SaslError,
+)
 from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
 from dualwrite.broker_emulator.security.sasl.plain import Plain
 from dualwrite.broker_emulator.security.sasl.scram import Scram, ScramCredential
-from dualwrite.broker_emulator.security.sasl.settings import OAUTHBEARER, PLAIN, Sasl
 
 MIN_RENEWAL_INTERVAL_MS: Final = 1000
-"""Kafka takes a new login on the same connection once a second at most."""
+"""Kafka accepts a new login on the same connection at most once per second."""
 
 
 class LoginFailedError(Exception):
-    """A login has failed; the message is what the client may be told."""
+    """A login has failed; the message may be sent to the client."""
 
 
 class Login:
-    """The login of one connection. No I/O and no clock of its own: told what comes, it says what is next."""
+    """The login of one connection: a state machine without I/O and without a clock of its own."""
 
     def __init__(
         self, settings: Sasl, scram_credential: Callable[[str, str], ScramCredential | None], now_ms: Callable[[], int]
@@ -30,39 +36,39 @@ class Login:
         self.settings = settings
         self.state = State.EXPECTS_ANYTHING
         self.principal: Principal | None = None
-        """Who has logged in, from the first time on."""
+        """The principal, from the first login on."""
         self.why_failed = ""
         self._scram_credential = scram_credential
         self._now_ms = now_ms
         self._name = ""
         self._mechanism: Mechanism | None = None
         self._expires_ms: int | None = None
-        self._renewed_ms: int | None = None
+        self.renewed_ms: int | None = None
 
-    def judge(self, asked: Asked) -> Verdict:
-        """What becomes of a request that comes now. A handshake that may begin a new login does so by this."""
+    def admit(self, kind: RequestKind) -> Reaction:
+        """Return how to react to a request that arrives now; a handshake that may begin a new login begins it."""
         if self.state is State.AUTHENTICATED and self._expires_ms is not None:
-            if asked is Asked.HANDSHAKE and self._may_renew():
-                self._renewed_ms = self._now_ms()
+            if kind is RequestKind.HANDSHAKE and self._may_renew():
+                self.renewed_ms = self._now_ms()
                 self._move(Step.HANDSHAKE_AGAIN)
             elif self._now_ms() > self._expires_ms:
-                return Verdict.CLOSE
-        return VERDICTS[self.state][asked]
+                return Reaction.CLOSE
+        return REACTIONS[self.state][kind]
 
-    def expects(self, asked: Asked) -> bool:
-        """Whether this is a step of a login that is under way; a fault may have brought it a second time."""
-        return self.state is not State.AUTHENTICATED and VERDICTS[self.state][asked] is Verdict.SERVE
+    def expects(self, kind: RequestKind) -> bool:
+        """Return whether this request is a step of the login in progress; a fault may have duplicated it."""
+        return self.state is not State.AUTHENTICATED and REACTIONS[self.state][kind] is Reaction.SERVE
 
     def _may_renew(self) -> bool:
-        return self._renewed_ms is None or self._now_ms() - self._renewed_ms >= MIN_RENEWAL_INTERVAL_MS
+        return self.renewed_ms is None or self._now_ms() - self.renewed_ms >= MIN_RENEWAL_INTERVAL_MS
 
-    def versions_told(self) -> None:
-        """ApiVersions was answered with the versions."""
-        if self.state is State.EXPECTS_ANYTHING:  # it may be asked for again after the login
-            self._move(Step.VERSIONS_TOLD)
+    def versions_sent(self) -> None:
+        """Record that ApiVersions was answered with the versions."""
+        if self.state is State.EXPECTS_ANYTHING:  # ApiVersions may come again after the login
+            self._move(Step.VERSIONS_SENT)
 
     def shake_hands(self, mechanism: str, version: int) -> bool:
-        """Begin by a mechanism; False, and failed, where it is not enabled."""
+        """Begin a login by a mechanism. Return False, with the login failed, if it is not enabled."""
         if mechanism not in self.settings.mechanisms:
             self.fail(f"Unsupported SASL mechanism {mechanism}")
             return False
@@ -79,24 +85,24 @@ class Login:
         return True
 
     def respond(self, token: bytes) -> tuple[bytes, int]:
-        """The answer to a token, and for how long the login is good: 0 for ever, or if it goes on.
+        """Return the response to a token, and the session lifetime in ms: 0 if unlimited, or if the login goes on.
 
-        Raises LoginFailedError, and then it has failed.
+        Raises LoginFailedError if the login has failed.
         """
         mechanism = self._mechanism
         assert mechanism is not None
         try:
-            answer = mechanism.respond(token)
+            response = mechanism.respond(token)
         except SaslAuthenticationError as error:
             raise self.fail(str(error)) from None
         except SaslError:
             what = "authentication" if self.principal is None else "re-authentication"
             why = f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self._name}"
             raise self.fail(why) from None
-        return answer, self._complete(mechanism) if mechanism.is_complete else 0
+        return response, self._complete(mechanism) if mechanism.is_complete else 0
 
     def _complete(self, mechanism: Mechanism) -> int:
-        """Logged in; for how long."""
+        """Complete the login, and return the session lifetime in ms, 0 if unlimited."""
         principal = Principal(USER, mechanism.authorization_id)
         before = self.principal
         if before not in (None, principal):
@@ -113,14 +119,14 @@ class Login:
         return lifetime_ms or 0
 
     def _lifetime_ms(self, credential_expires_ms: int | None) -> int | None:
-        """Of the session that begins now; None: as long as the connection."""
+        """Return the lifetime of the session that begins now; None: as long as the connection."""
         limits = [limit for limit in (self.settings.max_reauth_ms(self._name),) if limit > 0]
         if credential_expires_ms is not None:
             limits.append(credential_expires_ms - self._now_ms())
         return max(min(limits), 0) if limits else None
 
     def fail(self, why: str) -> LoginFailedError:
-        """End in FAILED; gives the error to raise, where one is wanted."""
+        """Move to FAILED, and return the error for callers that raise it."""
         self._move(Step.FAILURE)
         self.why_failed = why
         return LoginFailedError(why)

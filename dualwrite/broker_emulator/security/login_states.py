@@ -1,7 +1,7 @@
-"""Who may ask what before and after the login of a connection, and what it leads to (KIP-43, KIP-152, KIP-368).
+"""The states of the login of a connection: which requests are served, and what follows (KIP-43, KIP-152, KIP-368).
 
-A login ends to be good after its session lifetime. Then, or before, the client logs in again on the same connection.
-Everything that fails ends in FAILED, and the connection is closed.
+A login expires after its session lifetime. Before or after that, the client logs in again on the same connection.
+Every failure ends in FAILED, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class State(Enum):
-    """Of the login of one connection; the value says what is expected."""
+    """The state of the login of one connection; the value says what the server expects."""
 
     EXPECTS_ANYTHING = "ApiVersions or SaslHandshake"
     EXPECTS_HANDSHAKE = "SaslHandshake, after ApiVersions"
@@ -23,8 +23,8 @@ class State(Enum):
     FAILED = "nothing: it has failed, and the connection closes"
 
 
-class Asked(Enum):
-    """What a client asks, as far as it matters here."""
+class RequestKind(Enum):
+    """The kinds of requests that matter to a login."""
 
     VERSIONS = "ApiVersions"
     HANDSHAKE = "SaslHandshake"
@@ -32,8 +32,8 @@ class Asked(Enum):
     OTHER = "anything else"
 
 
-class Verdict(Enum):
-    """What becomes of a request."""
+class Reaction(Enum):
+    """How the server reacts to a request."""
 
     SERVE = "it is served"
     REFUSE = "it is answered with 34 ILLEGAL_SASL_STATE, and the connection closes"
@@ -42,9 +42,9 @@ class Verdict(Enum):
 
 
 class Step(Enum):
-    """What moves a login on."""
+    """The steps that change the state of a login."""
 
-    VERSIONS_TOLD = "ApiVersions"
+    VERSIONS_SENT = "ApiVersions"
     HANDSHAKE = "SaslHandshake v1"
     OLD_HANDSHAKE = "SaslHandshake v0"
     HANDSHAKE_AGAIN = "SaslHandshake, within or after a limited session"
@@ -53,9 +53,9 @@ class Step(Enum):
     FAILURE = "failure"
 
 
-_S, _A, _V = State, Asked, Verdict
+_S, _A, _V = State, RequestKind, Reaction
 
-VERDICTS: Final[dict[State, dict[Asked, Verdict]]] = {
+REACTIONS: Final[dict[State, dict[RequestKind, Reaction]]] = {
     _S.EXPECTS_ANYTHING: {
         _A.VERSIONS: _V.SERVE,
         _A.HANDSHAKE: _V.SERVE,
@@ -74,23 +74,23 @@ VERDICTS: Final[dict[State, dict[Asked, Verdict]]] = {
         _A.AUTHENTICATE: _V.SERVE,
         _A.OTHER: _V.REFUSE,
     },
-    # in which every frame is a token, whatever it looks like
-    _S.EXPECTS_TOKENS: dict.fromkeys(Asked, _V.CLOSE),
-    # SaslHandshake and SaslAuthenticate answer 34 here, unless the handshake begins a new login
-    _S.AUTHENTICATED: dict.fromkeys(Asked, _V.SERVE),
+    # here every frame is a token, whatever it looks like
+    _S.EXPECTS_TOKENS: dict.fromkeys(RequestKind, _V.CLOSE),
+    # SaslHandshake and SaslAuthenticate are answered with 34 here, unless the handshake begins a new login
+    _S.AUTHENTICATED: dict.fromkeys(RequestKind, _V.SERVE),
     _S.RENEWING: {
         _A.VERSIONS: _V.CLOSE,
         _A.HANDSHAKE: _V.SERVE,
         _A.AUTHENTICATE: _V.CLOSE,
         _A.OTHER: _V.CLOSE,
     },
-    _S.WRONG_MECHANISM: dict.fromkeys(Asked, _V.FAIL),
-    _S.FAILED: dict.fromkeys(Asked, _V.CLOSE),
+    _S.WRONG_MECHANISM: dict.fromkeys(RequestKind, _V.FAIL),
+    _S.FAILED: dict.fromkeys(RequestKind, _V.CLOSE),
 }
 
 NEXT_STATES: Final[dict[State, dict[Step, State]]] = {
     _S.EXPECTS_ANYTHING: {
-        Step.VERSIONS_TOLD: _S.EXPECTS_HANDSHAKE,
+        Step.VERSIONS_SENT: _S.EXPECTS_HANDSHAKE,
         Step.HANDSHAKE: _S.EXPECTS_REQUESTS,
         Step.OLD_HANDSHAKE: _S.EXPECTS_TOKENS,
         Step.FAILURE: _S.FAILED,
@@ -112,4 +112,4 @@ NEXT_STATES: Final[dict[State, dict[Step, State]]] = {
     _S.WRONG_MECHANISM: {Step.FAILURE: _S.FAILED},
     _S.FAILED: {Step.FAILURE: _S.FAILED},
 }
-"""Every move there is; another one is a mistake of ours, and raises KeyError."""
+"""All transitions; any other one is a bug in this package and raises KeyError."""

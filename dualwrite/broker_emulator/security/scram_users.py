@@ -1,4 +1,4 @@
-"""The users of SCRAM: salted keys by user and mechanism, which outlive a restart where there is a data directory."""
+"""SCRAM users: salted keys by user and mechanism, which survive a restart if there is a data directory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.broker_emulator.storage.storage import Storage
 
-if TYPE_CHECKING:  # what it needs to hash takes time to load, and most clusters have no users
+if TYPE_CHECKING:  # its hash functions take time to import, and most clusters have no users
     from dualwrite.broker_emulator.security.sasl.scram import ScramCredential
 
 _KIND: Final = "scram"
 
 
 class ScramUsers:
-    """What a cluster knows of its users. A change raises StorageError where it cannot be kept, and then is none."""
+    """The SCRAM users of a cluster. A change that cannot be stored raises StorageError and has no effect."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -24,32 +24,32 @@ class ScramUsers:
         }
 
     def names(self) -> list[str]:
-        """Of everybody who has a credential."""
+        """Return the names of all users that have a credential."""
         return sorted(self._users)
 
     def credentials(self, name: str) -> dict[str, ScramCredential]:
-        """A user's, by mechanism; none of one that is unknown."""
+        """Return a user's credentials by mechanism; empty for an unknown user."""
         return self._users.get(name, {})
 
     def find(self, name: str, mechanism: str) -> ScramCredential | None:
-        """What somebody who claims to be `name` is asked for."""
+        """Return the credential that a login as `name` must prove, or None."""
         return self.credentials(name).get(mechanism)
 
     def set(self, name: str, mechanism: str, credential: ScramCredential) -> None:
-        """Add a user, or give it another password."""
+        """Add a user, or change its password."""
         self._keep(name, self.credentials(name) | {mechanism: credential})
 
     def remove(self, name: str, mechanism: str) -> None:
-        """Forget a user's credential; nothing happens where there is none."""
+        """Remove a user's credential. Does nothing if there is none."""
         others = {other: credential for other, credential in self.credentials(name).items() if other != mechanism}
         self._keep(name, others)
 
     def remove_user(self, name: str) -> None:
-        """Forget a user altogether; nothing happens where there is none."""
+        """Remove a user with all credentials. Does nothing if it does not exist."""
         self._keep(name, {})
 
     def set_password(self, name: str, password: str) -> None:
-        """Add a user with this password for all mechanisms of SCRAM."""
+        """Add a user with this password for all SCRAM mechanisms."""
         from dualwrite.broker_emulator.security.sasl.scram import HASHES, ScramCredential
 
         self._keep(name, {mechanism: ScramCredential.of_password(mechanism, password) for mechanism in HASHES})

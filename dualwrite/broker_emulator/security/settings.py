@@ -1,7 +1,7 @@
-"""The listeners that Kafka's settings ask for: `listeners`, and what is said of their security for all or for one.
+"""Read the listeners from Kafka's settings: `listeners`, and the security settings of all listeners or of one.
 
-A setting of one listener is `listener.name.<name in small letters>.<setting>`, one of its mechanism
-`listener.name.<name>.<mechanism in small letters>.<setting>` (KIP-103, KIP-86).
+A setting of one listener is `listener.name.<name in lower case>.<setting>`, one of its mechanism
+`listener.name.<name>.<mechanism in lower case>.<setting>` (KIP-103, KIP-86).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
-from dualwrite.broker_emulator.security.jaas import JaasEntry, parse_jaas
 from dualwrite.broker_emulator.security.listener import UNROUTABLE, Listener, SecurityProtocol
-from dualwrite.broker_emulator.security.principal_mapping import PrincipalMapping
-from dualwrite.broker_emulator.security.sasl.settings import (
+from dualwrite.broker_emulator.security.principal import PrincipalMapping
+from dualwrite.broker_emulator.security.sasl.mechanism import (
     OAUTHBEARER,
     PLAIN,
     SCRAM_SHA_256,
@@ -23,6 +22,45 @@ from dualwrite.broker_emulator.security.sasl.settings import (
     UnsecuredTokens,
 )
 from dualwrite.broker_emulator.security.tls import ClientAuth, StoreType, Tls
+
+_JAAS_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
+_JAAS_TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|([=;])|([^\s=;"]+))""", re.DOTALL)
+
+
+class JaasEntry(NamedTuple):
+    """A login module and its options, from sasl.jaas.config: `module flag name="value" ...;` (KIP-85)."""
+
+    module: str
+    options: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"JaasEntry({self.module}, options hidden)"
+
+
+def parse_jaas(text: str) -> JaasEntry:
+    """Parse one JAAS entry. Raises ValueError, without any value in its message: it may be a password."""
+    tokens = _jaas_tokens(text.strip())
+    if len(tokens) < 3 or tokens[-1] != ";" or tokens[1].lower() not in _JAAS_FLAGS:
+        raise ValueError(
+            f'it needs a login module, one of {", ".join(_JAAS_FLAGS)}, options as name="value", and a final semicolon'
+        )
+    module, _flag, *rest, _end = tokens
+    if len(rest) % 3 or any(equals != "=" for equals in rest[1::3]):
+        raise ValueError('its options must be name="value", and there may be one entry only')
+    return JaasEntry(module, dict(zip(rest[::3], rest[2::3], strict=True)))
+
+
+def _jaas_tokens(text: str) -> list[str]:
+    tokens, position = [], 0
+    while position < len(text):
+        found = _JAAS_TOKEN.match(text, position)
+        if found is None:
+            raise ValueError("a quotation mark is not closed")
+        position = found.end()
+        quoted, mark, word = found.groups()
+        tokens.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else mark or word)
+    return tokens
+
 
 _ADDRESS: Final = re.compile(
     r"(?P<name>[^:/]+)://(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})"
@@ -41,7 +79,7 @@ _CALLBACK_HANDLERS: Final = {
     OAUTHBEARER: "OAuthBearerUnsecuredValidatorCallbackHandler",
 }
 _USER: Final = "user_"
-_TOKENS: Final = "unsecuredValidator"
+_UNSECURED_VALIDATOR: Final = "unsecuredValidator"
 
 EFFECTIVE: Final = frozenset(
     {
@@ -67,26 +105,26 @@ EFFECTIVE: Final = frozenset(
         "ssl.principal.mapping.rules",
     }
 )
-"""The settings that are read here, without what says for which listener and mechanism."""
+"""The settings that are read here, without the prefixes of listeners and mechanisms."""
 
 E = TypeVar("E", bound=StrEnum)
 
 
 def listeners_from(properties: Mapping[str, str]) -> list[Listener] | None:
-    """The listeners of `properties`; None where they say nothing of listeners.
+    """Return the listeners of `properties`, or None if `listeners` is not set.
 
-    A listener of controllers (`controller.listener.names`), of which there are none here, is left out. Raises
-    ValueError, with the name of the setting, for anything that cannot be.
+    Listeners of controllers (`controller.listener.names`) are left out, because there are no controllers here. Raises
+    ValueError, with the name of the setting, for invalid settings.
     """
     if "listeners" not in properties:
         return None
     controllers = set(_words(properties.get("controller.listener.names", "")))
     bound = {name: address for name, address in _addresses(properties, "listeners").items() if name not in controllers}
-    told = _addresses(properties, "advertised.listeners")
-    for name in told.keys() - bound.keys() - controllers:
+    advertised = _addresses(properties, "advertised.listeners")
+    for name in advertised.keys() - bound.keys() - controllers:
         raise ValueError(f"advertised.listeners names {name}, which listeners does not have")
     protocols = _protocols(properties)
-    return [_listener(properties, name, address, told.get(name), protocols) for name, address in bound.items()]
+    return [_listener(properties, name, address, advertised.get(name), protocols) for name, address in bound.items()]
 
 
 class _Address(NamedTuple):
@@ -98,15 +136,14 @@ def _listener(
     properties: Mapping[str, str],
     name: str,
     address: _Address,
-    told: _Address | None,
+    advertised: _Address | None,
     protocols: Mapping[str, SecurityProtocol],
 ) -> Listener:
     if name not in protocols:
-        raise ValueError(f"listener.security.protocol.map does not say how the listener {name} is secured")
-    if (told or address).host in UNROUTABLE:
+        raise ValueError(f"listener.security.protocol.map has no security protocol for the listener {name}")
+    if (advertised or address).host in UNROUTABLE:
         raise ValueError(
-            f"clients cannot be told to connect to {(told or address).host}: name a host for {name} in "
-            "advertised.listeners"
+            f"clients cannot connect to {(advertised or address).host}: set a host for {name} in advertised.listeners"
         )
     settings = _Settings(properties, name)
     protocol = protocols[name]
@@ -115,19 +152,19 @@ def _listener(
         sasl = _sasl(settings) if protocol.has_sasl else None
     except ValueError as error:
         raise ValueError(f"listener {name}: {error}") from error
-    advertised_host, advertised_port = told or (None, None)
+    advertised_host, advertised_port = advertised or (None, None)
     return Listener(name, address.host, address.port, tls, sasl, advertised_host, advertised_port)
 
 
 class _Settings:
-    """The settings of one listener: its own before those of all."""
+    """The settings of one listener; its own take precedence over those for all listeners."""
 
     def __init__(self, properties: Mapping[str, str], listener: str) -> None:
         self._properties = properties
         self._prefix = f"listener.name.{listener.lower()}."
 
     def own(self, name: str) -> str | None:
-        """Of this listener alone."""
+        """Return a setting of this listener alone, or None."""
         return self._properties.get(self._prefix + name)
 
     def get(self, name: str) -> str | None:
@@ -146,7 +183,8 @@ class _Settings:
 def _tls(settings: _Settings, protocol: SecurityProtocol) -> Tls:
     client_auth = settings.choice("ssl.client.auth", ClientAuth, ClientAuth.NONE)
     if protocol.has_sasl and settings.own("ssl.client.auth") is None:
-        client_auth = ClientAuth.NONE  # who logs in need not show a certificate too, unless this very listener says so
+        # with a SASL login no certificate is needed too, unless this very listener requires it
+        client_auth = ClientAuth.NONE
     enabled = settings.get("ssl.enabled.protocols")
     return Tls(
         keystore_type=_store_type(settings, "ssl.keystore"),
@@ -170,8 +208,8 @@ def _store_type(settings: _Settings, store: str) -> StoreType:
     names = ("location", "certificates", "certificate.chain")
     if given == "JKS" and any(settings.get(f"{store}.{name}") is not None for name in names):
         raise ValueError(
-            f"{store}.type is JKS, unless it is given, and that is not read here: export PEM or PKCS12 "
-            "(keytool -importkeystore -deststoretype PKCS12 ...) and say so"
+            f"{store}.type defaults to JKS, which is not supported: export PEM or PKCS12 "
+            "(keytool -importkeystore -deststoretype PKCS12 ...) and set the type"
         )
     return StoreType.PEM if given == "JKS" else _choice(f"{store}.type", given, StoreType)
 
@@ -179,7 +217,7 @@ def _store_type(settings: _Settings, store: str) -> StoreType:
 def _sasl(settings: _Settings) -> Sasl:
     enabled = settings.get("sasl.enabled.mechanisms")
     if enabled is None:
-        raise ValueError("sasl.enabled.mechanisms is missing; GSSAPI, which Kafka then takes, is not served")
+        raise ValueError("sasl.enabled.mechanisms is missing; GSSAPI, which Kafka uses then, is not supported")
     mechanisms = _words(enabled)
     for mechanism in mechanisms:
         _check_callback_handler(settings, mechanism)
@@ -199,22 +237,20 @@ def _sasl(settings: _Settings) -> Sasl:
 
 
 def _check_callback_handler(settings: _Settings, mechanism: str) -> None:
-    """Refuse what would judge logins otherwise than is done here; it may be meant to let nobody in without a signature.
+    """Raise ValueError for a callback handler that would verify logins differently, such as one that checks signatures.
 
-    As in Kafka, it counts for a listener and a mechanism only.
+    As in Kafka, a handler is set for a listener and a mechanism only.
     """
     setting = f"{mechanism.lower()}.sasl.server.callback.handler.class"
     handler = settings.own(setting)
     own = _CALLBACK_HANDLERS.get(mechanism)
     if handler is not None and handler.rpartition(".")[2] != own:
-        only = (
-            f": leave it out, for {own}, which takes tokens that nobody has signed" if mechanism == OAUTHBEARER else ""
-        )
-        raise ValueError(f"{setting} names {handler}, which is not served{only}")
+        only = f": leave it out, for {own}, which accepts unsigned tokens" if mechanism == OAUTHBEARER else ""
+        raise ValueError(f"{setting} names {handler}, which is not supported{only}")
 
 
 def _login_module(settings: _Settings, mechanism: str) -> JaasEntry:
-    """What sasl.jaas.config says of a mechanism; Kafka wants it for the listener and the mechanism."""
+    """Return the JAAS entry of a mechanism; as in Kafka, it is set for the listener and the mechanism."""
     setting = f"{mechanism.lower()}.sasl.jaas.config"
     value = settings.own(setting)
     if value is None:
@@ -225,19 +261,21 @@ def _login_module(settings: _Settings, mechanism: str) -> JaasEntry:
         raise ValueError(f"{setting}: {error}") from error
     expected = _LOGIN_MODULES.get(mechanism)
     if expected is not None and entry.module.rpartition(".")[2] != expected:
-        raise ValueError(f"{setting} names {entry.module}; {mechanism} takes {expected}")
+        raise ValueError(f"{setting} names {entry.module}; {mechanism} needs {expected}")
     return entry
 
 
 def _unsecured_tokens(options: Mapping[str, str]) -> UnsecuredTokens:
     def option(name: str, default: str) -> str:
-        return options.get(_TOKENS + name, "").strip() or default
+        return options.get(_UNSECURED_VALIDATOR + name, "").strip() or default
 
     return UnsecuredTokens(
         principal_claim_name=option("PrincipalClaimName", "sub"),
         scope_claim_name=option("ScopeClaimName", "scope"),
         required_scope=tuple(option("RequiredScope", "").split()),
-        allowable_clock_skew_ms=_number(f"{_TOKENS}AllowableClockSkewMs", option("AllowableClockSkewMs", "0")),
+        allowable_clock_skew_ms=_number(
+            f"{_UNSECURED_VALIDATOR}AllowableClockSkewMs", option("AllowableClockSkewMs", "0")
+        ),
     )
 
 
@@ -277,7 +315,7 @@ def _number(name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f"{name} takes a whole number, not {value!r}") from None
+        raise ValueError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def _choice(name: str, value: str, values: Callable[[str], E]) -> E:
@@ -285,4 +323,4 @@ def _choice(name: str, value: str, values: Callable[[str], E]) -> E:
         return values(value)
     except ValueError:
         known = ", ".join(map(str, values))  # type: ignore[call-overload]  # an enumeration is iterable
-        raise ValueError(f"{name} takes one of {known}, not {value!r}") from None
+        raise ValueError(f"{name} must be one of {known}, not {value!r}") from None

@@ -1,4 +1,4 @@
-"""TLS of a listener by Kafka's settings: which certificate it shows, whom it trusts, and what it asks of clients."""
+"""TLS of a listener, by Kafka's settings: its certificate, its truststore, and client authentication."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from dualwrite.broker_emulator.security.principal_mapping import DEFAULT_MAPPING, PrincipalMapping
+from dualwrite.broker_emulator.security.principal import DEFAULT_MAPPING, PrincipalMapping
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\s+([A-Za-z0-9+/=\s]+?)\s*-----END \1-----")
 
 
 class ClientAuth(StrEnum):
-    """Whether a client has to show a certificate (ssl.client.auth)."""
+    """Whether clients must send a certificate (ssl.client.auth)."""
 
     NONE = "none"
     REQUESTED = "requested"
-    """A client may show one."""
+    """A client may send one."""
     REQUIRED = "required"
 
 
 class StoreType(StrEnum):
-    """In what form certificates are kept that Kafka and this broker both read."""
+    """The formats of certificate stores that both Kafka and this broker read."""
 
     PEM = "PEM"
     PKCS12 = "PKCS12"
@@ -36,10 +36,10 @@ class StoreType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """TLS of one listener, by Kafka's names without `ssl.`.
+    """The TLS settings of one listener, by Kafka's names without `ssl.`.
 
     The certificate with its key is in the file `keystore_location`, or as PEM in `keystore_certificate_chain` and
-    `keystore_key`. Raises ValueError where something is missing or contradicts another.
+    `keystore_key`. Raises ValueError for missing or contradictory settings.
     """
 
     keystore_type: StoreType = StoreType.PEM
@@ -60,16 +60,20 @@ class Tls:
     def __post_init__(self) -> None:
         inline = (self.keystore_certificate_chain, self.keystore_key)
         if (self.keystore_location is None) == (None in inline):
-            raise ValueError("TLS takes ssl.keystore.location, or ssl.keystore.certificate.chain and ssl.keystore.key")
+            raise ValueError(
+                "TLS needs either ssl.keystore.location, or ssl.keystore.certificate.chain and ssl.keystore.key"
+            )
         if None in inline and inline != (None, None):
             raise ValueError("ssl.keystore.certificate.chain and ssl.keystore.key go together")
         if self.truststore_location is not None and self.truststore_certificates is not None:
             raise ValueError("ssl.truststore.location and ssl.truststore.certificates exclude each other")
         if self.client_auth != ClientAuth.NONE and not self._has_truststore:
-            raise ValueError(f"ssl.client.auth={self.client_auth} needs a truststore: who signs clients' certificates?")
+            raise ValueError(
+                f"ssl.client.auth={self.client_auth} needs a truststore with the issuers of client certificates"
+            )
         for version in self.enabled_protocols:
             if version not in _VERSIONS:
-                raise ValueError(f"ssl.enabled.protocols takes {' and '.join(_VERSIONS)}, not {version!r}")
+                raise ValueError(f"ssl.enabled.protocols supports {' and '.join(_VERSIONS)}, not {version!r}")
         if not self.enabled_protocols:
             raise ValueError("ssl.enabled.protocols names no protocol")
 
@@ -78,9 +82,10 @@ class Tls:
         return self.truststore_location is not None or self.truststore_certificates is not None
 
     def server_context(self) -> ssl.SSLContext:
-        """What secures connections. Raises ValueError, with a sentence, where a file is not what it should be."""
+        """Return the SSL context for connections. Raises ValueError with the reason for an unusable file."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.options |= ssl.OP_NO_RENEGOTIATION  # as Kafka; else one client keeps the broker busy for little
+        # as Kafka; otherwise one client could keep the broker busy at little cost
+        context.options |= ssl.OP_NO_RENEGOTIATION
         versions = sorted(_VERSIONS[version] for version in self.enabled_protocols)
         context.minimum_version, context.maximum_version = versions[0], versions[-1]
         context.verify_mode = _VERIFY_MODES[self.client_auth]
@@ -90,11 +95,11 @@ class Tls:
             try:
                 context.load_verify_locations(cadata=self._trusted())
             except ssl.SSLError as error:
-                raise ValueError(f"{where} holds no certificates in PEM: {error.reason or error}") from error
+                raise ValueError(f"{where} has no certificates in PEM: {error.reason or error}") from error
         return context
 
     def _identity(self) -> str:
-        """Certificate chain and key, in PEM."""
+        """Return the certificate chain and the key, in PEM."""
         if self.keystore_location is None:
             return _lines(f"{self.keystore_key}\n{self.keystore_certificate_chain}")
         if self.keystore_type == StoreType.PKCS12:
@@ -122,26 +127,28 @@ def _read(path: str | os.PathLike[str]) -> str:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no PEM file; ssl.keystore.type and ssl.truststore.type say what it is") from error
+        raise ValueError(
+            f"{path} is not a PEM file; set its format by ssl.keystore.type or ssl.truststore.type"
+        ) from error
 
 
 def _lines(text: str) -> str:
-    """PEM in the lines that OpenSSL wants: a value in a properties file is often all on one."""
+    """Return PEM with the line breaks that OpenSSL needs: in a properties file it is often on one line."""
     blocks = ((kind, re.findall(".{1,64}", "".join(body.split()))) for kind, body in _PEM_BLOCK.findall(text))
     return "".join("\n".join((f"-----BEGIN {kind}-----", *lines, f"-----END {kind}-----\n")) for kind, lines in blocks)
 
 
 def _load_identity(context: ssl.SSLContext, pem: str, key_password: str | None, where: str | os.PathLike[str]) -> None:
-    # OpenSSL reads a certificate's chain from a file only. It is readable by us alone, and gone at once.
+    # OpenSSL reads a certificate chain from a file only. Only this user can read it, and it is deleted at once.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(pem)
         file.flush()
         try:
-            # without a password OpenSSL would ask at the terminal
+            # without a password OpenSSL would prompt at the terminal
             context.load_cert_chain(file.name, password=key_password or "")
         except ssl.SSLError as error:
             reason = error.reason or "the key is encrypted and ssl.key.password does not open it"
-            raise ValueError(f"{where} holds no certificate with its key in PEM: {reason}") from error
+            raise ValueError(f"{where} has no certificate with its key in PEM: {reason}") from error
 
 
 def _identity_of_pkcs12(path: str | os.PathLike[str], password: str | None) -> str:
@@ -149,7 +156,7 @@ def _identity_of_pkcs12(path: str | os.PathLike[str], password: str | None) -> s
 
     key, certificate, others = _open_pkcs12(path, password)
     if key is None or certificate is None:
-        raise ValueError(f"{path} holds no certificate with its key")
+        raise ValueError(f"{path} has no certificate with its key")
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     chain = b"".join(each.public_bytes(serialization.Encoding.PEM) for each in (certificate, *others))
     return str(pem + chain, "ascii")
@@ -167,10 +174,10 @@ def _open_pkcs12(path: str | os.PathLike[str], password: str | None) -> Any:
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
-        raise ValueError(f"{path}: PKCS12 needs the package cryptography; PEM needs nothing") from None
+        raise ValueError(f"{path}: PKCS12 needs the package cryptography; PEM needs no package") from None
     try:
         return pkcs12.load_key_and_certificates(Path(path).read_bytes(), (password or "").encode())
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{path} is no PKCS12 file, or its password is another one") from error
+        raise ValueError(f"{path} is not a PKCS12 file, or its password is wrong") from error

@@ -17,7 +17,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from dualwrite.broker_emulator.log.durable_file import write_atomically
+from dualwrite.broker_emulator.log.files import write_atomically
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, Kept, StoredTopic, keep_in
 

@@ -1,10 +1,10 @@
-"""Asks the transaction coordinator whether a producer may write to partitions (KIP-890); Kafka's class of this name.
+"""Verify or add partitions of a transaction at its coordinator before a write (KIP-890); named after Kafka's class.
 
-Old clients registered the partitions themselves: the coordinator verifies that they did. New ones (Produce v12+,
+Old clients register the partitions themselves: the coordinator verifies that they did. New ones (Produce v12+,
 TxnOffsetCommit v5+) leave it to the broker: the coordinator adds the partitions to the transaction.
 
-Each broker asks about a transactional id once at a time. One request may wait behind the one in flight; when another
-comes, one of the two is answered at once, as `queue_errors` says: only the newest producer can still be right.
+Each broker has at most one request per transactional id in flight, and one more queued behind it. When a third
+arrives, `queue_errors` decides which of the two waiting ones is refused: only the newest producer can be valid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, ErrorCode]:
-    """What the waiting request and the incoming one are answered; NONE for the one that waits from now on."""
+    """Return the errors for the queued and for the incoming request; NONE for the one that stays queued."""
     if incoming_epoch < queued_epoch:
         return NO_ERROR, ErrorCode.invalid_producer_epoch
     if incoming_epoch > queued_epoch:
@@ -38,21 +38,22 @@ def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, Err
 
 @dataclass(slots=True, eq=False)
 class _Queued:
-    """A request that waits for its turn; `turn` is NONE when it has come, or the error to answer instead."""
+    """A request that waits for its turn; `turn` becomes NONE when it may be sent, else the error to respond with."""
 
     producer_epoch: int
     turn: asyncio.Future[ErrorCode]
 
 
 class AddPartitionsToTxnManager:
-    """The questions of one broker."""
+    """The verifications and additions that one broker requests."""
 
     __slots__ = ("_cluster", "_in_flight", "_node_id")
 
     def __init__(self, node_id: int, cluster: Cluster) -> None:
         self._node_id = node_id
         self._cluster = cluster
-        self._in_flight: dict[str, _Queued | None] = {}  # by transactional id: who waits behind the one in flight
+        # transactional id with a request in flight -> the request queued behind it
+        self._in_flight: dict[str, _Queued | None] = {}
 
     async def add_or_verify(
         self,
@@ -63,26 +64,26 @@ class AddPartitionsToTxnManager:
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """The answer for each partition: the coordinator's own, or 13 or 47 from the queue; 15 without coordinator."""
+        """Return an error for each partition: the coordinator's, or 13 or 47 from the queue; 15 without coordinator."""
         if transactional_id in self._in_flight:
-            error = await self._turn(transactional_id, producer_epoch)
+            error = await self._wait_for_turn(transactional_id, producer_epoch)
             if error is not NO_ERROR:
                 return dict.fromkeys(partitions, error)
         else:
             self._in_flight[transactional_id] = None
         began_ns = perf_counter_ns()
         try:
-            answers = await self._ask(transactional_id, producer_id, producer_epoch, partitions, add)
+            errors = await self._request(transactional_id, producer_id, producer_epoch, partitions, add)
         finally:
-            self._hand_over(transactional_id)
+            self._start_next(transactional_id)
         counters = self._cluster.nodes[self._node_id].counters
         counters.verifications.add(perf_counter_ns() - began_ns)
-        for error in answers.values():
+        for error in errors.values():
             if error is not NO_ERROR:
                 counters.verification_failures += 1
-        return answers
+        return errors
 
-    async def _turn(self, transactional_id: str, producer_epoch: int) -> ErrorCode:
+    async def _wait_for_turn(self, transactional_id: str, producer_epoch: int) -> ErrorCode:
         queued = self._in_flight[transactional_id]
         if queued is not None:
             for_queued, for_incoming = queue_errors(queued.producer_epoch, producer_epoch)
@@ -96,16 +97,16 @@ class AddPartitionsToTxnManager:
             return await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and turn.result() is NO_ERROR:
-                self._hand_over(transactional_id)
+                self._start_next(transactional_id)
             raise
 
-    def _hand_over(self, transactional_id: str) -> None:
+    def _start_next(self, transactional_id: str) -> None:
         queued = self._in_flight.pop(transactional_id)
         if queued is not None and not queued.turn.done():
             self._in_flight[transactional_id] = None
             queued.turn.set_result(NO_ERROR)
 
-    async def _ask(
+    async def _request(
         self,
         transactional_id: str,
         producer_id: int,
@@ -117,19 +118,19 @@ class AddPartitionsToTxnManager:
         if points.active:
             await self._reach(PausePoint.BEFORE_VERIFICATION, transactional_id, producer_id, producer_epoch)
         node = self._cluster.transaction_coordinator(transactional_id)
-        answers: Mapping[TopicPartition, ErrorCode]
+        errors: Mapping[TopicPartition, ErrorCode]
         if node is None:
-            answers = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+            errors = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
         elif add:
             work = node.transactions.add_partitions(
                 transactional_id, producer_id, producer_epoch, partitions, transaction_version=2
             )
-            answers = dict.fromkeys(partitions, await self._answer_of(node, work))
+            errors = dict.fromkeys(partitions, await self._response_of(node, work))
         else:
-            answers = node.transactions.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
+            errors = node.transactions.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
         if points.active:
             await self._reach(PausePoint.AFTER_VERIFICATION, transactional_id, producer_id, producer_epoch)
-        return answers
+        return errors
 
     async def _reach(self, point: PausePoint, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
         await self._cluster.pause_points.reach(
@@ -140,8 +141,8 @@ class AddPartitionsToTxnManager:
             producer_epoch=producer_epoch,
         )
 
-    async def _answer_of(self, node: Node, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
-        """What the coordinator says; NETWORK_EXCEPTION where it is another node that dies meanwhile."""
+    async def _response_of(self, node: Node, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
+        """Return the coordinator's error; NETWORK_EXCEPTION if it is another node, which dies meanwhile."""
         if node.node_id == self._node_id:
             return await work
         try:

@@ -1,14 +1,16 @@
-"""What the transaction coordinator decides: functions of what it knows, what is asked, and what time it is.
+"""The transaction coordinator's decisions, as pure functions of its metadata, the request and the time.
 
-A decision is a response, and the transition that has to be in the log before the response may be given. A response
-other than that of a failed append never depends on anything but the arguments. KIP-98, KIP-360, KIP-890, KIP-939.
+A decision is a response, and the transition that must be in the log before the response may be sent. Unless that
+append fails, the response depends on nothing but the arguments. KIP-98, KIP-360, KIP-890, KIP-939.
+
+Errors are always the coordinator's own: mapping 90 to 47 for old request versions is left to the API layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -24,16 +26,37 @@ from dualwrite.broker_emulator.transactions.metadata import (
     ProducerPair,
     TransactionMetadata,
 )
-from dualwrite.broker_emulator.transactions.results import EndTxnResult, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
 from dualwrite.broker_emulator.transactions.states import EXPIRABLE_STATES, ONGOING, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transitions import Transition
 
+
+class InitProducerIdResult(NamedTuple):
+    """Response to InitProducerId; beside an error, every id and epoch is -1.
+
+    The ongoing pair (KIP-939) names the prepared transaction that was kept, or is (-1, -1) when nothing was open.
+    """
+
+    error: ErrorCode
+    producer_id: int = -1
+    producer_epoch: int = -1
+    ongoing_producer_id: int = -1
+    ongoing_producer_epoch: int = -1
+
+
+class EndTxnResult(NamedTuple):
+    """Response to EndTxn; the pair is the next one to use (KIP-890 part 2), -1 below version 5 and beside an error."""
+
+    error: ErrorCode
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
 Response = TypeVar("Response", bound=ErrorCode | InitProducerIdResult | EndTxnResult)
 
 
-class Decision(NamedTuple, Generic[Response]):
-    """What to answer, once `transition` (if any) is in the log."""
+class CoordinatorDecision(NamedTuple, Generic[Response]):
+    """The response to send once `transition` (if any) is in the log."""
 
     response: Response
     transition: Transition | None = None
@@ -52,12 +75,12 @@ APPEND_ERRORS: Mapping[ErrorCode, ErrorCode] = {
 
 
 def client_error_of_append(error: ErrorCode) -> ErrorCode:
-    """What a client is told when the append to `__transaction_state` ended with `error`."""
+    """Return the error for a client whose append to `__transaction_state` failed with `error`."""
     return APPEND_ERRORS.get(error, error)
 
 
 def needs_new_producer_id(metadata: TransactionMetadata | None) -> bool:
-    """Whether a decision about the id may have to give it a fresh producer id."""
+    """Return whether a decision about this transactional id may have to give it a fresh producer id."""
     return metadata is None or metadata.client_pair.is_exhausted
 
 
@@ -65,7 +88,7 @@ def needs_new_producer_id(metadata: TransactionMetadata | None) -> bool:
 
 
 class InitProducerIdRequest(NamedTuple):
-    """The fields of InitProducerId v6; the pair is the one the client believes to hold (KIP-360), or (-1, -1)."""
+    """The fields of InitProducerId v6; `expected` is the pair the client believes it holds (KIP-360), or (-1, -1)."""
 
     timeout_ms: int
     expected: ProducerPair = NO_PAIR
@@ -74,14 +97,14 @@ class InitProducerIdRequest(NamedTuple):
 
     @property
     def stored_timeout_ms(self) -> int:
-        """The timeout to remember: a participant in two-phase commit never times out, whatever it sent."""
+        """The timeout to store: a participant in two-phase commit never times out, whatever timeout it sent."""
         return TWO_PHASE_COMMIT_TIMEOUT_MS if self.enable_2pc else self.timeout_ms
 
 
 def check_init_request(
     transactional_id: str | None, request: InitProducerIdRequest, rules: CoordinatorRules
 ) -> ErrorCode:
-    """The checks that need no knowledge of the id, and precede even the question who its coordinator is."""
+    """Run the checks that need no metadata of the id; they come even before the lookup of its coordinator."""
     expected_pid, expected_epoch = request.expected
     if (expected_pid == NO_PRODUCER_ID) != (expected_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.invalid_request
@@ -108,8 +131,11 @@ def decide_init_producer_id(
     *,
     new_producer_id: int,
     now_ms: int,
-) -> Decision[InitProducerIdResult]:
-    """InitProducerId for an id of this coordinator; `new_producer_id` counts only if `needs_new_producer_id`."""
+) -> CoordinatorDecision[InitProducerIdResult]:
+    """Decide InitProducerId for an id of this coordinator.
+
+    `new_producer_id` is used only where `needs_new_producer_id`.
+    """
     if metadata is None:
         metadata = transitions.new_transactional_id(
             transactional_id, new_producer_id, request.stored_timeout_ms, now_ms
@@ -125,11 +151,11 @@ def decide_init_producer_id(
     if request.keep_prepared:
         return _keep(metadata, request, new_producer_id, now_ms)
     abort = _server_abort(metadata, rules, new_producer_id, now_ms)
-    return Decision(InitProducerIdResult(ErrorCode.concurrent_transactions), abort)
+    return CoordinatorDecision(InitProducerIdResult(ErrorCode.concurrent_transactions), abort)
 
 
-def _init_refused(error: ErrorCode) -> Decision[InitProducerIdResult]:
-    return Decision(InitProducerIdResult(error))
+def _init_refused(error: ErrorCode) -> CoordinatorDecision[InitProducerIdResult]:
+    return CoordinatorDecision(InitProducerIdResult(error))
 
 
 def _is_expected_pair_valid(metadata: TransactionMetadata, expected: ProducerPair) -> bool:
@@ -137,18 +163,18 @@ def _is_expected_pair_valid(metadata: TransactionMetadata, expected: ProducerPai
         return expected == metadata.client_pair
     if metadata.producer_epoch == NO_PRODUCER_EPOCH or expected.producer_id == metadata.producer_id:
         return True
-    # the answer that rotated the id was lost: the retry still names the pid from before
+    # the response that rotated the producer id was lost: the retry still names the previous one
     return expected.producer_id == metadata.previous_producer_id and expected.producer_epoch >= LAST_USABLE_EPOCH
 
 
 def _keep(
     metadata: TransactionMetadata, request: InitProducerIdRequest, new_producer_id: int, now_ms: int
-) -> Decision[InitProducerIdResult]:
+) -> CoordinatorDecision[InitProducerIdResult]:
     transition = transitions.kept(
         metadata, timeout_ms=request.stored_timeout_ms, new_producer_id=new_producer_id, now_ms=now_ms
     )
     client, ongoing = transition.after.client_pair, transition.after.producer_pair
-    return Decision(InitProducerIdResult(NO_ERROR, *client, *ongoing), transition)
+    return CoordinatorDecision(InitProducerIdResult(NO_ERROR, *client, *ongoing), transition)
 
 
 def _initialise(
@@ -157,7 +183,7 @@ def _initialise(
     rules: CoordinatorRules,
     new_producer_id: int,
     now_ms: int,
-) -> Decision[InitProducerIdResult]:
+) -> CoordinatorDecision[InitProducerIdResult]:
     pid, epoch = metadata.producer_pair
     is_claimed = request.expected != NO_PAIR
     is_current = epoch in (NO_PRODUCER_EPOCH, request.expected.producer_epoch)
@@ -180,7 +206,7 @@ def _initialise(
         timeout_ms=request.stored_timeout_ms,
         now_ms=now_ms,
     )
-    return Decision(InitProducerIdResult(NO_ERROR, *pair), transition)
+    return CoordinatorDecision(InitProducerIdResult(NO_ERROR, *pair), transition)
 
 
 # --- adding and verifying partitions --------------------------------------------------------------------------------
@@ -194,29 +220,29 @@ def decide_add_partitions(
     *,
     transaction_version: int,
     now_ms: int,
-) -> Decision[ErrorCode]:
-    """AddPartitionsToTxn, AddOffsetsToTxn, and the adds that brokers make for produce and offset commits."""
+) -> CoordinatorDecision[ErrorCode]:
+    """Decide AddPartitionsToTxn, AddOffsetsToTxn, and the additions by brokers for Produce and TxnOffsetCommit."""
     if metadata is None:
-        return Decision(ErrorCode.invalid_producer_id_mapping)
+        return CoordinatorDecision(ErrorCode.invalid_producer_id_mapping)
     is_pending = metadata.pending_state is not None
     if is_pending and rules.pending_checked_before_identity:
-        return Decision(ErrorCode.concurrent_transactions)
+        return CoordinatorDecision(ErrorCode.concurrent_transactions)
     error = _writer_error(metadata, writer)
     if error is not NO_ERROR:
-        return Decision(error)
+        return CoordinatorDecision(error)
     if is_pending or metadata.state in PREPARE_STATES:
-        return Decision(ErrorCode.concurrent_transactions)
+        return CoordinatorDecision(ErrorCode.concurrent_transactions)
     if metadata.state is ONGOING and metadata.topic_partitions.issuperset(partitions):
-        return Decision(NO_ERROR)
+        return CoordinatorDecision(NO_ERROR)
     recorded_version = min(transaction_version, rules.newest_client_version)
     transition = transitions.added(metadata, partitions, transaction_version=recorded_version, now_ms=now_ms)
-    return Decision(NO_ERROR, transition)
+    return CoordinatorDecision(NO_ERROR, transition)
 
 
 def verify_partitions(
     metadata: TransactionMetadata | None, writer: ProducerPair, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Whether each partition belongs to the writer's transaction; ignores a pending transition (KAFKA-14904)."""
+    """Check that each partition belongs to the writer's transaction; ignores a pending transition (KAFKA-14904)."""
     error = ErrorCode.invalid_producer_id_mapping if metadata is None else _writer_error(metadata, writer)
     if metadata is None or error is not NO_ERROR:
         return dict.fromkeys(partitions, error)
@@ -227,8 +253,11 @@ def verify_partitions(
 
 
 def _writer_error(metadata: TransactionMetadata, writer: ProducerPair) -> ErrorCode:
-    """Whether the pair may write. A recovering client may only end the transaction; the old incarnation's late
-    produce requests still belong to it (KIP-939)."""
+    """Check that the pair may write.
+
+    A recovering client may only end the transaction; the old incarnation's late produce requests still belong to
+    it (KIP-939).
+    """
     if writer == (metadata.producer_id, metadata.producer_epoch):
         return NO_ERROR
     if metadata.has_dual_identity:
@@ -244,8 +273,8 @@ def _writer_error(metadata: TransactionMetadata, writer: ProducerPair) -> ErrorC
 
 class _EndAction(Enum):
     END = auto()  # append the decision
-    REPLAY = auto()  # it was decided so before: answer as then
-    LATE_COMMIT = auto()  # the server aborted first: what to answer differs between releases
+    REPLAY = auto()  # this decision was made before: respond as then
+    LATE_COMMIT = auto()  # the server aborted first: the response differs between releases
 
 
 _S = TransactionState
@@ -289,8 +318,8 @@ def decide_end_txn(
     transaction_version: int,
     new_producer_id: int,
     now_ms: int,
-) -> Decision[EndTxnResult]:
-    """EndTxn: `transaction_version` 2 is request version 5, whatever the cluster has finalized."""
+) -> CoordinatorDecision[EndTxnResult]:
+    """Decide EndTxn. `transaction_version` 2 is request version 5, whatever the cluster has finalized."""
     if metadata is None:
         return _end_refused(ErrorCode.invalid_producer_id_mapping)
     if transaction_version < 2:
@@ -301,26 +330,26 @@ def decide_end_txn(
 _ENDED = EndTxnResult(NO_ERROR)
 
 
-def _end_refused(error: ErrorCode) -> Decision[EndTxnResult]:
-    return Decision(EndTxnResult(error))
+def _end_refused(error: ErrorCode) -> CoordinatorDecision[EndTxnResult]:
+    return CoordinatorDecision(EndTxnResult(error))
 
 
 def _end_same_epoch(
     metadata: TransactionMetadata, pair: ProducerPair, commit: bool, now_ms: int
-) -> Decision[EndTxnResult]:
+) -> CoordinatorDecision[EndTxnResult]:
     error = _identity_error(metadata, pair)
     if error is not NO_ERROR:
         return _end_refused(error)
     if metadata.pending_state is not None:
         return _end_refused(ErrorCode.concurrent_transactions)
-    if metadata.has_dual_identity:  # it completes under another pair, which the answer below v5 cannot name
+    if metadata.has_dual_identity:  # it completes under another pair, which a response below v5 cannot carry
         return _end_refused(ErrorCode.unsupported_version)
     action = END_TXN_V0[metadata.state][0 if commit else 1]
     if isinstance(action, ErrorCode):
         return _end_refused(action)
     if action is _REPLAY:
-        return Decision(_ENDED)
-    return Decision(_ENDED, transitions.ended(metadata, commit=commit, now_ms=now_ms))
+        return CoordinatorDecision(_ENDED)
+    return CoordinatorDecision(_ENDED, transitions.ended(metadata, commit=commit, now_ms=now_ms))
 
 
 def _end_with_bump(
@@ -330,8 +359,8 @@ def _end_with_bump(
     commit: bool,
     new_producer_id: int,
     now_ms: int,
-) -> Decision[EndTxnResult]:
-    if metadata.pending_state is not None:  # before the pair: a rotated pair is handed out while this is pending
+) -> CoordinatorDecision[EndTxnResult]:
+    if metadata.pending_state is not None:  # before the pair: a rotated pair is returned while this is pending
         return _end_refused(ErrorCode.concurrent_transactions)
     is_retry = _is_end_retry(metadata, pair) if rules.logs_last_epoch else _is_one_epoch_behind(metadata, pair)
     if not is_retry:
@@ -344,13 +373,13 @@ def _end_with_bump(
     if action is _LATE_COMMIT:
         return _end_refused(rules.late_commit_error)
     if action is _REPLAY:
-        return Decision(EndTxnResult(NO_ERROR, *metadata.producer_pair))
-    if metadata.producer_epoch == MAX_EPOCH:  # no client was ever given it, and no marker could follow it
+        return CoordinatorDecision(EndTxnResult(NO_ERROR, *metadata.producer_pair))
+    if metadata.producer_epoch == MAX_EPOCH:  # no client ever got this epoch, and no marker could follow it
         return _end_refused(ErrorCode.producer_fenced)
     transition = transitions.ended_with_bump(metadata, commit=commit, new_producer_id=new_producer_id, now_ms=now_ms)
     after = transition.after
     pair = after.producer_pair if after.next_pair == NO_PAIR else after.next_pair
-    return Decision(EndTxnResult(NO_ERROR, *pair), transition)
+    return CoordinatorDecision(EndTxnResult(NO_ERROR, *pair), transition)
 
 
 def _identity_error(metadata: TransactionMetadata, pair: ProducerPair) -> ErrorCode:
@@ -364,10 +393,11 @@ def _identity_error(metadata: TransactionMetadata, pair: ProducerPair) -> ErrorC
 
 
 def _is_end_retry(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
-    """Whether the pair is exactly the one that the last decision of a version 2 transaction was made with.
+    """Return whether the pair is exactly the one that ended the last transaction, under transaction version 2.
 
-    In Kafka's terms the epoch is one less than the stored one, or the pid is the one from before a rotation. Only
-    the exact epoch tells a client that ended a transaction with 32767 from the one it had fenced at 32766 (KIP-939).
+    In Kafka's terms the epoch is one less than the stored one, or the producer id is the one from before a rotation.
+    Only the exact epoch distinguishes a client that ended a transaction with 32767 from the one it had fenced at
+    32766 (KIP-939).
     """
     if metadata.client_transaction_version < 2 or metadata.last_producer_epoch == NO_PRODUCER_EPOCH:
         return False
@@ -378,19 +408,19 @@ def _is_end_retry(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
 
 
 def _is_one_epoch_behind(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
-    """What Kafka takes for a retry of EndTxn, whatever version and producer the last decision was made with."""
+    """Return what Kafka takes for a retry of EndTxn, whichever version and producer made the last decision."""
     if pair == (metadata.producer_id, metadata.producer_epoch - 1):
         return True
     return metadata.producer_epoch == 0 and pair == (metadata.previous_producer_id, LAST_USABLE_EPOCH)
 
 
-# --- what the server does by itself ---------------------------------------------------------------------------------
+# --- server-side aborts and expiry ----------------------------------------------------------------------------------
 
 
 def _server_abort(
     metadata: TransactionMetadata, rules: CoordinatorRules, new_producer_id: int, now_ms: int
 ) -> Transition:
-    """One bump in the abort itself under transaction version 2 (KAFKA-19367), a fence before it below."""
+    """Abort with one epoch bump in the abort itself under transaction version 2 (KAFKA-19367); below, fence first."""
     if rules.transaction_version < 2 or metadata.producer_epoch == MAX_EPOCH:
         return transitions.fenced_and_aborted(metadata, now_ms)
     return transitions.ended_with_bump(
@@ -405,27 +435,27 @@ def _server_abort(
 def decide_timeout_abort(
     metadata: TransactionMetadata, rules: CoordinatorRules, *, new_producer_id: int, now_ms: int
 ) -> Transition | None:
-    """The abort of a transaction that has been open for longer than its timeout; None for every other id."""
+    """Return the abort of a transaction that has been open for longer than its timeout; None for every other id."""
     if not has_timed_out(metadata, now_ms):
         return None
     return _server_abort(metadata, rules, new_producer_id, now_ms)
 
 
 def has_timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
-    """Whether the transaction is open beyond its timeout; one in two-phase commit never is (KIP-939)."""
+    """Return whether the transaction is open beyond its timeout; one in two-phase commit never is (KIP-939)."""
     deadline_ms = timeout_deadline_ms(metadata)
     return deadline_ms is not None and metadata.pending_state is None and deadline_ms <= now_ms
 
 
 def timeout_deadline_ms(metadata: TransactionMetadata) -> int | None:
-    """When the open transaction has timed out; None where none is open that can."""
+    """Return when the open transaction times out; None if none is open or it never does."""
     if metadata.state is not ONGOING or metadata.is_two_phase_commit:
         return None
     return metadata.start_timestamp_ms + metadata.timeout_ms + 1
 
 
 def has_expired(metadata: TransactionMetadata, rules: CoordinatorRules, now_ms: int) -> bool:
-    """Whether the id was left unused for `transactional.id.expiration.ms`."""
+    """Return whether the id was not used for `transactional.id.expiration.ms`."""
     return (
         metadata.state in EXPIRABLE_STATES
         and metadata.pending_state is None
@@ -434,5 +464,45 @@ def has_expired(metadata: TransactionMetadata, rules: CoordinatorRules, now_ms: 
 
 
 def expiry_deadline_ms(metadata: TransactionMetadata, rules: CoordinatorRules) -> int:
-    """When the id has expired, unless it is used until then."""
+    """Return when the id expires if it is not used until then."""
     return metadata.last_update_timestamp_ms + rules.transactional_id_expiration_ms
+
+
+# --- responses to WriteTxnMarkers -----------------------------------------------------------------------------------
+
+
+class MarkerReaction(Enum):
+    """The coordinator's reaction to a leader's response, for one partition of a transaction that is being ended."""
+
+    ACKNOWLEDGED = auto()  # the marker is written: the partition leaves the transaction
+    DROPPED = auto()  # the partition can never take a marker: it leaves the transaction as well
+    RETRY = auto()
+    CANCEL = auto()  # a newer coordinator or producer is active: stop all markers, the id stays in its Prepare state
+
+
+RETRY: Final = MarkerReaction.RETRY
+CANCEL: Final = MarkerReaction.CANCEL
+"""Under names that are quick to read (see `no_error.py`)."""
+
+REACTIONS: Mapping[ErrorCode | None, MarkerReaction] = {
+    NO_ERROR: MarkerReaction.ACKNOWLEDGED,
+    ErrorCode.unknown_topic_or_partition: MarkerReaction.RETRY,
+    ErrorCode.not_leader_or_follower: MarkerReaction.RETRY,
+    ErrorCode.request_timed_out: MarkerReaction.RETRY,
+    ErrorCode.not_enough_replicas: MarkerReaction.RETRY,
+    ErrorCode.not_enough_replicas_after_append: MarkerReaction.RETRY,
+    ErrorCode.kafka_storage_error: MarkerReaction.RETRY,
+    ErrorCode.invalid_producer_epoch: MarkerReaction.CANCEL,
+    ErrorCode.transaction_coordinator_fenced: MarkerReaction.CANCEL,
+    ErrorCode.unsupported_for_message_format: MarkerReaction.DROPPED,
+    ErrorCode.unsupported_version: MarkerReaction.DROPPED,
+    None: MarkerReaction.DROPPED,  # the topic was deleted: it has no leader
+}
+
+
+def reaction_to(response: ErrorCode | None) -> MarkerReaction:
+    """Return the reaction to a leader's response. Raises RuntimeError on an error that no leader may send."""
+    reaction = REACTIONS.get(response)
+    if reaction is None:
+        raise RuntimeError(f"a partition leader responded to a transaction marker with {response!r}")
+    return reaction

@@ -1,21 +1,54 @@
-"""What DescribeTransactions and ListTransactions show of an id (KIP-664, KIP-994, KIP-1152)."""
+"""DescribeTransactions and ListTransactions: what they show of a transactional id (KIP-664, KIP-994, KIP-1152)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.transactions.linear_pattern import LinearPattern
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
-from dualwrite.broker_emulator.transactions.results import TransactionDescription
 from dualwrite.broker_emulator.transactions.states import STATE_BY_LABEL, TransactionState
 
 
+class TransactionDescription(NamedTuple):
+    """Response to DescribeTransactions (KIP-664) for one id; beside an error, only the first two fields count.
+
+    While a transaction is being ended, `topic_partitions` are those whose marker is not yet acknowledged.
+    """
+
+    error: ErrorCode
+    transactional_id: str
+    state: str = ""
+    timeout_ms: int = 0
+    start_time_ms: int = 0
+    producer_id: int = 0
+    producer_epoch: int = 0
+    topic_partitions: tuple[TopicPartition, ...] = ()
+
+
+class TransactionListing(NamedTuple):
+    """One row of ListTransactions."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class ListTransactionsResult(NamedTuple):
+    """Response to ListTransactions (KIP-664, KIP-994, KIP-1152) for the ids that this coordinator owns."""
+
+    error: ErrorCode
+    unknown_state_filters: tuple[str, ...] = ()
+    transactions: tuple[TransactionListing, ...] = ()
+
+
 def describe(transactional_id: str, metadata: TransactionMetadata | None) -> TransactionDescription:
-    """The description of one id; TRANSACTIONAL_ID_NOT_FOUND when it does not exist or is being removed."""
+    """Return the description of one id; TRANSACTIONAL_ID_NOT_FOUND if it does not exist or is being removed."""
     if metadata is None or is_dead(metadata):
         return TransactionDescription(ErrorCode.transactional_id_not_found, transactional_id)
     return TransactionDescription(
@@ -31,13 +64,13 @@ def describe(transactional_id: str, metadata: TransactionMetadata | None) -> Tra
 
 
 def is_dead(metadata: TransactionMetadata) -> bool:
-    """Whether the id is on its way out: its tombstone is being appended."""
+    """Return whether the id is being removed: its tombstone is being appended."""
     return metadata.pending_state is TransactionState.DEAD
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilters:
-    """Which ids ListTransactions shows: those that pass every filter that was given."""
+    """The filters of a ListTransactions request; an id is shown if it passes all of them."""
 
     states: frozenset[TransactionState]
     filters_states: bool
@@ -46,7 +79,7 @@ class TransactionFilters:
     pattern: LinearPattern | None
 
     def admit(self, metadata: TransactionMetadata, now_ms: int) -> bool:
-        """Whether the id is shown.
+        """Return whether the id is shown.
 
         Ids without a transaction pass a duration filter, as in Kafka: now - (-1) is long.
         """
@@ -62,7 +95,7 @@ class TransactionFilters:
 def parse_filters(
     state_filters: Collection[str], producer_id_filters: Collection[int], duration_ms: int, pattern: str | None
 ) -> tuple[TransactionFilters, tuple[str, ...]]:
-    """The filters, and the state names among them that Kafka does not know. Raises PatternError on a bad pattern."""
+    """Return the filters, and the state names that Kafka does not know. Raises PatternError on a bad pattern."""
     known = frozenset(STATE_BY_LABEL[name] for name in state_filters if name in STATE_BY_LABEL)
     unknown = tuple(name for name in state_filters if name not in STATE_BY_LABEL)
     compiled = LinearPattern(pattern) if pattern else None

@@ -1,8 +1,8 @@
-"""Regular expressions that take no longer than their text is long (ListTransactions v2, KIP-1152).
+"""Regular expressions that match in time linear in the text (ListTransactions v2, KIP-1152).
 
-Kafka matches by RE2J, which never backtracks. Python's engine does: a pattern such as `(a+)+b` would make it, and with
-it the whole broker, stand still for years. So patterns are turned into a state machine here, whose states are found as
-they are met. What RE2 refuses (look-around, back references, repetitions beyond 1000) is refused here as well.
+Kafka matches with RE2J, which never backtracks. Python's engine does: a pattern such as `(a+)+b` would block it, and
+with it the whole broker, for years. So patterns are compiled to a state machine here, whose states are built lazily
+as they are reached. What RE2 refuses (look-around, back references, repetitions beyond 1000) is refused here as well.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _GROUP = re.compile(r"\((?:\?:|\?P?<\w+>)?")
 
 
 class PatternError(ValueError):
-    """The pattern is none that Kafka would take (128 INVALID_REGULAR_EXPRESSION)."""
+    """Kafka would refuse the pattern (128 INVALID_REGULAR_EXPRESSION)."""
 
 
 class _Instruction(NamedTuple):
-    """One step of the machine: to `targets` without reading; where `accepts` is given, by reading a character of it."""
+    """One step of the state machine: goes to `targets`, after consuming a character if `accepts` is given."""
 
     targets: tuple[int, ...]
     accepts: Callable[[str], object] | None = None
     only_at: str = ""
-    """"^" or "$", for a step that can be taken there only."""
+    """"^" or "$", for a step that can be taken at that place only."""
 
 
 class LinearPattern:
-    """A compiled pattern. Raises PatternError when it is not one."""
+    """A compiled pattern. Raises PatternError if Kafka would refuse it."""
 
     def __init__(self, pattern: str) -> None:
         ignores_case = pattern.startswith("(?i)")
-        # RE2's \w, \d and \s are of ASCII only; its folding of cases is not, and re.ASCII would say so of both
+        # RE2's \w, \d and \s are ASCII only; its case folding is not, and re.ASCII would restrict both
         compiler = _Compiler(pattern, 4 if ignores_case else 0, re.IGNORECASE if ignores_case else re.ASCII)
         self._program, self._start = compiler.compile()
         self._known: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
     def fullmatch(self, text: str) -> bool:
-        """Whether the whole of `text` matches."""
+        """Return whether the whole of `text` matches."""
         if not text:
             return 0 in self._reachable((self._start,), "^$")
         states = self._reachable((self._start,), "^")
@@ -70,7 +70,7 @@ class LinearPattern:
         return [step.targets[0] for step in steps if step.accepts is not None and step.accepts(character)]
 
     def _reachable(self, states: Iterable[int], place: str) -> frozenset[int]:
-        """The states that are reached without reading; 0 is the end of the pattern."""
+        """Return the states reachable without consuming a character; 0 is the end of the pattern."""
         found: set[int] = set()
         waiting = list(states)
         while waiting:
@@ -85,11 +85,11 @@ class LinearPattern:
 
 
 _Build = Callable[[int], int]
-"""Writes the instructions of a part that goes on at the given one; gives where the part begins."""
+"""Emits the instructions of one part of a pattern, given the instruction that follows it; returns the part's first."""
 
 
 class _Compiler:
-    """Reads a pattern from left to right, and writes its machine from right to left."""
+    """Parses a pattern from left to right, and emits its state machine from right to left."""
 
     def __init__(self, pattern: str, position: int, flags: re.RegexFlag) -> None:
         self._pattern = pattern
@@ -143,7 +143,7 @@ class _Compiler:
                 return part
             self._position = counted.end()
             least, most = _bounds(counted)
-        self._takes("?")  # preferring few is all the same to a full match
+        self._takes("?")  # a lazy quantifier makes no difference to a full match
         if self._position < len(self._pattern) and self._pattern[self._position] in "*+?":
             raise PatternError(f"repetition of a repetition at {self._position}")
         return lambda after: self._build_repetition(part, least, most, after)
@@ -176,7 +176,7 @@ class _Compiler:
         self._position = opened.end()
         self._depth += 1
         if self._depth > _MAX_DEPTH or self._pattern.startswith("?", self._position):
-            raise PatternError(f"a group that is not served at {opened.start()}")
+            raise PatternError(f"unsupported group at {opened.start()}")
         build = self._alternatives()
         if not self._takes(")"):
             raise PatternError(f"missing ) of the group at {opened.start()}")
@@ -184,7 +184,7 @@ class _Compiler:
         return build
 
     def _character_test(self, character: str) -> Callable[[str], object]:
-        """Whether one character is meant, which is left to Python's engine: there is nothing to go back for."""
+        """Return a test for one character; Python's engine does it, as a single character needs no backtracking."""
         if character in "*+?":
             raise PatternError(f"nothing to repeat at {self._position}")
         shape = {"[": _CLASS, "\\": _ESCAPE}.get(character)

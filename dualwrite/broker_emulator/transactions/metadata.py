@@ -1,8 +1,8 @@
-"""What the coordinator knows about one transactional id.
+"""The coordinator's metadata of one transactional id, as an immutable value.
 
-Two identities can exist at once (KIP-939). The *producer pair* is the one the open transaction writes with and its
-markers derive from. The *client pair* is the only one that may end that transaction: the next pair while one is
-recorded beside an Ongoing transaction, else the producer pair itself.
+A *pair* is a producer id with a producer epoch. Two of them can be valid at once (KIP-939). The *producer pair* is
+the one that the open transaction writes with and its markers derive from. The *client pair* is the only one that may
+end that transaction: the next pair while one is recorded beside an Ongoing transaction, else the producer pair.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NO_PRODUCER_EPOCH = -1
 NO_TIMESTAMP_MS = -1
 
 LAST_USABLE_EPOCH = MAX_EPOCH - 1
-"""The last epoch that a transaction can be opened with: its markers need one more (KIP-890)."""
+"""The last epoch at which a transaction can be opened: its markers need one more (KIP-890)."""
 
 
 class ProducerPair(NamedTuple):
-    """A producer id with an epoch: one incarnation of a producer, and under TV2 one transaction."""
+    """A producer id with an epoch: one incarnation of a producer; under transaction version 2, one transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -38,14 +38,14 @@ NO_PAIR = ProducerPair(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class TransactionMetadata(NamedTuple):
-    """One transactional id at one instant. The last two fields live in memory only; the rest is in the log.
+    """One transactional id at one moment. The last two fields exist in memory only; the rest is in the log.
 
     A tuple, because each transaction makes eight of them and a frozen dataclass takes three times as long to copy.
 
     `producer_epoch` is -1 until the first InitProducerId of the id is in the log.
-    In a Prepare state the producer pair carries the markers' epoch, and the next pair, if any, is what the id
-    completes as. `previous_producer_id` is the pid the client used in the request that ended the last transaction
-    or rotated the id, and -1 as soon as the id moves on (KIP-890, KIP-939).
+    In a Prepare state the producer pair carries the markers' epoch, and the next pair, if any, is the one that the id
+    has after completion. `previous_producer_id` is the producer id the client used in the request that ended the last
+    transaction or rotated the producer id, and -1 from the next step of the id on (KIP-890, KIP-939).
     """
 
     transactional_id: str
@@ -71,7 +71,7 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def next_pair(self) -> ProducerPair:
-        """The pair that replaces the producer pair on completion; `NO_PAIR` when there is none."""
+        """The pair that replaces the producer pair on completion; `NO_PAIR` if there is none."""
         return ProducerPair(self.next_producer_id, self.next_producer_epoch)
 
     @property
@@ -93,14 +93,15 @@ class TransactionMetadata(NamedTuple):
 
 
 def copier(*names: str) -> Callable[..., TransactionMetadata]:
-    """A function of metadata and new values for the fields `names`, all of them, that gives the changed metadata.
+    """Return a function that copies metadata with new values for all of the fields `names`.
 
-    What `_replace` does, in a third of the time: each transaction is copied six times. To be made once, at import.
+    The function does what `_replace` does, in a third of the time: each transaction is copied six times. Call this
+    once, at import. Raises ValueError on a name that is not a field.
     """
     fields = TransactionMetadata._fields
     unknown = set(names).difference(fields)
     if unknown:
-        raise ValueError(f"no fields of a transactional id: {', '.join(sorted(unknown))}")
+        raise ValueError(f"not fields of TransactionMetadata: {', '.join(sorted(unknown))}")
     kept = ", ".join("_" if name in names else f"old_{name}" for name in fields)
     values = ", ".join(name if name in names else f"old_{name}" for name in fields)
     source = f"def copy(before, {', '.join(names)}):\n    {kept} = before\n    return new(kind, ({values}))\n"

@@ -1,4 +1,4 @@
-"""Producer ids: blocks of 1000 from the controller, handed out one by one by each coordinator (KIP-730)."""
+"""Producer ids: allocated in blocks of 1000 by the controller, and one by one by each coordinator (KIP-730)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 
 
 class ProducerIdBlocks:
-    """The controller's side: which ids were given away. One per cluster."""
+    """The controller's side: which ids are allocated. One per cluster."""
 
     __slots__ = ("_allocated", "_next_producer_id")
 
@@ -17,9 +17,9 @@ class ProducerIdBlocks:
         self._allocated = allocated
 
     def allocate(self) -> range:
-        """The next block of ids; no two callers get the same.
+        """Allocate the next block of ids; no two callers get the same.
 
-        `allocated` hears before that of the end of the block; what it raises keeps the block from being used.
+        First calls `allocated` with the end of the block; if that raises, the block is not allocated.
         """
         block = range(self._next_producer_id, self._next_producer_id + PRODUCER_ID_BLOCK_SIZE)
         if self._allocated is not None:
@@ -29,7 +29,7 @@ class ProducerIdBlocks:
 
 
 class ProducerIdManager:
-    """A node's side: ids out of its own block, and a new block when that is used up."""
+    """A node's side: takes ids from its own block, and a new block when that is used up."""
 
     __slots__ = ("_blocks", "_ids")
 
@@ -38,7 +38,7 @@ class ProducerIdManager:
         self._ids = iter(range(0))
 
     def next_producer_id(self) -> int:
-        """A producer id that no one in the cluster was given before; ids of one node are not dense."""
+        """Return a producer id that was never used in the cluster before; ids of one node are not contiguous."""
         producer_id = next(self._ids, None)
         if producer_id is None:
             self._ids = iter(self._blocks.allocate())

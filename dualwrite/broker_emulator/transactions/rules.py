@@ -1,4 +1,4 @@
-"""The facts of configuration and profile that the coordinator's decisions depend on."""
+"""The rules that configuration and behaviour profile set for the coordinator's decisions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dualwrite.broker_emulator.config import BrokerConfig, Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRules:
-    """Defaults are those of profile `kip-939`: all of the KIPs, and the newest Kafka where releases differ."""
+    """The defaults are those of profile `kip-939`: all of the KIPs, and the newest Kafka where releases differ."""
 
     transaction_version: int = 2
     """The cluster's finalized `transaction.version`: decides the log's value version and how the server aborts."""
     newest_client_version: int = 2
-    """The newest transaction version that a request can be recorded with; brokers before 4.0 record none."""
+    """The newest transaction version that is recorded for a client's request; brokers before 4.0 record none."""
     two_phase_commit_enabled: bool = True
     keep_prepared_supported: bool = True
     max_timeout_ms: int = 900_000
@@ -25,25 +25,25 @@ class CoordinatorRules:
     rotates_on_server_abort: bool = True
     """Whether a server abort at the epoch limit completes under a fresh producer id (KAFKA-20090; seen in 4.3.1)."""
     late_commit_error: ErrorCode = ErrorCode.producer_fenced
-    """What a commit gets that arrives after the server aborted (KAFKA-20785); INVALID_TXN_STATE before the fix."""
+    """The error for a commit that arrives after the server aborted (KAFKA-20785); INVALID_TXN_STATE before the fix."""
     pending_checked_before_identity: bool = True
-    """Whether an add looks for a pending transition before it looks at the producer (KAFKA-18660)."""
+    """Whether adding partitions checks for a pending transition before it checks the producer (KAFKA-18660)."""
     logs_last_epoch: bool = True
     """Whether `__transaction_state` holds the epoch before the last bump (KAFKA-20357) and the pair of a recovering
-    client (KIP-939). Without it, a retry of EndTxn is told by its epoch being one behind, and InitProducerId's is
-    not recognised by the next coordinator."""
+    client (KIP-939). Without it, a retry of EndTxn is recognised by its epoch being one behind, and a retry of
+    InitProducerId is not recognised by the next coordinator."""
     unwritable_record_wedges: bool = False
-    """Whether an id stays pending for ever (51) after a record that its log has no format for: what a client of
-    transaction version 2 asks for on a cluster at level 0. Seen in 4.3.1; it ends when the coordinator moves."""
+    """Whether an id stays pending for ever (51) after a record that the log has no format for: that of a request of
+    transaction version 2 on a cluster at level 0. Seen in 4.3.1; it ends when the coordinator moves."""
     exhausted_init_retry_fails: bool = False
     """Whether InitProducerId with the last epoch, at the epoch limit, surfaces Kafka's IllegalStateException as -1.
 
-    KIP-360 asks for the idempotent answer instead.
+    KIP-360 asks for the idempotent response instead.
     """
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> Self:
-        """The rules of one emulator."""
+        """Return the rules that one emulator's configuration sets."""
         imitates_kip = config.profile is Profile.KIP_939
         before_tv2 = config.profile is Profile.KAFKA_3_9
         transaction_version = 0 if before_tv2 else config.transaction_version

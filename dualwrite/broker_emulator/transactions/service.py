@@ -1,16 +1,15 @@
-"""The transaction coordinator of one node: carries out what the pure decisions of `coordinator.py` say.
+"""The transaction coordinator of one node: carries out the pure decisions of `coordinator.py`.
 
-Everything here runs in the emulator's one event loop; a step between two awaits is atomic, and `pending_state` is
-what protects a transactional id across them (other requests see CONCURRENT_TRANSACTIONS). A call that was started
-must be let finish, as a broker finishes a request whose client is gone: cancelling it would leave the id pending.
+Everything here runs in the emulator's one event loop; a step between two awaits is atomic, and `pending_state`
+protects a transactional id across them (other requests get CONCURRENT_TRANSACTIONS). A call that was started must
+run to its end, as a broker finishes a request whose client is gone: cancelling it would leave the id pending.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -22,18 +21,22 @@ from dualwrite.broker_emulator.no_error import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint, PausePoints
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import inspection, transitions
-from dualwrite.broker_emulator.transactions.coordinator import InitProducerIdRequest
-from dualwrite.broker_emulator.transactions.deadlines import Deadlines
-from dualwrite.broker_emulator.transactions.linear_pattern import PatternError
-from dualwrite.broker_emulator.transactions.markers import CANCEL, RETRY, reaction_to
-from dualwrite.broker_emulator.transactions.metadata import NO_PRODUCER_ID, ProducerPair, TransactionMetadata
-from dualwrite.broker_emulator.transactions.results import (
+from dualwrite.broker_emulator.transactions.coordinator import (
+    CANCEL,
+    RETRY,
     EndTxnResult,
+    InitProducerIdRequest,
     InitProducerIdResult,
+    reaction_to,
+)
+from dualwrite.broker_emulator.transactions.inspection import (
     ListTransactionsResult,
     TransactionDescription,
     TransactionListing,
 )
+from dualwrite.broker_emulator.transactions.linear_pattern import PatternError
+from dualwrite.broker_emulator.transactions.metadata import NO_PRODUCER_ID, ProducerPair, TransactionMetadata
+from dualwrite.broker_emulator.transactions.owned_partition import MarkerRun, OwnedPartition, Progress
 from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,
@@ -57,24 +60,24 @@ RETRY_BACKOFF_S = 0.01
 
 
 class StateLog(Protocol):
-    """`__transaction_state`, as the coordinator uses it."""
+    """The coordinator's view of `__transaction_state`."""
 
     async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
         """Append one record (a tombstone when `value` is None) with acks=-1; NONE once it is replicated."""
 
     def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
-        """Every record of the partition in order."""
+        """Return every record of the partition, in order."""
 
 
 class ProducerIdSource(Protocol):
-    """Where fresh producer ids come from (`producer_ids.ProducerIdManager`)."""
+    """The source of fresh producer ids (`producer_ids.ProducerIdManager`)."""
 
     def next_producer_id(self) -> int:
-        """A producer id that no one in the cluster was given before."""
+        """Return a producer id that was never used in the cluster before."""
 
 
 class MarkerSender(Protocol):
-    """Carries one transaction marker to the partition's leader."""
+    """Sends one transaction marker to the partition's leader."""
 
     async def send(
         self,
@@ -86,40 +89,7 @@ class MarkerSender(Protocol):
         commit: bool,
         transaction_version: int,
     ) -> ErrorCode | None:
-        """The leader's answer to WriteTxnMarkers; None when the topic was deleted, so that no leader can be asked."""
-
-
-@dataclass(slots=True, eq=False)
-class _OwnedPartition:
-    """One partition of `__transaction_state` during one term of leadership."""
-
-    partition: int
-    coordinator_epoch: int
-    ids: dict[str, TransactionMetadata] = field(default_factory=dict)
-    marker_runs: dict[str, _MarkerRun] = field(default_factory=dict)
-    """Of the ids whose transaction is being ended."""
-    timeouts: Deadlines = field(default_factory=Deadlines)
-    """Of every id with an open transaction that can time out."""
-    expiries: Deadlines = field(default_factory=Deadlines)
-    """Of every id."""
-
-
-@dataclass(slots=True, eq=False)
-class _MarkerRun:
-    """The markers of one decided transaction; stopped as a whole when a leader says that somebody newer is at work."""
-
-    owned: _OwnedPartition
-    decided: TransactionMetadata
-    acknowledged: set[TopicPartition] = field(default_factory=set)
-    is_cancelled: bool = False
-
-
-class Progress(NamedTuple):
-    """How far a transaction is ended."""
-
-    coordinator_epoch: int
-    marked: frozenset[TopicPartition]
-    """The partitions whose leaders have acknowledged its marker."""
+        """Send the marker and return the leader's response to WriteTxnMarkers; None if the topic was deleted."""
 
 
 class TransactionCoordinator:
@@ -137,35 +107,36 @@ class TransactionCoordinator:
         pause_points: PausePoints,
     ) -> None:
         self.node_id = node_id
-        self.follow(config)
+        self.configure(config)
         self._partition_count = config.transaction_state_log_num_partitions
         self._clock = clock
         self._log = log
         self._producer_ids = producer_ids
         self._markers = markers
         self._pause_points = pause_points
-        self._partitions: dict[int, _OwnedPartition] = {}
+        self._partitions: dict[int, OwnedPartition] = {}
         self._loading: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.background_tasks: set[asyncio.Task[None]] = set()
+        """Markers being written, and aborts and removals that the scans started."""
         self._is_active = True
 
     # --- ownership ---
 
     def partition_for(self, transactional_id: str) -> int:
-        """The `__transaction_state` partition that owns the id."""
+        """Return the `__transaction_state` partition that owns the id."""
         return partition_for(transactional_id, self._partition_count)
 
     def begin_loading(self, partition: int) -> None:
-        """Have become leader of a partition that will be loaded later: requests are answered 14 meanwhile."""
+        """Become leader of a partition that will be loaded later: until then, requests get error 14."""
         self._loading.add(partition)
 
     def load_partition(self, partition: int, leader_epoch: int) -> None:
         """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
 
-        Takes one step of the event loop. `leader_epoch` is the coordinator epoch of the markers sent from now on.
-        Raises TransactionLogError on a record nobody can read.
+        Runs without yielding to the event loop. `leader_epoch` is the coordinator epoch of all markers sent from now
+        on. Raises TransactionLogError on a record that cannot be decoded.
         """
-        owned = _OwnedPartition(partition, leader_epoch)
+        owned = OwnedPartition(partition, leader_epoch)
         for key, value in self._log.replay(partition):
             transactional_id = decode_key(key)
             if value is None:
@@ -178,42 +149,44 @@ class TransactionCoordinator:
             self._watch_timeout(owned, metadata)
             self._watch_expiry(owned, metadata)
             if metadata.state in PREPARE_STATES:
-                self._start(self._write_markers(_MarkerRun(owned, metadata)))
+                self._start(self._write_markers(MarkerRun(owned, metadata)))
 
     def unload_partition(self, partition: int) -> None:
-        """Lose leadership: forget the partition's ids; appends in flight answer NOT_COORDINATOR."""
+        """Lose leadership: forget the partition's ids; requests whose append is in flight get NOT_COORDINATOR."""
         self._partitions.pop(partition, None)
         self._loading.discard(partition)
 
-    def follow(self, config: BrokerConfig) -> None:
-        """Go on by other rules: `transaction.version` was changed. A transaction that is open then is ended by the
-        version of the request that ends it; what the server does by itself, and how records are written, follow the
-        cluster's version of that moment (KIP-890)."""
+    def configure(self, config: BrokerConfig) -> None:
+        """Apply a configuration whose `transaction.version` may have changed.
+
+        An open transaction is ended by the version of the request that ends it; server-side aborts and the format of
+        records follow the cluster's version at that moment (KIP-890).
+        """
         self._rules = CoordinatorRules.from_config(config)
         self._value_version = value_version(self._rules.transaction_version)
 
     def halt(self) -> None:
-        """Stop all background work at once; afterwards requests are answered NOT_COORDINATOR, inspection with 15."""
+        """Stop all background work at once; from then on requests get NOT_COORDINATOR, inspection gets error 15."""
         self._is_active = False
         self._partitions.clear()
         self._loading.clear()
-        for task in self._tasks:
+        for task in self.background_tasks:
             task.cancel()
 
     async def shutdown(self) -> None:
-        """`halt`, and wait until what was in work is gone."""
+        """Stop all background work and wait for its end."""
         self.halt()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.background_tasks, return_exceptions=True)
 
-    def _owner_of(self, transactional_id: str) -> _OwnedPartition | None:
+    def _owner_of(self, transactional_id: str) -> OwnedPartition | None:
         return self._partitions.get(partition_for(transactional_id, self._partition_count))
 
-    def _absence_of(self, transactional_id: str) -> ErrorCode:
-        """Why this node cannot answer for an id that it does not own."""
+    def _not_owned_error(self, transactional_id: str) -> ErrorCode:
+        """Return the error for an id that this node does not own."""
         is_loading = self.partition_for(transactional_id) in self._loading
         return ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.not_coordinator
 
-    def _is_owner(self, owned: _OwnedPartition) -> bool:
+    def _is_owner(self, owned: OwnedPartition) -> bool:
         return self._partitions.get(owned.partition) is owned
 
     # --- requests ---
@@ -228,10 +201,10 @@ class TransactionCoordinator:
         enable_2pc: bool = False,
         keep_prepared: bool = False,
     ) -> InitProducerIdResult:
-        """InitProducerId (KIP-98, KIP-360, KIP-890, KIP-939). `timeout_ms` is ignored with `enable_2pc`.
+        """Handle InitProducerId (KIP-98, KIP-360, KIP-890, KIP-939). `timeout_ms` is ignored with `enable_2pc`.
 
-        An open transaction is aborted (answer CONCURRENT_TRANSACTIONS until that is done), or with `keep_prepared`
-        left as it is, and every earlier holder of the id is fenced either way.
+        An open transaction is aborted (CONCURRENT_TRANSACTIONS until that is done), or with `keep_prepared` left as
+        it is; every earlier holder of the id is fenced either way.
         """
         request = InitProducerIdRequest(
             timeout_ms, ProducerPair(producer_id, producer_epoch), enable_2pc, keep_prepared
@@ -243,7 +216,7 @@ class TransactionCoordinator:
             return InitProducerIdResult(NO_ERROR, self._producer_ids.next_producer_id(), 0)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return InitProducerIdResult(self._absence_of(transactional_id))
+            return InitProducerIdResult(self._not_owned_error(transactional_id))
         metadata = owned.ids.get(transactional_id)
         decision = decisions.decide_init_producer_id(
             transactional_id,
@@ -266,12 +239,15 @@ class TransactionCoordinator:
         *,
         transaction_version: int,
     ) -> ErrorCode:
-        """Add partitions to the transaction, opening it if need be; version 2 for brokers' implicit adds, else 0."""
+        """Add partitions to the transaction, opening it if needed.
+
+        `transaction_version` is 2 for the implicit additions by brokers, else 0.
+        """
         if not transactional_id:
             return ErrorCode.invalid_request
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return self._absence_of(transactional_id)
+            return self._not_owned_error(transactional_id)
         decision = decisions.decide_add_partitions(
             owned.ids.get(transactional_id),
             ProducerPair(producer_id, producer_epoch),
@@ -291,12 +267,12 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Collection[TopicPartition],
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether each partition is part of the transaction (AddPartitionsToTxn with VerifyOnly, KIP-890 part 1)."""
+        """Check that each partition is part of the transaction (AddPartitionsToTxn with VerifyOnly, KIP-890 part 1)."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.invalid_request)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return dict.fromkeys(partitions, self._absence_of(transactional_id))
+            return dict.fromkeys(partitions, self._not_owned_error(transactional_id))
         writer = ProducerPair(producer_id, producer_epoch)
         return decisions.verify_partitions(owned.ids.get(transactional_id), writer, partitions)
 
@@ -309,12 +285,15 @@ class TransactionCoordinator:
         commit: bool,
         transaction_version: int,
     ) -> EndTxnResult:
-        """End the transaction; version 2 for EndTxn v5 and later, else 0. Answers once the decision is in the log."""
+        """End the transaction; return once the commit or abort is in the log.
+
+        `transaction_version` is 2 for EndTxn v5 and later, else 0.
+        """
         if not transactional_id:
             return EndTxnResult(ErrorCode.invalid_request)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return EndTxnResult(self._absence_of(transactional_id))
+            return EndTxnResult(self._not_owned_error(transactional_id))
         metadata = owned.ids.get(transactional_id)
         decision = decisions.decide_end_txn(
             metadata,
@@ -338,14 +317,14 @@ class TransactionCoordinator:
     # --- inspection ---
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """DescribeTransactions (KIP-664) for one id."""
+        """Describe one id (DescribeTransactions, KIP-664)."""
         if not self._is_active:
             return TransactionDescription(ErrorCode.coordinator_not_available, transactional_id)
         if not transactional_id:
             return TransactionDescription(ErrorCode.invalid_request, transactional_id)
         owned = self._owner_of(transactional_id)
         if owned is None:
-            return TransactionDescription(self._absence_of(transactional_id), transactional_id)
+            return TransactionDescription(self._not_owned_error(transactional_id), transactional_id)
         metadata = owned.ids.get(transactional_id)
         run = owned.marker_runs.get(transactional_id)
         if metadata is not None and run is not None:
@@ -360,7 +339,7 @@ class TransactionCoordinator:
         duration_filter_ms: int = -1,
         pattern: str | None = None,
     ) -> ListTransactionsResult:
-        """ListTransactions (KIP-664, KIP-994, KIP-1152); filters that are given are ANDed."""
+        """List the ids that pass all given filters (ListTransactions, KIP-664, KIP-994, KIP-1152)."""
         if not self._is_active:
             return ListTransactionsResult(ErrorCode.coordinator_not_available)
         if self._loading:
@@ -379,12 +358,15 @@ class TransactionCoordinator:
         return ListTransactionsResult(NO_ERROR, unknown, tuple(rows))
 
     def known_ids(self) -> Iterator[TransactionMetadata]:
-        """Every id of the partitions that are loaded, in no order."""
+        """Yield every id of the loaded partitions, in no particular order."""
         for owned in self._partitions.values():
             yield from owned.ids.values()
 
     def progress(self, transactional_id: str) -> Progress:
-        """Who ends the id's transaction, and how far that has come. Raises KeyError where it is not known here."""
+        """Return how many markers of the id's transaction are written.
+
+        Raises KeyError if the id's partition is not loaded here.
+        """
         owned = self._partitions[self.partition_for(transactional_id)]
         run = owned.marker_runs.get(transactional_id)
         return Progress(owned.coordinator_epoch, frozenset() if run is None else frozenset(run.acknowledged))
@@ -392,9 +374,9 @@ class TransactionCoordinator:
     # --- scans ---
 
     def abort_timed_out(self) -> None:
-        """Start aborting every transaction whose timeout has passed; to be called at intervals.
+        """Start aborting every transaction whose timeout has passed; call at intervals.
 
-        An abort whose append fails is tried again by the next scan.
+        An abort whose append fails is retried by the next scan.
         """
         now_ms = self._clock.now_ms()
         for owned in self._partitions.values():
@@ -407,13 +389,13 @@ class TransactionCoordinator:
                     self._start(self._abort_timed_out(owned, transactional_id))
 
     @staticmethod
-    def _watch_timeout(owned: _OwnedPartition, metadata: TransactionMetadata) -> None:
-        """Have a scan look at the id when its transaction may have been open for too long."""
+    def _watch_timeout(owned: OwnedPartition, metadata: TransactionMetadata) -> None:
+        """Schedule a scan of the id for the time at which its transaction may time out."""
         deadline_ms = decisions.timeout_deadline_ms(metadata)
         if deadline_ms is not None:
-            owned.timeouts.look_at(metadata.transactional_id, deadline_ms)
+            owned.timeouts.schedule(metadata.transactional_id, deadline_ms)
 
-    async def _abort_timed_out(self, owned: _OwnedPartition, transactional_id: str) -> None:
+    async def _abort_timed_out(self, owned: OwnedPartition, transactional_id: str) -> None:
         metadata = owned.ids.get(transactional_id)
         if metadata is None:
             return
@@ -427,7 +409,7 @@ class TransactionCoordinator:
             await self._carry_out(owned, transition)
 
     def expire_transactional_ids(self) -> None:
-        """Start removing every id that was not used for `transactional.id.expiration.ms`; to be called at intervals."""
+        """Start removing every id that was not used for `transactional.id.expiration.ms`; call at intervals."""
         now_ms = self._clock.now_ms()
         for owned in self._partitions.values():
             for transactional_id in owned.expiries.take_due(now_ms):
@@ -438,11 +420,11 @@ class TransactionCoordinator:
                 if decisions.has_expired(metadata, self._rules, now_ms):
                     self._start(self._expire(owned, transactional_id))
 
-    def _watch_expiry(self, owned: _OwnedPartition, metadata: TransactionMetadata) -> None:
-        """Have a scan look at the id when it may have been unused for too long."""
-        owned.expiries.look_at(metadata.transactional_id, decisions.expiry_deadline_ms(metadata, self._rules))
+    def _watch_expiry(self, owned: OwnedPartition, metadata: TransactionMetadata) -> None:
+        """Schedule a scan of the id for the time at which it may expire."""
+        owned.expiries.schedule(metadata.transactional_id, decisions.expiry_deadline_ms(metadata, self._rules))
 
-    async def _expire(self, owned: _OwnedPartition, transactional_id: str) -> None:
+    async def _expire(self, owned: OwnedPartition, transactional_id: str) -> None:
         metadata = owned.ids.get(transactional_id)
         if metadata is None or not decisions.has_expired(metadata, self._rules, self._clock.now_ms()):
             return
@@ -457,8 +439,8 @@ class TransactionCoordinator:
 
     # --- transitions and markers ---
 
-    async def _carry_out(self, owned: _OwnedPartition, transition: Transition) -> ErrorCode:
-        """Append a transition's record, with the id pending meanwhile; what to tell a client if that fails."""
+    async def _carry_out(self, owned: OwnedPartition, transition: Transition) -> ErrorCode:
+        """Append a transition's record, with the id pending meanwhile; return the client's error if that fails."""
         after = transition.after
         owned.ids[after.transactional_id] = transition.during
         error = await self._append(owned, after)
@@ -480,10 +462,10 @@ class TransactionCoordinator:
         if not self._is_owner(owned):
             return ErrorCode.not_coordinator
         if after.state in PREPARE_STATES:
-            self._start_markers(_MarkerRun(owned, after))
+            self._start_markers(MarkerRun(owned, after))
         return NO_ERROR
 
-    async def _append(self, owned: _OwnedPartition, metadata: TransactionMetadata) -> ErrorCode:
+    async def _append(self, owned: OwnedPartition, metadata: TransactionMetadata) -> ErrorCode:
         if self._pause_points.active:
             await self._reach(_BEFORE_APPEND, metadata)
             if not self._is_owner(owned):
@@ -494,23 +476,23 @@ class TransactionCoordinator:
         value = encode_value(metadata, version, as_kafka_4_3=not self._rules.logs_last_epoch)
         return await self._log.append(owned.partition, encode_key(metadata.transactional_id), value)
 
-    async def _write_markers(self, run: _MarkerRun) -> None:
+    async def _write_markers(self, run: MarkerRun) -> None:
         run.owned.marker_runs[run.decided.transactional_id] = run
         partitions = run.decided.topic_partitions
         if len(partitions) == 1:
             await self._write_marker(run, *partitions)
-        else:  # a leader that does not answer must not hold up the others
+        else:  # a leader that does not respond must not delay the others
             begun = [begin(self._write_marker(run, topic_partition)) for topic_partition in partitions]
             await asyncio.gather(*(finish(rest) for rest in begun if rest is not None))
         if not run.is_cancelled:
             await self._complete(run)
 
-    async def _write_marker(self, run: _MarkerRun, topic_partition: TopicPartition) -> None:
+    async def _write_marker(self, run: MarkerRun, topic_partition: TopicPartition) -> None:
         owned, decided = run.owned, run.decided
         while not run.is_cancelled and self._is_owner(owned):
             if self._pause_points.active:
                 await self._reach(PausePoint.BEFORE_MARKER, decided, topic_partition)
-            answer = await self._markers.send(
+            response = await self._markers.send(
                 topic_partition,
                 producer_id=decided.producer_id,
                 producer_epoch=decided.producer_epoch,
@@ -520,7 +502,7 @@ class TransactionCoordinator:
             )
             if self._pause_points.active:
                 await self._reach(PausePoint.AFTER_MARKER, decided, topic_partition)
-            reaction = reaction_to(answer)
+            reaction = reaction_to(response)
             if reaction is CANCEL:
                 run.is_cancelled = True
             elif reaction is RETRY:
@@ -529,8 +511,8 @@ class TransactionCoordinator:
                 run.acknowledged.add(topic_partition)
                 return
 
-    async def _complete(self, run: _MarkerRun) -> None:
-        """Append Complete; retried until it succeeds, because the decision is in the log and the markers are out."""
+    async def _complete(self, run: MarkerRun) -> None:
+        """Append the Complete record; retry until it succeeds, because the decision and the markers are written."""
         owned, name = run.owned, run.decided.transactional_id
         while self._is_owner(owned):
             transition = transitions.completed(owned.ids[name], self._clock.now_ms())
@@ -562,11 +544,11 @@ class TransactionCoordinator:
             **where,
         )
 
-    def _start_markers(self, run: _MarkerRun) -> None:
-        """Write markers at once as far as nothing is in the way; where a point is held, after the decision's answer.
+    def _start_markers(self, run: MarkerRun) -> None:
+        """Write markers synchronously as far as they do not block; with pause points active, in the background.
 
-        A transaction that is complete before its EndTxn is answered spares its client CONCURRENT_TRANSACTIONS at the
-        next one, for which clients wait 20 ms and more.
+        If a transaction is complete before the response to its EndTxn, the client's next transaction does not get
+        CONCURRENT_TRANSACTIONS, after which clients back off for 20 ms and more.
         """
         writing = self._write_markers(run)
         if self._pause_points.active:
@@ -582,11 +564,11 @@ class TransactionCoordinator:
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self.background_tasks.add(task)
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self.background_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(task.get_loop(), error)
 

@@ -1,7 +1,7 @@
-"""The states of a transactional id, and which may follow which. Nothing else may change a state.
+"""The states of a transactional id, and the table of which may follow which. Every change of state is checked by it.
 
-The table is the one of Kafka's TransactionState with KIP-890 part 2: a version 5 EndTxn may abort a transaction to
-which nothing was ever added, hence PrepareAbort straight after Empty or Complete*.
+The table is that of Kafka's TransactionState with KIP-890 part 2: a version 5 EndTxn may abort a transaction to
+which nothing was ever added, hence PrepareAbort directly after Empty or Complete*.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ EXPIRABLE_STATES = frozenset({_S.EMPTY}) | COMPLETE_STATES
 
 
 def mermaid_diagram() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
+    """Return the table as a Mermaid state diagram, for the documentation."""
     arrows = [
         f"    {previous.label} --> {state.label}"
         for state, previous_states in VALID_PREVIOUS_STATES.items()

@@ -1,7 +1,7 @@
 """Keys and values of `__transaction_state`, byte for byte as Kafka writes them.
 
 Value version 0 has fixed-width lengths and no tags; version 1 is flexible and adds the tags below (KIP-890, KIP-915,
-KIP-939). Tag numbers are the shipped schema's, which differ from KIP-939's text: KIP-890 had taken tag 2 by then.
+KIP-939). Tag numbers are those of the shipped schema, which differ from KIP-939's text: KIP-890 had taken tag 2.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TAG_DEFAULTS = tuple(default for _, _, default in _TAGS)
 
 
 class TransactionLogError(ValueError):
-    """A record of `__transaction_state` that cannot be understood."""
+    """A record of `__transaction_state` that cannot be decoded."""
 
 
 def _powers_of_31() -> list[int]:
@@ -66,7 +66,10 @@ _POWERS_OF_31 = _powers_of_31()[::-1]
 
 @lru_cache(maxsize=4096)
 def partition_for(transactional_id: str, partitions: int) -> int:
-    """The partition of `__transaction_state` that owns an id: Java's hash of its UTF-16 units, made non-negative."""
+    """Return the partition of `__transaction_state` that owns an id.
+
+    It is Java's hash of the id's UTF-16 units, made non-negative, modulo the number of partitions.
+    """
     code = _java_hash(transactional_id)
     if code == 0x80000000:  # Kafka's abs(Integer.MIN_VALUE) is 0
         return 0
@@ -74,7 +77,10 @@ def partition_for(transactional_id: str, partitions: int) -> int:
 
 
 def _java_hash(text: str) -> int:
-    """As an unsigned number. Short ASCII texts are summed up without a loop, because ids can be too many to cache."""
+    """Return Java's hash as an unsigned number.
+
+    Short ASCII texts are summed without a Python loop, because there can be too many ids to cache.
+    """
     if text.isascii() and len(text) <= len(_POWERS_OF_31):
         total: int = sum(map(mul, text.encode(), _POWERS_OF_31[-len(text) :]))
         return total & 0xFFFFFFFF
@@ -86,13 +92,13 @@ def _java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def encode_key(transactional_id: str) -> bytes:
-    """The record key of an id."""
+    """Return the record key of an id."""
     name = transactional_id.encode()
     return _INT16.pack(KEY_VERSION) + _INT16.pack(len(name)) + name
 
 
 def decode_key(key: bytes) -> str:
-    """The id that a record is about. Raises TransactionLogError."""
+    """Return the id of a record key. Raises TransactionLogError."""
     reader = _Reader(key)
     version = reader.number(_INT16)
     if version != KEY_VERSION:
@@ -103,21 +109,23 @@ def decode_key(key: bytes) -> str:
 
 
 def value_version(transaction_version: int) -> int:
-    """The value version that a cluster of this finalized `transaction.version` writes."""
+    """Return the value version that a cluster of this finalized `transaction.version` writes."""
     return 0 if transaction_version == 0 else 1
 
 
 def is_representable(metadata: TransactionMetadata, version: int) -> bool:
-    """Whether a value of this version can say all that a coordinator has to know again: version 0 has no place for
-    the transaction version of the client's requests, other than 0."""
+    """Return whether a value of this version holds all that a new coordinator needs.
+
+    Version 0 has no field for the transaction version of the client's requests, which is then read as 0.
+    """
     return version > 0 or metadata.client_transaction_version == 0
 
 
 def encode_value(metadata: TransactionMetadata, version: int, *, as_kafka_4_3: bool = False) -> bytes:
-    """The record value of an id in value version 0 or 1; version 0 has no room for the tagged fields.
+    """Return the record value of an id in value version 0 or 1; version 0 has no tagged fields.
 
-    `as_kafka_4_3` leaves out the tags that no release up to 4.4.0 writes, and names the id's own producer id as the
-    previous one wherever it did not change, as they do.
+    With `as_kafka_4_3`, the tags that no release up to 4.4.0 writes are left out, and the previous producer id is
+    the id's own wherever it did not change, as in those releases.
     """
     if metadata.state not in PERSISTED_STATES:
         raise ValueError(f"{metadata.state.label} exists in memory only and is never written")
@@ -129,7 +137,7 @@ def encode_value(metadata: TransactionMetadata, version: int, *, as_kafka_4_3: b
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
-    """What a record says about an id. Raises TransactionLogError, also on a state that is never written."""
+    """Return the metadata in a record value. Raises TransactionLogError, also on a state that is never written."""
     reader = _Reader(value)
     version = reader.number(_INT16)
     if version not in (0, 1):
@@ -137,7 +145,7 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
     producer_id, producer_epoch = reader.number(_INT64), reader.number(_INT16)
     timeout_ms, status = reader.number(_INT32), reader.number(struct.Struct(">b"))
     if status not in PERSISTED_STATES:
-        raise TransactionLogError(f"status {status} for {transactional_id!r} is not one that is written to the log")
+        raise TransactionLogError(f"status {status} for {transactional_id!r} is never written to the log")
     partitions = reader.partitions_v0() if version == 0 else reader.partitions_v1()
     last_update_timestamp_ms, start_timestamp_ms = reader.number(_INT64), reader.number(_INT64)
     tags = {} if version == 0 else reader.tags()
@@ -194,7 +202,7 @@ def _many_partitions_v1(topic_partitions: frozenset[TopicPartition]) -> bytes:
 
 
 _few_partitions_v1 = lru_cache(maxsize=4096)(_many_partitions_v1)
-"""A producer writes to the same few partitions in one transaction after the other."""
+"""Cached, because a producer writes to the same few partitions in transaction after transaction."""
 
 
 def _tags(metadata: TransactionMetadata) -> bytes:
@@ -221,7 +229,7 @@ def _kafka_4_3_tags(metadata: TransactionMetadata) -> bytes:
 
 
 class _Reader:
-    """Takes a record apart from the front; running out of bytes or having some left is a TransactionLogError."""
+    """Reads a record field by field; too few bytes, or bytes left over, raise TransactionLogError."""
 
     def __init__(self, buffer: bytes) -> None:
         self._buffer = buffer
@@ -275,7 +283,7 @@ class _Reader:
         return partitions
 
     def tags(self) -> dict[str, Any]:
-        """The tagged fields that this version knows; the others are skipped, as KIP-915 asks for."""
+        """Read the tagged fields that this version knows and skip the others, as KIP-915 requires."""
         known: dict[str, Any] = {}
         for _ in range(self.uvarint()):
             tag, size = self.uvarint(), self.uvarint()

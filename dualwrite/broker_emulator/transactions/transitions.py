@@ -1,7 +1,7 @@
-"""How each step changes the fields of a transactional id. Which step is due is decided in `coordinator.py`.
+"""How each step changes a transactional id's metadata, epoch bumps included; `coordinator.py` decides which step.
 
-Every step is taken twice: it is pending while its record is appended, and applied when the record is in the log
-(or taken back when it is not). Markers carry the producer pair of a Prepare record.
+Every step has two phases: it is pending while its record is appended, and applied once the record is in the log
+(or rolled back if the append fails). Markers carry the producer pair of a Prepare record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _with_pending_state = copier("pending_state")
 _with_topic_partitions = copier("topic_partitions")
 
 _STEP = ("state", "last_update_timestamp_ms", "pending_state")
-"""What every step changes, with the state that follows by itself as the pending one."""
+"""The fields that every step changes; the pending state is that of the step that follows automatically, if any."""
 
 # the steps of every transaction, for which `_replace` takes too long (see `copier`)
 _after_adding = copier(
@@ -71,7 +71,7 @@ _after_completion = copier(
 
 
 class Transition(NamedTuple):
-    """One step of one id: what it is while the record is appended, afterwards, and if the append fails."""
+    """One step of one id: its metadata while the record is appended, afterwards, and if the append fails."""
 
     during: TransactionMetadata
     after: TransactionMetadata
@@ -81,7 +81,7 @@ class Transition(NamedTuple):
 def _transition(
     before: TransactionMetadata, after: TransactionMetadata, on_failure: TransactionMetadata | None = None
 ) -> Transition:
-    """The step from `before` to `after`. Raises RuntimeError where that state may not follow."""
+    """Return the step from `before` to `after`. Raises RuntimeError if that state may not follow."""
     state = after.state
     if before.state not in VALID_PREVIOUS_STATES[state]:
         raise RuntimeError(f"{before.transactional_id!r} cannot go from {before.state.label} to {state.label}")
@@ -91,7 +91,7 @@ def _transition(
 
 
 def new_transactional_id(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-    """An id nobody used before; its epoch is -1 until its first record is in the log."""
+    """Return the metadata of an id that was never used; its epoch is -1 until its first record is in the log."""
     return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -102,7 +102,7 @@ def new_transactional_id(transactional_id: str, producer_id: int, timeout_ms: in
 
 
 def loaded(metadata: TransactionMetadata) -> TransactionMetadata:
-    """The id as a new coordinator takes it over: a decided transaction has its completion pending."""
+    """Return the id as a new coordinator loads it: a decided transaction has its completion pending."""
     return metadata._replace(pending_state=_COMPLETION_OF.get(metadata.state))
 
 
@@ -115,7 +115,7 @@ def initialised(
     timeout_ms: int,
     now_ms: int,
 ) -> Transition:
-    """InitProducerId with nothing open: the id is Empty under `pair`."""
+    """Set the id to Empty under `pair`: InitProducerId without an open transaction."""
     after = before._replace(
         state=TransactionState.EMPTY,
         last_update_timestamp_ms=now_ms,
@@ -133,11 +133,11 @@ def initialised(
 
 
 def kept(before: TransactionMetadata, *, timeout_ms: int, new_producer_id: int, now_ms: int) -> Transition:
-    """InitProducerId that keeps the prepared transaction: only the client pair moves on (KIP-939).
+    """Keep the prepared transaction and bump only the client pair: InitProducerId with keepPreparedTxn (KIP-939).
 
     The KIP lets a recovering client hold epoch 32767, but not as the successor of the open transaction's own pair,
-    where it is the markers' epoch. A transaction that was promised not to time out keeps that promise whatever the
-    recovering client asks for.
+    where it is the markers' epoch. A transaction without a timeout keeps having none, whatever timeout the
+    recovering client sends.
     """
     client = before.client_pair
     limit_reached = client.producer_epoch == MAX_EPOCH if before.has_dual_identity else client.is_exhausted
@@ -156,7 +156,7 @@ def kept(before: TransactionMetadata, *, timeout_ms: int, new_producer_id: int, 
 def added(
     before: TransactionMetadata, partitions: Collection[TopicPartition], *, transaction_version: int, now_ms: int
 ) -> Transition:
-    """Partitions join the transaction, which opens with the first of them."""
+    """Add partitions to the transaction, which opens with the first of them."""
     after = _after_adding(
         before,
         state=ONGOING,
@@ -171,7 +171,7 @@ def added(
 
 
 def ended(before: TransactionMetadata, *, commit: bool, now_ms: int) -> Transition:
-    """EndTxn below version 5: the decision, under the same pair."""
+    """Decide the transaction under the same pair: EndTxn below version 5."""
     state = PREPARE_COMMIT if commit else PREPARE_ABORT
     after = _after_decision(
         before,
@@ -187,10 +187,10 @@ def ended(before: TransactionMetadata, *, commit: bool, now_ms: int) -> Transiti
 def ended_with_bump(
     before: TransactionMetadata, *, commit: bool, new_producer_id: int, now_ms: int, rotates: bool = True
 ) -> Transition:
-    """The decision under transaction version 2: markers one epoch later, and a pair nobody held for what follows.
+    """Decide the transaction under transaction version 2: bump the epoch, for the markers and for the next transaction.
 
     A recovered transaction completes under a pair beyond the client's, not under the client's own: a delayed EndTxn
-    of the pair that ended it must find an id that has moved on (KIP-939).
+    with the pair that ended it must find a later one (KIP-939).
     """
     client = before.client_pair
     next_pair = _bumped(client) if before.has_dual_identity else NO_PAIR
@@ -214,10 +214,10 @@ def ended_with_bump(
 
 
 def fenced_and_aborted(before: TransactionMetadata, now_ms: int) -> Transition:
-    """A server abort below transaction version 2: the producer is fenced by one epoch, which the markers carry.
+    """Abort by the server below transaction version 2: bump the epoch to fence the producer; the markers carry it.
 
-    A fence whose append failed leaves the bumped epoch in memory and is not bumped again (KAFKA-9666). An id that
-    is stuck at the last epoch is aborted there (KAFKA-20090).
+    If the append fails, the bumped epoch stays in memory and is not bumped again (KAFKA-9666). An id that has
+    reached the last epoch is aborted at that epoch (KAFKA-20090).
     """
     is_bumped = before.has_failed_epoch_fence or before.producer_epoch == MAX_EPOCH
     fenced = before._replace(
@@ -238,7 +238,7 @@ def fenced_and_aborted(before: TransactionMetadata, now_ms: int) -> Transition:
 
 
 def completed(before: TransactionMetadata, now_ms: int) -> Transition:
-    """Every marker is acknowledged: the id goes on under the next pair where one was set."""
+    """Complete the transaction once every marker is acknowledged; the next pair, if any, becomes the producer pair."""
     client_producer_id = (
         before.producer_id if before.previous_producer_id == NO_PRODUCER_ID else before.previous_producer_id
     )
@@ -261,7 +261,7 @@ def completed(before: TransactionMetadata, now_ms: int) -> Transition:
 
 
 def acknowledged(metadata: TransactionMetadata, topic_partitions: Collection[TopicPartition]) -> TransactionMetadata:
-    """The markers of these partitions need no more work; only memory knows."""
+    """Remove partitions whose markers are acknowledged; in memory only."""
     return _with_topic_partitions(metadata, metadata.topic_partitions.difference(topic_partitions))
 
 

@@ -272,7 +272,7 @@ def _marker_written(body: memoryview, version: int) -> dict[TopicPartition, Repl
 
 def init_producer_id(
     transactional_id: str, transaction_timeout_ms: int, pair: tuple[int, int] | None
-) -> Call[dict[str, Reply[m.InitProducerIdAnswer]]]:
+) -> Call[dict[str, Reply[m.InitProducerIdResponse]]]:
     """InitProducerId as a plain producer sends it: it ends what is open, also where it is prepared.
 
     With a pair it does nothing to an id that has gone on to another one and has nothing open.
@@ -281,9 +281,9 @@ def init_producer_id(
     if pair is not None:
         request = request._replace(producer_id=pair[0], producer_epoch=pair[1])
 
-    def decode(body: memoryview, version: int) -> dict[str, Reply[m.InitProducerIdAnswer]]:
+    def decode(body: memoryview, version: int) -> dict[str, Reply[m.InitProducerIdResponse]]:
         answer = codec.decode(request, body, version)
-        assert isinstance(answer, m.InitProducerIdAnswer)
+        assert isinstance(answer, m.InitProducerIdResponse)
         return {transactional_id: Reply(answer.error_code, answer)}
 
     return Call(
@@ -312,7 +312,7 @@ def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Re
 
     def decode(body: memoryview, version: int) -> dict[int, Reply[TwoPhaseCommit]]:
         answer = codec.decode(request, body, version)
-        assert isinstance(answer, m.InitProducerIdAnswer)
+        assert isinstance(answer, m.InitProducerIdResponse)
         found = _TWO_PHASE_COMMIT.get(answer.error_code)
         return {broker_id: Reply(answer.error_code) if found is None else Reply(0, found)}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualwrite.client.producer_core import Engine
+from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.arrow import (
     Ints,
     Limits,
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class ArrowSource:
     """The rows of anything that speaks Arrow's C interface."""
 
-    def __init__(self, bulk: BulkSend, engine: Engine, table: Any, now_ms: int) -> None:
+    def __init__(self, bulk: BulkSend, core: ProducerCore, table: Any, now_ms: int) -> None:
         self._bulk = bulk
-        self._engine = engine
-        self._limits = Limits(engine.config.batch_size, engine.config.max_request_size)
+        self._core = core
+        self._limits = Limits(core.config.batch_size, core.config.max_request_size)
         self._chunks = [rows for rows in rows_of(table, now_ms) if len(rows)]
         first_row = 0
         for rows in self._chunks:
@@ -52,11 +52,11 @@ class ArrowSource:
             yield from self._steps(plan(rows, self._limits, HEADER_BYTES))
 
     def _steps(self, planned: Planned) -> Iterator[Callable[[], Operation | None]]:
-        for partition, encoded in planned.batches(transactional=self._engine.config.transactional_id is not None):
+        for partition, encoded in planned.batches(transactional=self._core.config.transactional_id is not None):
             yield partial(self._accept, partition, encoded)
 
     def _accept(self, partition: int, encoded: EncodedBatch) -> Operation | None:
-        batch = self._engine.accept_encoded(self._bulk.topic, partition, encoded)
+        batch = self._core.accept_encoded(self._bulk.topic, partition, encoded)
         if isinstance(batch, Operation):
             return batch
         self._bulk.took(batch, 0, encoded.record_count)
@@ -77,7 +77,7 @@ class ArrowSource:
         return replace(rows, partitions=chosen)
 
     def _choose(self, rows: Rows, missing: Ints, partitions: int) -> Ints:
-        choice = self._engine.choice
+        choice = self._core.choice
         ask, by_key = choice.by_record, choice.by_key
         if ask is not None:
             topic = self._bulk.topic
@@ -98,6 +98,6 @@ class ArrowSource:
         """One partition after the other, a batch for each (KIP-480)."""
         starts = batch_starts(rows.sizes[keyless], self._limits.batch_size - HEADER_BYTES)
         turns = np.searchsorted(np.array(starts), np.arange(len(keyless)), side="right") - 1
-        first = self._engine.choice.choose(self._bulk.topic, None, partitions)
+        first = self._core.choice.choose(self._bulk.topic, None, partitions)
         chosen: Ints = (first + turns) % partitions
         return chosen

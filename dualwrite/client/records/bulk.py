@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, Protocol
 
-from dualwrite.client.producer_core import Engine
+from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.accumulator import Batch
 from dualwrite.client.records.delivery_callbacks import Part
 from dualwrite.client.records.record import ReadyRecord, Record
@@ -48,14 +48,14 @@ class _Source(Protocol):
 class BulkSend:
     """One call of `send_batch()`."""
 
-    def __init__(self, engine: Engine, topic: Any, records: Any) -> None:
+    def __init__(self, core: ProducerCore, topic: Any, records: Any) -> None:
         check_topic(topic)
         self.topic: Final[str] = topic
         self.parts: Final[list[Part]] = []
         self.accepted = 0
-        self._engine = engine
+        self._core = core
         now_ms = time.time_ns() // 1_000_000
-        self._source = _source(self, engine, records, now_ms)
+        self._source = _source(self, core, records, now_ms)
         self.record_count: Final = self._source.record_count
         self._steps: Iterator[Callable[[], Operation | None]] | None = None
         self._step: Callable[[], Operation | None] | None = None
@@ -63,7 +63,7 @@ class BulkSend:
     def advance(self) -> Operation | None:
         """Accept what can be; what must end before more can be, or None when all is accepted."""
         if self._steps is None:
-            partitions = self._engine.partitions_of(self.topic)
+            partitions = self._core.partitions_of(self.topic)
             if isinstance(partitions, Operation):
                 return partitions
             self._steps = self._source.place(partitions)
@@ -94,7 +94,7 @@ class BulkSend:
         self.parts.append(Part(batch, first_index, record_count))
 
 
-def _source(bulk: BulkSend, engine: Engine, records: Any, now_ms: int) -> _Source:
+def _source(bulk: BulkSend, core: ProducerCore, records: Any, now_ms: int) -> _Source:
     if hasattr(records, "__arrow_c_stream__") or hasattr(records, "__arrow_c_array__"):
         try:
             from dualwrite.client.records.arrow_source import ArrowSource
@@ -103,32 +103,32 @@ def _source(bulk: BulkSend, engine: Engine, records: Any, now_ms: int) -> _Sourc
                 f"send_batch() of Arrow's tables needs a package that is not installed ({error.name}): "
                 "pip install 'dualwrite[arrow]'"
             ) from error
-        return ArrowSource(bulk, engine, records, now_ms)
+        return ArrowSource(bulk, core, records, now_ms)
     if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(records, Iterable):
         raise InvalidRecordError(
             f"send_batch() takes an iterable of records or an Arrow table, not {type(records).__name__}; "
             "nothing of it was sent"
         )
     listed = list(records)
-    if engine.sends_values_as_they_are and set(map(type, listed)) == {bytes}:
-        return ValueSource(bulk, engine, listed, now_ms)
-    return IterableSource(bulk, engine, listed, now_ms)
+    if core.sends_values_as_they_are and set(map(type, listed)) == {bytes}:
+        return ValueSource(bulk, core, listed, now_ms)
+    return IterableSource(bulk, core, listed, now_ms)
 
 
 class ValueSource:
     """Values that are bytes, and nothing else."""
 
-    def __init__(self, bulk: BulkSend, engine: Engine, values: list[bytes], now_ms: int) -> None:
+    def __init__(self, bulk: BulkSend, core: ProducerCore, values: list[bytes], now_ms: int) -> None:
         largest = max(map(len, values))
-        if largest + _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES > engine.config.max_request_size:
+        if largest + _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES > core.config.max_request_size:
             place = next(place for place, value in enumerate(values) if len(value) == largest)
-            raise _too_large(place, largest + _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES, engine)
+            raise _too_large(place, largest + _BATCH_HEADER_BYTES + _RECORD_OVERHEAD_BYTES, core)
         self._bulk = bulk
-        self._engine = engine
+        self._core = core
         self._values = values
         self._now_ms = now_ms
         self._left_bytes = sum(map(len, values))
-        self._room = engine.config.batch_size - _BATCH_HEADER_BYTES
+        self._room = core.config.batch_size - _BATCH_HEADER_BYTES
         self.record_count = len(values)
 
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
@@ -139,14 +139,14 @@ class ValueSource:
         yield self._accept_rest
 
     def _full_batch(self, partitions: int) -> Callable[[], Operation | None]:
-        bulk, engine, first = self._bulk, self._engine, self._bulk.accepted
-        transactional = engine.config.transactional_id is not None
+        bulk, core, first = self._bulk, self._core, self._bulk.accepted
+        transactional = core.config.transactional_id is not None
         filled = full_batch(self._values, first, self._room, timestamp_ms=self._now_ms, transactional=transactional)
         self._left_bytes -= filled.size()  # a little more than its values: what is left fills a batch for sure
-        partition = engine.choice.choose(bulk.topic, None, partitions)
+        partition = core.choice.choose(bulk.topic, None, partitions)
 
         def accept() -> Operation | None:
-            batch = engine.accept_encoded(bulk.topic, partition, filled)
+            batch = core.accept_encoded(bulk.topic, partition, filled)
             if isinstance(batch, Operation):
                 return batch
             bulk.took(batch, 0, filled.record_count)
@@ -157,7 +157,7 @@ class ValueSource:
     def _accept_rest(self) -> Operation | None:
         while self._bulk.accepted < self.record_count:
             some = self._values[self._bulk.accepted : self._bulk.accepted + _VALUES_ACCEPTED_AT_ONCE]
-            waiting = self._engine.accept_values(self._bulk.topic, some, self._now_ms, self._bulk.took)
+            waiting = self._core.accept_values(self._bulk.topic, some, self._now_ms, self._bulk.took)
             if waiting is not None:
                 return waiting
         return None
@@ -166,9 +166,9 @@ class ValueSource:
 class IterableSource:
     """Values, pairs of key and value, mappings or `Record`s."""
 
-    def __init__(self, bulk: BulkSend, engine: Engine, records: list[Any], now_ms: int) -> None:
+    def __init__(self, bulk: BulkSend, core: ProducerCore, records: list[Any], now_ms: int) -> None:
         self._bulk = bulk
-        self._engine = engine
+        self._core = core
         self._records = [self._ready(place, record, now_ms) for place, record in enumerate(records)]
         self.record_count = len(self._records)
 
@@ -178,16 +178,16 @@ class IterableSource:
         except InvalidRecordError as error:
             raise _refused(place, error) from error.__cause__
         size = _size_at_most(ready)
-        if size > self._engine.config.max_request_size:
-            raise _too_large(place, size, self._engine)
+        if size > self._core.config.max_request_size:
+            raise _too_large(place, size, self._core)
         return ready
 
     def _checked(
         self, value: Any, key: Any, headers: Any, partition: Any, timestamp_ms: Any, now_ms: int
     ) -> ReadyRecord:
         checked = [] if headers is None else checked_headers(headers)
-        if self._engine.serializers.any:
-            key, value = self._engine.serializers.apply(self._bulk.topic, key, value, checked)
+        if self._core.serializers.any:
+            key, value = self._core.serializers.apply(self._bulk.topic, key, value, checked)
         return ReadyRecord(
             value if type(value) is bytes else encoded("value", value),
             key if type(key) is bytes else encoded("key", key),
@@ -208,7 +208,7 @@ class IterableSource:
         yield self._accept_more
 
     def _ask_partitioner(self, partitions: int) -> None:
-        ask = self._engine.choice.by_record
+        ask = self._core.choice.by_record
         if ask is None:
             return
         topic = self._bulk.topic
@@ -222,7 +222,7 @@ class IterableSource:
 
     def _hash_keys(self, partitions: int) -> None:
         """All at once, where numpy is installed: one by one in Python takes longer than all else."""
-        by_key = self._engine.choice.by_key
+        by_key = self._core.choice.by_key
         partitions_of_keys = _key_hasher()
         if by_key is None or partitions_of_keys is None:
             return
@@ -235,7 +235,7 @@ class IterableSource:
     def _accept_more(self) -> Operation | None:
         while self._bulk.accepted < self.record_count:
             some = self._records[self._bulk.accepted : self._bulk.accepted + _ACCEPTED_AT_ONCE]
-            waiting = self._engine.accept_records(self._bulk.topic, some, self._bulk.took)
+            waiting = self._core.accept_records(self._bulk.topic, some, self._bulk.took)
             if waiting is not None:
                 return waiting
         return None
@@ -278,8 +278,8 @@ def _size_at_most(record: ReadyRecord) -> int:
     return size
 
 
-def _too_large(place: int, size: int, engine: Engine) -> InvalidRecordError:
-    limit = engine.config.max_request_size
+def _too_large(place: int, size: int, core: ProducerCore) -> InvalidRecordError:
+    limit = core.config.max_request_size
     return _refused(place, f"it takes up to {size} bytes, more than max.request.size={limit}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 
-from dualwrite.client.producer_core import Engine
+from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.accumulator import Batch
 from dualwrite.client.records.delivery_callbacks import Part, metadata_of, stored_records
 from dualwrite.client.records.record import RecordMetadata, StoredRecords
@@ -16,13 +16,13 @@ from dualwrite.errors import KafkaTimeoutError
 class RecordFate:
     """Of one record."""
 
-    __slots__ = ("_batch", "_engine", "_index", "_timestamp_ms")
+    __slots__ = ("_batch", "_core", "_index", "_timestamp_ms")
 
-    def __init__(self, batch: Batch, index: int, timestamp_ms: int, engine: Engine) -> None:
+    def __init__(self, batch: Batch, index: int, timestamp_ms: int, core: ProducerCore) -> None:
         self._batch = batch
         self._index = index
         self._timestamp_ms = timestamp_ms
-        self._engine = engine
+        self._core = core
 
     def done(self) -> bool:
         """Whether the fate is known."""
@@ -36,10 +36,10 @@ class RecordFate:
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call `callback(this future)` once the fate is known; as `on_delivery` of `send()`."""
-        self._engine.callbacks.add(self._batch, self._index, self._timestamp_ms, lambda *_: callback(self))
+        self._core.callbacks.add(self._batch, self._index, self._timestamp_ms, lambda *_: callback(self))
 
     def _ending(self) -> Operation:
-        return self._engine.fate_of(self._batch)
+        return self._core.delivery_of(self._batch)
 
     def _outcome(self) -> RecordMetadata:
         return metadata_of(self._batch, self._index, self._timestamp_ms)
@@ -47,28 +47,28 @@ class RecordFate:
     def _no_answer(self, timeout_s: float) -> KafkaTimeoutError:
         return KafkaTimeoutError(
             f"the record for {self._batch.topic}-{self._batch.partition} has no answer after {timeout_s:g} s "
-            f"({self._engine.obstacle(timeout_s * 1000)}); it is still being sent"
+            f"({self._core.obstacle(timeout_s * 1000)}); it is still being sent"
         )
 
 
 class RecordsFate:
     """Of the records of one `send_batch()`."""
 
-    __slots__ = ("_engine", "_parts", "_topic", "record_count")
+    __slots__ = ("_core", "_parts", "_topic", "record_count")
 
-    def __init__(self, topic: str, parts: Sequence[Part], record_count: int, engine: Engine) -> None:
+    def __init__(self, topic: str, parts: Sequence[Part], record_count: int, core: ProducerCore) -> None:
         self.record_count: Final = record_count
         """How many records there were."""
         self._topic = topic
         self._parts = parts
-        self._engine = engine
+        self._core = core
 
     def done(self) -> bool:
         """Whether all fates are known."""
         return all(part.batch.done for part in self._parts)
 
     def _ending(self) -> Operation:
-        return self._engine.fates_of(self._topic, [part.batch for part in self._parts])
+        return self._core.deliveries_of(self._topic, [part.batch for part in self._parts])
 
     def _outcome(self) -> list[StoredRecords]:
         return list(stored_records(self._parts))
@@ -76,5 +76,5 @@ class RecordsFate:
     def _no_answer(self, timeout_s: float) -> KafkaTimeoutError:
         return KafkaTimeoutError(
             f"records for {self._topic} have no answer after {timeout_s:g} s "
-            f"({self._engine.obstacle(timeout_s * 1000)}); they are still being sent"
+            f"({self._core.obstacle(timeout_s * 1000)}); they are still being sent"
         )

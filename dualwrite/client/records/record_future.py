@@ -60,12 +60,12 @@ class SentRecords(RecordsFate):
 def _wait(fate: RecordFuture | SentRecords, timeout_s: float | None) -> None:
     waiter = Waiter()
     ending = fate._ending()
-    with fate._engine.lock:
+    with fate._core.lock:
         ending.listen(waiter.wake)
     try:
         ended = waiter.wait(timeout_s)
     finally:
-        fate._engine.give_up_waiting(ending, waiter.wake)
+        fate._core.give_up_waiting(ending, waiter.wake)
     if not ended:
         raise fate._no_answer(timeout_s or 0)
     if not fate.done() and ending.error is not None:

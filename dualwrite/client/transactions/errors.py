@@ -1,4 +1,4 @@
-"""The sentences and exceptions of a transactional producer that fails. Pure."""
+"""The exceptions of a transactional producer, and their messages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import PreparedTxnState
 
 RETRIED: Final = frozenset({ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP})
-"""What is asked again until an answer says something else."""
+"""Classes of error codes after which the same request is sent again."""
 
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 
 
 def decisive_code(api: Api, error_codes: tuple[int, ...]) -> int:
-    """The code that decides for all: the request is sent again as a whole, so one that forbids it wins."""
+    """Return the error code that decides for all: the request is repeated as a whole, so one that forbids that wins."""
     codes = [code for code in error_codes if code]
     final = [code for code in codes if error_class(api, code) not in RETRIED]
     lookup = [code for code in codes if error_class(api, code) is ErrorClass.RETRIABLE_AFTER_LOOKUP]
@@ -45,27 +45,28 @@ def refusal_sentence(
     state: ProducerState,
     taken_as: ErrorClass,
     init_unanswered: bool,
-    asks_for_two_phase_commit: bool,
+    requests_two_phase_commit: bool,
 ) -> str:
-    """Why a request was refused and what to do.
+    """Return why a request was refused, and what to do.
 
-    `resource` is what the request was about, where that is not the transactional id; `taken_as` is how this producer
-    takes the code, which may be worse than it sounds; `init_unanswered`: an InitProducerId of ours may have come late.
+    `resource` is what the request was about, unless that is the transactional id; `taken_as` is the class by which this
+    producer handles the code, which may be worse than the code's own; `init_unanswered`: an InitProducerId of this
+    producer may have arrived late.
     """
     meaning = error_meaning(api, error_code) or taken_as.value
     right = missing_right(api, error_code, resource or transactional_id)
     if right is not None:
         meaning = f"the right that is missing is {right}"
-    is_two_phase = api is Api.INIT_PRODUCER_ID and asks_for_two_phase_commit
+    is_two_phase = api is Api.INIT_PRODUCER_ID and requests_two_phase_commit
     if is_two_phase and error_code == _TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         meaning = (
             f"either two-phase commit is off at the broker (transaction.two.phase.commit.enable=true turns it on), "
-            f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it. {ACCEPT_SETTING}=true does without it, "
-            "with prepared transactions that the broker aborts after transaction.timeout.ms"
+            f"or a right is missing: {right}, and TWO_PHASE_COMMIT on it. {ACCEPT_SETTING}=true works without "
+            "it, with prepared transactions that the broker aborts after transaction.timeout.ms"
         )
     if init_unanswered and taken_as is ErrorClass.FENCED:
         meaning += (
-            " (or an InitProducerId of this producer itself, which was sent earlier and not answered, has only now "
+            " (or an InitProducerId of this producer itself, which was sent earlier and got no response, has only now "
             "arrived and aborted its transaction)"
         )
     return (
@@ -75,11 +76,11 @@ def refusal_sentence(
 
 
 def commit_outcome_unknown(error: KafkaError, transactional_id: str, prepared: PreparedTxnState) -> KafkaError:
-    """The producer ends because of `error`, which leaves open whether a commit took effect."""
+    """Return the error of a producer that `error` ends while a commit may take effect."""
     kind = FencedCommitOutcomeUnknown if isinstance(error, FencedError) else CommitOutcomeUnknown
     unknown = kind(
-        f"a commit of transactional id {transactional_id!r} was sent and not answered, and cannot be asked "
-        f"for again, so its outcome is unknown: {error}",
+        f"a commit of transactional id {transactional_id!r} was sent and got no response, and cannot be "
+        f"repeated, so its outcome is unknown: {error}",
         transactional_id=transactional_id,
         prepared_state=str(prepared),
         error_code=error.error_code,
@@ -89,56 +90,57 @@ def commit_outcome_unknown(error: KafkaError, transactional_id: str, prepared: P
 
 
 def overtaken(transactional_id: str, now: Described, *, stored_is_committed: bool) -> FencedError:
-    """Something is there that was not when the transactional id was described first."""
-    done = " (what was stored is committed)" if stored_is_committed else ""
+    """Return the error for a transactional id that has changed since it was first described."""
+    done = " (the stored transaction is committed)" if stored_is_committed else ""
     return FencedError(
         f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, which "
-        f"was not there when init_transactions() looked{done}: another producer has taken the id over; "
+        f"was not so when init_transactions() described it{done}: another producer has taken the id over; "
         f"{WHAT_TO_DO[ErrorClass.FENCED]}"
     )
 
 
-def taken_over(transactional_id: str, own: PreparedTxnState, now: Described) -> FencedError:
-    """A look between two transactions found the id with another producer."""
+def id_taken_over(transactional_id: str, own: PreparedTxnState, now: Described) -> FencedError:
+    """Return the error for an id that another producer had taken over when it was described between transactions."""
     return FencedError(
         f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, and "
-        f"this producer, which holds {own}, has nothing open: another producer has taken the id over, and nothing of "
-        f"it was touched; {WHAT_TO_DO[ErrorClass.FENCED]}"
+        f"this producer, which holds {own}, has no open transaction: another producer has taken the id over, and "
+        f"none of its transactions was changed; {WHAT_TO_DO[ErrorClass.FENCED]}"
     )
 
 
 def offsets_may_go_back(transactional_id: str, group_id: str) -> AbortableError:
-    """Positions that follow others of the same transaction, of which a request got no answer."""
+    """Return the error for offsets that an earlier request of the same transaction, without a response, may replace."""
     return AbortableError(
         f"earlier offsets of group {group_id!r} in this transaction of transactional id {transactional_id!r} were sent "
-        "once without an answer. That request may still arrive and replace these by the earlier ones, so they "
+        "once without a response. That request may still arrive and replace these by the earlier ones, so they "
         f"were not sent; {WHAT_TO_DO[ErrorClass.ABORTABLE]}, with one send_offsets_to_transaction() of the last offsets"
     )
 
 
 def taken_meanwhile(refusal: str, error_code: int) -> FencedError:
-    """A step of taking an id over was refused, because the pair that it named is not the present one any more."""
+    """Return the error for a take-over that was refused because the id's producer id and epoch have changed."""
     return FencedError(
-        f"{refusal}. Another producer has used the id since init_transactions() looked, and nothing of it was touched",
+        f"{refusal}. Another producer has used the id since init_transactions() described it, and none of its "
+        "transactions was changed",
         error_code=error_code,
     )
 
 
 def still_prepared_by_keep(transactional_id: str, pair: PreparedTxnState) -> UnsupportedByBrokerError:
-    """KeepPreparedTxn gave out the pair of the transaction that is open."""
+    """Return the error for a broker whose KeepPreparedTxn returns the producer id and epoch of the open transaction."""
     return UnsupportedByBrokerError(
         f"the broker answered InitProducerId with KeepPreparedTxn for transactional id {transactional_id!r} with "
-        f"{pair}, the very pair of the transaction that is open: it does not fence the producer that prepared it, as "
-        "KIP-939 demands and the proposal for KAFKA-20739 in apache/kafka#22704 leaves out. Two owners could decide "
-        "the transaction differently, so it stays open and nothing of it was completed; use a broker that raises the "
-        "epoch, or one without KeepPreparedTxn, where transactions are completed by their stored pair"
+        f"{pair}, the producer id and epoch of the open transaction itself: it does not fence the producer that "
+        "prepared it, as KIP-939 demands and the proposal for KAFKA-20739 in apache/kafka#22704 leaves out. Two owners "
+        "could decide the transaction differently, so it stays open and was not completed; use a broker that raises "
+        "the epoch, or one without KeepPreparedTxn, where the stored producer id and epoch complete a transaction"
     )
 
 
-def end_not_told(refusal: str, error_code: int, prepared: PreparedTxnState, now: Described) -> FencedError:
-    """A commit was refused as by `refusal`, and what is described does not say what became of the transaction."""
+def end_not_described(refusal: str, error_code: int, prepared: PreparedTxnState, now: Described) -> FencedError:
+    """Return the error for a refused commit after which the description does not say how the transaction ended."""
     return FencedError(
         f"{refusal}. The id is in state {now.state.value} at {now.pair or 'no producer id'}, which does "
-        f"not tell how the prepared transaction {prepared} ended",
+        f"not show how the prepared transaction {prepared} ended",
         error_code=error_code,
     )

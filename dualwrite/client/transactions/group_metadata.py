@@ -1,6 +1,6 @@
-"""What consumers say of themselves and of what they have read, as the three Python clients say it (KIP-447).
+"""Convert the group metadata and offsets of the three Python clients' consumers (KIP-447).
 
-A group's generation and member id are what lets Kafka refuse a consumer that has lost its partitions without knowing.
+With the group's generation and member id, Kafka refuses a consumer that has lost its partitions without knowing it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _LIBRDKAFKA_NOTHING_READ: Final = -1001
 
 
 def group_of(given: Any) -> ConsumerGroupMetadata:
-    """From any of: a group id, our own class, kafka-python's `group_metadata()`, confluent-kafka's
-    `consumer_group_metadata()`, an aiokafka consumer (which has no such method). `TypeError` or `ValueError` else.
+    """Return the group metadata from any of: a group id, a `ConsumerGroupMetadata`, kafka-python's `group_metadata()`,
+    confluent-kafka's `consumer_group_metadata()`, an aiokafka consumer (which has no such method).
+
+    Raises `TypeError` or `ValueError` for anything else.
     """
     if isinstance(given, ConsumerGroupMetadata):
         return given
@@ -51,7 +53,7 @@ def _group_id(group_id: Any) -> str:
 
 
 def _of_librdkafka(serialized: bytes) -> ConsumerGroupMetadata:
-    """Magic, generation, then texts that end in a zero byte; before the last of them whether it is null."""
+    """Parse librdkafka's format: magic, generation, zero-terminated strings; the last has a flag for null before it."""
     try:
         magic, rest = serialized[: len(_LIBRDKAFKA_MAGIC)], serialized[len(_LIBRDKAFKA_MAGIC) :]
         if magic != _LIBRDKAFKA_MAGIC:
@@ -67,31 +69,36 @@ def _of_librdkafka(serialized: bytes) -> ConsumerGroupMetadata:
         return ConsumerGroupMetadata(_group_id(group_id.decode()), generation_id, member_id.decode(), instance_id)
     except (ValueError, struct.error) as error:
         raise ValueError(
-            f"these {len(serialized)} bytes are not the group metadata of a librdkafka that is known (2.x): "
+            f"these {len(serialized)} bytes are not group metadata in a format of librdkafka that is known (2.x): "
             "give a ConsumerGroupMetadata with the group id, generation and member id; nothing was sent"
         ) from error
 
 
 def _of_aiokafka(consumer: Any) -> ConsumerGroupMetadata:
-    """aiokafka's consumers keep their membership to themselves: read where 0.10 to 0.14 have it."""
+    """Read the membership from private members of an aiokafka consumer, which has no public ones (0.10 to 0.14).
+
+    tests/producer/test_group_metadata.py fails when aiokafka changes them.
+    """
     coordinator = getattr(consumer, "_coordinator", None)
     try:
         return ConsumerGroupMetadata(
             _group_id(coordinator.group_id),  # type: ignore[union-attr]
             coordinator.generation,  # type: ignore[union-attr]
             coordinator.member_id,  # type: ignore[union-attr]
-            coordinator._group_instance_id,  # type: ignore[union-attr]
+            coordinator._group_instance_id,  # type: ignore[union-attr]  # noqa: SLF001
         )
     except AttributeError:
         raise TypeError(
-            "this aiokafka consumer is not started, has no group, or is of a version that keeps its membership "
+            "this aiokafka consumer is not started, has no group, or is of a version that stores its membership "
             "elsewhere: give a ConsumerGroupMetadata; nothing was sent"
         ) from None
 
 
 def positions_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """From a mapping by partition to offsets (kafka-python's, aiokafka's or plain numbers), or confluent-kafka's list
-    of `TopicPartition`s, as its `position()` gives it; one of which nothing was read is left out.
+    """Return offsets by partition, from a mapping (to kafka-python's or aiokafka's offsets, or to numbers), or from the
+    list of `TopicPartition`s that confluent-kafka's `position()` returns.
+
+    Partitions of which nothing was read are left out.
     """
     if isinstance(given, Mapping):
         return {TopicPartition(*partition): _position(offset) for partition, offset in given.items()}

@@ -1,21 +1,21 @@
-"""How a transactional id is taken over, and what precedes a transaction: requests one after the other, without sockets.
+"""The steps that take over a transactional id, and those that precede a transaction. No sockets.
 
-The steps stand in a queue. Those of `init_transactions()` and `complete_transaction()` are done while the producer is
-initialising; those that precede a transaction wait for its first record, so that a transaction without records costs
-nothing.
+The steps are a queue of requests. Those of `init_transactions()` and `complete_transaction()` are sent while the
+producer is initialising; those that precede a transaction wait for its first record, so that a transaction without
+records costs nothing.
 
-An id that was described is taken over in two phases, between which its taker looks whether it still holds the lock of
-the stored pair. The first ends what is open, or else raises the epoch; the second raises it once more. Each request
-names the pair that was described, or its own successor:
+A pair is a producer id and epoch. An id that was described is taken over in two phases, between which the new owner
+checks that it still holds the lock of the stored pair. The first phase ends the open transaction, or else raises the
+epoch; the second raises it once more. Each request names the pair that was described, or the pair that follows from it:
 
-* transaction.version 2: EndTxn(abort) by pair. It does nothing to any other pair, however late it comes. Its answer is
-  given twice, so the pair after the first one may be shared with the old owner, or with a taker whose request was the
-  same; the second one fences them.
-* transaction.version 0 and 1, another timeout, or an id that is new: InitProducerId by pair. Where nothing is open it
-  does nothing to any other pair either. What is open it aborts, whichever pair that has: a late one may do harm, which
-  is why the id is described before each, and only what was decided about, or its own end, is accepted.
+* transaction.version 2: EndTxn(abort) by pair. It has no effect on any other pair, however late it arrives. Its
+  repetition gets the same response, so the pair after the first phase may be shared with the old owner, or with another
+  process whose request was the same; the second phase fences them.
+* transaction.version 0 and 1, another timeout, or a new id: InitProducerId by pair. If no transaction is open, it has
+  no effect on any other pair either. But an open transaction it aborts, whatever its pair: a late request may do harm.
+  Therefore the id is described before each, and only the transaction that was decided, or its end, is accepted.
 
-With KeepPreparedTxn (KIP-939) nothing is aborted by taking over, so one request is enough.
+With KeepPreparedTxn (KIP-939) the take-over aborts nothing, so one request is enough.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from typing import Final
 
 from dualwrite.client import messages as m
 from dualwrite.client.transactions.recovery import (
+    RAISE_CHECKS,
     RECOVERIES,
     TRANSACTIONAL_ID_NOT_FOUND,
     Described,
     DescribedState,
     Recovery,
     Relation,
-    SecondLook,
+    SecondDescription,
+    Settling,
+    compare_descriptions,
     find,
-    look_again,
     relation_of,
+    settle,
 )
-from dualwrite.client.transactions.settling import LOOKS, Settling, settle
 from dualwrite.client.transactions.tiers import (
     First,
     Plan,
@@ -52,29 +54,29 @@ from dualwrite.errors import Api, PreparedTransactionLost, UnsupportedByBrokerEr
 from dualwrite.guarantee import Guarantee, Tier, guarantee_of
 from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, MAX_PRODUCER_ID, PreparedTxnState
 
-# A prepared pair and the next one must be two epochs apart, see recovery.py.
+# The pair of a prepared transaction and the next one must be two epochs apart, see `recovery.py`.
 _EPOCHS_APART: Final = 2
 
 _TWO_PHASE: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
 
-_NOBODY: Final = PreparedTxnState.of(producer_id=MAX_PRODUCER_ID, producer_epoch=0)
-"""A pair that no broker gives out: with it an id is created, and one that exists is not touched."""
+_UNUSED_PAIR: Final = PreparedTxnState.of(producer_id=MAX_PRODUCER_ID, producer_epoch=0)
+"""A pair that no broker assigns: an InitProducerId with it creates a new id, and leaves an existing one unchanged."""
 
 
 class Step(Enum):
-    """One exchange with the coordinator."""
+    """One request to the coordinator."""
 
-    ASK_FEATURES = "ApiVersions: which tier is it?"
+    READ_FEATURES = "ApiVersions: which tier is it?"
     TRY_KEEP = "InitProducerId with KeepPreparedTxn"
     PROBE_KEEP = "InitProducerId with KeepPreparedTxn and a pair, which changes nothing: is it supported?"
-    DESCRIBE = "DescribeTransactions: what is there?"
-    LOOK_AGAIN = "DescribeTransactions: is anything open that was not decided about?"
-    TAKE_OVER = "InitProducerId: aborts what is open, and fences"
-    SETTLE = "DescribeTransactions: what did requests without an answer leave, and is the id still ours?"
-    END_REOPENED = "EndTxn(abort) of what a late request opened"
-    CLAIM = "InitProducerId with the pair that was described: aborts what is open, and fences (KIP-360)"
-    RAISE_EPOCH = "InitProducerId with our own pair: another epoch, and nobody else is fenced by mistake (KIP-360)"
-    SPEND_PAIR = "EndTxn(abort) of nothing: another epoch (KIP-890)"
+    DESCRIBE = "DescribeTransactions: what is the state of the id?"
+    DESCRIBE_AGAIN = "DescribeTransactions: is a transaction open that was not decided?"
+    TAKE_OVER = "InitProducerId: aborts an open transaction, and fences"
+    SETTLE = "DescribeTransactions: what did requests without a response do, and is the id still ours?"
+    END_REOPENED = "EndTxn(abort) of a transaction that a late request opened"
+    CLAIM = "InitProducerId with the pair that was described: aborts an open transaction, and fences (KIP-360)"
+    RAISE_EPOCH = "InitProducerId with our own pair: another epoch, without fencing another owner (KIP-360)"
+    SPEND_PAIR = "EndTxn(abort) by pair: ends its transaction if one is open, and raises the epoch (KIP-890)"
 
 
 _FIRST: Final[dict[First, Step]] = {
@@ -85,7 +87,11 @@ _FIRST: Final[dict[First, Step]] = {
 
 
 class Initialisation:
-    """What a producer knows of the broker, and the steps that it still owes before it may write."""
+    """What the producer knows of the broker, and the steps that are left before it may write.
+
+    Invariant: no batch is sent while a step is left, so a transaction never begins with a pair that a late request or
+    another owner may still use.
+    """
 
     def __init__(
         self,
@@ -105,12 +111,13 @@ class Initialisation:
         self._timeout_ms = transaction_timeout_ms
         self._features = m.BrokerFeatures(0, {}, 0)
         self._next_version: int | None = None
-        self._decided: Described | None = None
-        # a request that changes a transaction got no answer since the epoch was last raised
+        self.found: Described | None = None
+        """The description that the application decides about, or has decided about, until the take-over is done."""
+        # a request that changes a transaction got no response since the epoch was last raised
         self._may_come_late = False
         self._raise_unanswered = False
-        self._looks_left = LOOKS
-        self._later: tuple[Step, ...] = ()
+        self._raise_checks_left = RAISE_CHECKS
+        self._second_phase: tuple[Step, ...] = ()
         self._claimed = False
         self._may_keep = False
 
@@ -126,27 +133,27 @@ class Initialisation:
 
     @property
     def describes(self) -> bool:
-        """Whether the broker can be asked what became of a transaction (KIP-664)."""
+        """Whether the broker can describe transactions (KIP-664)."""
         return Api.DESCRIBE_TRANSACTIONS in self._features.versions
 
     @property
-    def asks_for_two_phase_commit(self) -> bool:
-        """Whether the broker may refuse two-phase commit itself."""
+    def requests_two_phase_commit(self) -> bool:
+        """Whether InitProducerId requests two-phase commit, which the broker may refuse."""
         return self._two_phase_commit and self.tier in (None, *_TWO_PHASE)
 
     # ---- requests -------------------------------------------------------------------------------------------
 
     def begin(self, keep: bool) -> None:
-        """`init_transactions()` was called."""
+        """Begin the steps of `init_transactions()`."""
         self.keep = keep
         self._forget_description()
-        self.steps = deque([Step.ASK_FEATURES])
+        self.steps = deque([Step.READ_FEATURES])
 
     def request(self, step: Step, pair: PreparedTxnState) -> m.Request:
-        """The request of a step, from the producer that holds `pair` (empty: none)."""
-        if step is Step.ASK_FEATURES:
+        """Return the request of a step, from the producer that holds `pair` (empty: none)."""
+        if step is Step.READ_FEATURES:
             return m.ApiVersions()
-        if step in (Step.DESCRIBE, Step.LOOK_AGAIN, Step.SETTLE):
+        if step in (Step.DESCRIBE, Step.DESCRIBE_AGAIN, Step.SETTLE):
             return m.DescribeTransaction(self._transactional_id)
         if step is Step.END_REOPENED:
             return m.EndTxn(
@@ -156,19 +163,19 @@ class Initialisation:
             return m.EndTxn(self._transactional_id, pair.producer_id, pair.producer_epoch, False)
         tries = step in (Step.TRY_KEEP, Step.PROBE_KEEP)
         two_phase = self._two_phase_commit and (tries or self.tier in _TWO_PHASE)
-        init = m.InitProducerId(self._transactional_id, self._asked_timeout_ms(two_phase), two_phase, tries)
+        init = m.InitProducerId(self._transactional_id, self._requested_timeout_ms(two_phase), two_phase, tries)
         if step not in (Step.RAISE_EPOCH, Step.CLAIM, Step.PROBE_KEEP):
             return init
-        named = pair or _NOBODY
+        named = pair or _UNUSED_PAIR
         return init._replace(producer_id=named.producer_id, producer_epoch=named.producer_epoch)
 
-    def _asked_timeout_ms(self, two_phase: bool) -> int:
+    def _requested_timeout_ms(self, two_phase: bool) -> int:
         return MAX_TRANSACTION_TIMEOUT_MS if two_phase else self._timeout_ms
 
-    # ---- answers --------------------------------------------------------------------------------------------
+    # ---- responses ------------------------------------------------------------------------------------------
 
     def take_features(self, features: m.BrokerFeatures) -> UnsupportedByBrokerError | None:
-        """What the coordinator offers; an error where that is too little."""
+        """Plan the take-over by what the coordinator offers; return an error if that is too little."""
         self._features = features
         self.transaction_version = features.transaction_version
         self._next_version = None
@@ -184,7 +191,7 @@ class Initialisation:
         )
 
     def take_refused_keep(self, error_code: int) -> UnsupportedByBrokerError | bool:
-        """KeepPreparedTxn was refused, which changed nothing. False: that is final."""
+        """Plan how to go on after KeepPreparedTxn was refused, which changed nothing. False: the refusal is final."""
         following = plan_after_keep(
             error_code,
             self._features,
@@ -206,7 +213,7 @@ class Initialisation:
         return None
 
     def take_kept(self, *, ongoing: bool) -> bool:
-        """KeepPreparedTxn was answered. True when nothing is left to do, False when what is open is to be aborted."""
+        """Note that KeepPreparedTxn succeeded. Return False if the open transaction is to be aborted next."""
         self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
         self.steps.popleft()
         self._may_keep = False
@@ -217,15 +224,16 @@ class Initialisation:
         return True
 
     def take_description(self, described: Described) -> bool:
-        """What is there, to be compared with the stored pair before anything is changed. False: more is to be asked.
+        """Keep a description to compare with the stored pair before anything is changed. False: requests must follow.
 
-        KeepPreparedTxn aborts nothing, but it leaves Empty where nothing is open. So an abort, which may be that of the
-        stored transaction, has to be compared before it; and it has to be found out whether there is KeepPreparedTxn.
+        KeepPreparedTxn aborts nothing, but if no transaction is open it leaves the state Empty. So an abort, which may
+        be that of the stored transaction, has to be compared first; and whether KeepPreparedTxn is supported has to be
+        probed in a way that changes nothing.
         """
         if self._may_keep and not described.is_aborted:
             self.steps = deque([Step.TRY_KEEP])
             return False
-        self._decided = described
+        self.found = described
         if self._may_keep:
             self.steps = deque([Step.PROBE_KEEP])
             return False
@@ -233,130 +241,125 @@ class Initialisation:
         return True
 
     def take_support_of_keep(self) -> Described:
-        """KeepPreparedTxn is supported, and was not asked for yet: what was described."""
-        assert self._decided is not None
+        """Note that KeepPreparedTxn is supported, before it is used; return what was described."""
+        assert self.found is not None
         self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
         self._plan_take_over()
-        return self._decided
+        return self.found
 
     def decide(self, stored: PreparedTxnState, described: Described | None = None) -> PreparedTxnState:
-        """What is there (`described`, where that is news) was compared with `stored`, which it does not name as open.
+        """Plan the take-over after the comparison with `stored`, which does not name the open transaction.
 
-        The pair that the take-over begins with.
+        `described` is a newer description, if there is one. Returns the pair with which the take-over begins.
         """
-        self._decided = described or self._decided
-        assert self._decided is not None
+        self.found = described or self.found
+        assert self.found is not None
         self._plan_take_over(stored)
-        return self._decided.pair
+        return self.found.pair
 
     def _plan_take_over(self, stored: PreparedTxnState | None = None) -> None:
-        decided = self._decided
+        decided = self.found
         assert decided is not None
         if self._may_keep:
-            self.steps, self._later = deque([Step.TRY_KEEP]), ()
+            self.steps, self._second_phase = deque([Step.TRY_KEEP]), ()
             return
         first, second = self._phases(decided, stored)
-        self.steps, self._later = deque([Step.LOOK_AGAIN, first]), second
+        self.steps, self._second_phase = deque([Step.DESCRIBE_AGAIN, first]), second
 
     def _phases(self, decided: Described, stored: PreparedTxnState | None) -> tuple[Step, tuple[Step, ...]]:
         if decided.state is DescribedState.NOT_FOUND:
-            return Step.CLAIM, ()  # whoever comes second is refused
+            return Step.CLAIM, ()  # a second producer is refused
         if not self.is_v2:
             return Step.CLAIM, (Step.CLAIM,)
         if decided.state is DescribedState.ONGOING:
             return Step.SPEND_PAIR, (Step.SPEND_PAIR if self._has_timeout(decided) else Step.CLAIM,)
-        # An abort one epoch after the stored pair is what a loss looks like, and there is none after the last epoch.
+        # An abort one epoch after the stored pair would look like a loss, and after the last epoch there is none.
         is_last = decided.pair.producer_epoch >= MAX_PRODUCER_EPOCH or decided.pair == stored
         by_abort = self._has_timeout(decided) and not is_last
         return Step.SPEND_PAIR if by_abort else Step.CLAIM, (Step.SPEND_PAIR,)
 
     def _has_timeout(self, decided: Described) -> bool:
-        """Whether the id has the timeout that this producer asks for: EndTxn does not change it."""
+        """Return whether the id has the timeout that this producer requests: EndTxn does not change it."""
         two_phase = self._two_phase_commit and self.tier in _TWO_PHASE
-        return decided.timeout_ms in (-1, self._asked_timeout_ms(two_phase))
+        return decided.timeout_ms in (-1, self._requested_timeout_ms(two_phase))
 
-    def take_second_look(self, now: Described) -> SecondLook:
-        """Whether the next step may follow."""
-        if self._decided is None:
+    def take_second_description(self, now: Described) -> SecondDescription:
+        """Return whether the next step may follow the description."""
+        if self.found is None:
             self.steps.popleft()
-            return SecondLook.GO_ON
-        look = look_again(self._decided, now, claimed=self._claimed)
-        if look is SecondLook.GO_ON and self._was_created(now):
-            self._decided, self._claimed = now, False
+            return SecondDescription.GO_ON
+        comparison = compare_descriptions(self.found, now, claimed=self._claimed)
+        if comparison is SecondDescription.GO_ON and self._was_created(now):
+            self.found, self._claimed = now, False
             self._plan_take_over()
-            self.steps.popleft()  # this was the look
-        elif look is SecondLook.GO_ON:
+            self.steps.popleft()  # the description itself
+        elif comparison is SecondDescription.GO_ON:
             self.steps.popleft()
-            is_claim = self._claimed and now.state is DescribedState.EMPTY and now.pair != self._decided.pair
-            if not is_claim:  # which is asked for again with the same pair, and so answered as the first time
-                self._decided = now
+            is_claim = self._claimed and now.state is DescribedState.EMPTY and now.pair != self.found.pair
+            if not is_claim:  # a claim is repeated with the same pair, and gets the same response
+                self.found = now
                 self._claimed = False
-        return look
+        return comparison
 
     def _was_created(self, now: Described) -> bool:
-        """Whether the id is there now and was not: by our own request without an answer, or by another producer's."""
-        assert self._decided is not None
-        return self._decided.state is DescribedState.NOT_FOUND and now.state is DescribedState.EMPTY
+        """Return whether the id was created since: by a request of ours without a response, or by another producer."""
+        assert self.found is not None
+        return self.found.state is DescribedState.NOT_FOUND and now.state is DescribedState.EMPTY
 
     def took_over(self, state: DescribedState, pair: PreparedTxnState) -> None:
-        """A step has changed the epoch, and leaves the id like this."""
+        """Note that a step has changed the epoch, and the state and pair in which it leaves the id."""
         self.steps.popleft()
         self._claimed = False
         self._may_come_late = self._raise_unanswered = False
-        if self._decided is not None:
-            self._decided = Described(state, pair, -1)
-        if not (self.steps or self._later):
-            self._decided = None
+        if self.found is not None:
+            self.found = Described(state, pair, -1)
+        if not (self.steps or self._second_phase):
+            self.found = None
 
-    def own(self) -> bool:
-        """The second phase may follow. Whether there is one."""
-        self.steps.extend(self._later)
-        self._later = ()
+    def begin_second_phase(self) -> bool:
+        """Queue the steps of the second phase; return whether any step is left."""
+        self.steps.extend(self._second_phase)
+        self._second_phase = ()
         return bool(self.steps)
 
     def failed_to_take_over(self) -> None:
-        """InitProducerId is to be asked again: time has passed, in which somebody may have opened a transaction."""
-        if self.steps and self.steps[0] is Step.CLAIM and self._decided is not None:
+        """Describe again before InitProducerId is repeated: another producer may have opened a transaction."""
+        if self.steps and self.steps[0] is Step.CLAIM and self.found is not None:
             self._claimed = True
-            self.steps.appendleft(Step.LOOK_AGAIN)
+            self.steps.appendleft(Step.DESCRIBE_AGAIN)
 
     def _forget_description(self) -> None:
-        self._decided = None
-        self._later = ()
+        self.found = None
+        self._second_phase = ()
         self._claimed = False
 
     # ---- a transaction that was found -----------------------------------------------------------------------
 
-    @property
-    def found(self) -> Described | None:
-        """What was described and is not decided yet."""
-        return self._decided
-
     def recovery(self, stored: PreparedTxnState) -> Recovery | None:
-        """What completing by `stored` takes; None where nothing is left to compare it with."""
-        if self._decided is None:
+        """Return how to complete by `stored`; None if there is no description to compare it with."""
+        if self.found is None:
             return None
-        return RECOVERIES[find(stored, self._decided, self.transaction_version)]
+        return RECOVERIES[find(stored, self.found, self.transaction_version)]
 
     def committed(self, pair: PreparedTxnState) -> None:
-        """What was found open is committed, at `pair`: whatever is open from here on is somebody else's."""
-        assert self._decided is not None
-        second = (Step.SPEND_PAIR if self._has_timeout(self._decided) else Step.CLAIM,)
-        self._decided = Described(DescribedState.COMPLETE_COMMIT, pair, -1)
+        """Note that the open transaction that was found is committed, at `pair`: a later one is another producer's."""
+        assert self.found is not None
+        second = (Step.SPEND_PAIR if self._has_timeout(self.found) else Step.CLAIM,)
+        self.found = Described(DescribedState.COMPLETE_COMMIT, pair, -1)
         self.steps.clear()
-        self._later = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)  # that commit has not raised the epoch
+        self._second_phase = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)  # that commit has not raised the epoch
 
     def lost(self, stored: PreparedTxnState, described: Described) -> PreparedTransactionLost:
-        """The error that says so."""
+        """Return the error for a stored transaction that `described` shows to be lost."""
         if relation_of(stored, described.pair) is Relation.BEFORE:
             cause = "which is earlier: Kafka has lost data, or the stored state belongs to another cluster"
         else:
             cause = "so it was aborted, by the broker's timeout or by an operator"
         return PreparedTransactionLost(
             f"the prepared transaction {stored} of transactional id {self._transactional_id!r} was not committed: "
-            f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, {cause}. What the "
-            "application decided with it and Kafka disagree. Nothing was changed by this producer, and each recovery "
-            "with keep_prepared_txn=True says so again; "
+            f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, {cause}. The decision of "
+            "the application and Kafka disagree. Nothing was changed by this producer, and each recovery with "
+            "keep_prepared_txn=True says so again; "
             "repair the data, then go on with init_transactions() or, for a dual write, with "
             f"`dualwrite recover --acknowledge-lost {self._transactional_id} --apply`",
             transactional_id=self._transactional_id,
@@ -370,11 +373,11 @@ class Initialisation:
     # ---- between transactions -------------------------------------------------------------------------------
 
     def note_version(self, transaction_version: int) -> None:
-        """The cluster's level as read now; it is followed when no transaction is open."""
+        """Note the cluster's transaction.version; it is followed when no transaction is open."""
         self._next_version = transaction_version
 
     def follow_version(self) -> bool:
-        """Between transactions: take over the level that was read last. Whether it is another one."""
+        """Adopt the transaction.version that was read last, between transactions; return whether it is another one."""
         version, self._next_version = self._next_version, None
         if version is None or version == self.transaction_version:
             return False
@@ -386,7 +389,7 @@ class Initialisation:
         return True
 
     def refuse_tier(self) -> UnsupportedByBrokerError | None:
-        """Whether the cluster has gone below what the caller accepts since the initialisation."""
+        """Return an error if, since the initialisation, the cluster has fallen below what the caller accepts."""
         if self.tier in (None, *_TWO_PHASE) or self._accepts_bound:
             return None
         assert self.tier is not None
@@ -394,42 +397,42 @@ class Initialisation:
         return not_accepted(self.tier, reason, self._timeout_ms)
 
     def before_transaction(self) -> None:
-        """A transaction is begun: what must precede its first record."""
-        self.own()
+        """Queue the steps that must precede the first record of a transaction."""
+        self.begin_second_phase()
         if self._may_come_late and not self.is_v2:  # on version 2 each end has raised the epoch
             self.raise_epoch()
-            self._look_before_raising()
+            self._describe_before_raising()
         self._may_come_late = False
         if self.tier is Tier.BOUNDED_V1:
             self.raise_epoch(_EPOCHS_APART)
 
     def raise_epoch(self, times: int = 1) -> None:
-        """The present pair must not be used for another transaction."""
+        """Queue steps that raise the epoch: the current pair must not be used for another transaction."""
         missing = times - self.steps.count(Step.RAISE_EPOCH)
         self.steps.extend([Step.RAISE_EPOCH] * missing)
 
-    # ---- requests without an answer -------------------------------------------------------------------------
+    # ---- requests without a response ------------------------------------------------------------------------
 
     def note_unanswered(self) -> None:
-        """A request that changes the open transaction was sent and not answered: it may arrive in the next one."""
+        """Note that a request that changes the open transaction got no response: it may arrive in the next one."""
         self._may_come_late = True
 
     def raise_unanswered(self) -> None:
-        """The raise of the epoch was sent and not answered: it may be under way."""
+        """Note that the request that raises the epoch got no response: it may be on its way."""
         self._raise_unanswered = True
-        self._looks_left = LOOKS
-        self._look_before_raising()
+        self._raise_checks_left = RAISE_CHECKS
+        self._describe_before_raising()
 
-    def _look_before_raising(self) -> None:
+    def _describe_before_raising(self) -> None:
         if self.describes and Step.SETTLE not in self.steps:
             self.steps.appendleft(Step.SETTLE)
 
-    def take_look(self, own: PreparedTxnState, described: Described) -> Settling:
-        """What the look says, which is what is done next."""
+    def take_settling_description(self, own: PreparedTxnState, described: Described) -> Settling:
+        """Return what follows the description before the epoch is raised."""
         following = settle(own, described, raise_unanswered=self._raise_unanswered)
         if following is Settling.AWAIT_RAISE:
-            self._looks_left -= 1
-            if self._looks_left <= 0:
+            self._raise_checks_left -= 1
+            if self._raise_checks_left <= 0:
                 following = Settling.RAISE
         if following is Settling.RAISE:
             self.steps.popleft()
@@ -438,17 +441,20 @@ class Initialisation:
         return following
 
     def ended_reopened(self) -> None:
-        """EndTxn was answered; the look that follows says what is left."""
+        """Note that the EndTxn was carried out; the description that follows says what is left."""
         self.steps.popleft()
 
 
-def described(answer: m.TransactionDescribed) -> Described:
-    """An answer without an error, or that there is no such id, as a value. `ValueError` for a state nobody knows."""
-    if answer.error_code == TRANSACTIONAL_ID_NOT_FOUND:
+def described(response: m.DescribeTransactionResponse) -> Described:
+    """Return the description in a response without an error, or with the error that there is no such id.
+
+    Raises `ValueError` for an unknown state.
+    """
+    if response.error_code == TRANSACTIONAL_ID_NOT_FOUND:
         return Described(DescribedState.NOT_FOUND, PreparedTxnState(), -1)
     pair = (
         PreparedTxnState()
-        if answer.producer_id < 0 or answer.producer_epoch < 0
-        else PreparedTxnState.of(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+        if response.producer_id < 0 or response.producer_epoch < 0
+        else PreparedTxnState.of(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
     )
-    return Described(DescribedState(answer.state), pair, answer.start_ms, answer.timeout_ms)
+    return Described(DescribedState(response.state), pair, response.start_ms, response.timeout_ms)

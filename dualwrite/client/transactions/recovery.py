@@ -1,7 +1,8 @@
-"""What became of a prepared transaction on a broker that cannot keep it by KeepPreparedTxn: a table, pure decisions.
+"""What a description of a transactional id proves: decision tables, without state.
 
-Such a broker offers two facts: what DescribeTransactions says of the transactional id, and the pair that was stored
-with the application's decision. Every end of a transaction leaves a trace that fits exactly one pair, because
+A pair is a producer id and epoch. Recovery without KeepPreparedTxn has two facts: what DescribeTransactions says of the
+transactional id, and the pair that was stored with the application's decision. Every end of a transaction leaves a
+trace that fits exactly one pair, because
 
 * transaction.version 2 raises the epoch with each end (KIP-890): a transaction of (p, e) is over at (p, e + 1), or at
   (p', 0) when e was the last epoch;
@@ -9,12 +10,25 @@ with the application's decision. Every end of a transaction leaves a trace that 
   There the client raises the epoch twice before each transaction, so that an abort of the next one, at (p, e + 2), is
   not taken for the broker's abort of the stored one.
 
-The trace is gone with the next InitProducerId, which leaves Empty. That is why none is sent before the stored pair was
-compared, and none at all where the transaction is lost: whoever recovers later must be able to see it too.
+The next InitProducerId removes the trace, because it leaves the state Empty. Therefore none is sent before the stored
+pair was compared, and none at all when the transaction is lost: a later recovery must be able to see it too.
 
-KIP-939's recovery with KeepPreparedTxn moves the epoch on too: after k of them a transaction of (p, e) is over at
-(p, e + k + 1). An abort after one of them is not told from a commit that was followed by another transaction's abort,
-so only the one at (p, e + 1) is proof.
+KIP-939's recovery with KeepPreparedTxn raises the epoch too: after k recoveries a transaction of (p, e) is over at
+(p, e + k + 1). An abort after one of them cannot be distinguished from a commit followed by another transaction's
+abort, so only an abort at (p, e + 1) is proof.
+
+Settling is what precedes the next transaction after a request got no response. A request that was sent on a lost
+connection may arrive after its repetition was answered. With transaction.version 0 and 1, where a transaction ends
+without another epoch, it would become part of the next transaction: EndTxn ends it, AddPartitionsToTxn and
+AddOffsetsToTxn open one, TxnOffsetCommit takes the group's offsets back (KAFKA-17754). So the epoch is raised by
+InitProducerId with our own pair (KIP-360), after which late requests are refused.
+
+InitProducerId itself aborts any transaction that is open for its producer id, at any epoch. Therefore
+DescribeTransactions comes first: nothing is sent to an id that another producer has taken over, and a transaction that
+a late request has opened is ended by EndTxn, which only the owner of its epoch can do. An InitProducerId without a
+response is searched for a few times before it is sent again, because one that is still on its way would abort the next
+transaction. One that arrives even later does so; the commit of that transaction is then refused, and nothing of it
+becomes visible.
 """
 
 from __future__ import annotations
@@ -30,7 +44,7 @@ _LAST_USED_EPOCH: Final = MAX_PRODUCER_EPOCH - 1
 
 
 class DescribedState(Enum):
-    """A transactional id's state by Kafka's names. `NOT_FOUND`: never used, or expired (error 105)."""
+    """The state of a transactional id, by Kafka's names. `NOT_FOUND`: never used, or expired (error 105)."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -42,7 +56,10 @@ class DescribedState(Enum):
 
 
 class Described(NamedTuple):
-    """What DescribeTransactions said; `start_ms` since 1970, -1 for none; `timeout_ms` -1 where it is not known."""
+    """A description of a transactional id.
+
+    `start_ms` is in milliseconds since 1970, -1 for none; `timeout_ms` is -1 while it is not known.
+    """
 
     state: DescribedState
     pair: PreparedTxnState
@@ -51,27 +68,27 @@ class Described(NamedTuple):
 
     @property
     def is_committed(self) -> bool:
-        """Whether the last transaction is committed, or is being."""
+        """Whether the last transaction is committed, or is being committed."""
         return self.state in (DescribedState.PREPARE_COMMIT, DescribedState.COMPLETE_COMMIT)
 
     @property
     def is_aborted(self) -> bool:
-        """Whether the last transaction is aborted, or is being."""
+        """Whether the last transaction is aborted, or is being aborted."""
         return self.state in (DescribedState.PREPARE_ABORT, DescribedState.COMPLETE_ABORT)
 
     @property
     def is_ending(self) -> bool:
-        """Whether markers are still being written. The pair is another one when that is done."""
+        """Whether markers are still being written. The pair changes when that is done."""
         return self.state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT)
 
 
 class Relation(Enum):
-    """How the described pair stands to the stored one."""
+    """The described pair compared with the stored one."""
 
     NOTHING_STORED = "nothing is stored"
     SAME = "the stored pair itself"
     NEXT = "one epoch after the stored pair"
-    ROTATED = "the first pair of another producer id, and the stored one had the last epoch"
+    ROTATED = "the first pair of another producer id, after a stored pair with the last epoch"
     FURTHER = "two epochs or more after the stored pair"
     BEFORE = "an earlier epoch than the stored pair"
     OTHER = "another producer id, or none"
@@ -82,9 +99,9 @@ class Finding(Enum):
 
     OPEN = "the stored transaction is open"
     OTHER_OPEN = "a transaction is open that is not the stored one"
-    COMMITTED = "the stored transaction is committed, or is being"
-    ABORTED = "the stored transaction was aborted, or is being"
-    VANISHED = "the stored pair is later than all that Kafka knows"
+    COMMITTED = "the stored transaction is committed, or is being committed"
+    ABORTED = "the stored transaction was aborted, or is being aborted"
+    VANISHED = "the stored pair is later than any that Kafka knows"
     NO_TRACE = "nothing is open, and the id has been used or initialised since the stored transaction ended"
 
 
@@ -112,7 +129,7 @@ _V2_ROWS: Final[dict[DescribedState, tuple[Finding, ...]]] = {
 }  # fmt: skip
 
 # transaction.version 0 and 1 commit at the same epoch: a commit one epoch later is another transaction's.
-# The aborts stay, because the level may have been lowered since.
+# The aborts stay, because transaction.version may have been lowered since.
 _V1_ROWS: Final[dict[DescribedState, tuple[Finding, ...]]] = _V2_ROWS | {
     DescribedState.PREPARE_COMMIT: (_F.NO_TRACE, _F.COMMITTED) + (_F.NO_TRACE,) * 3 + (_F.VANISHED, _F.NO_TRACE),
     DescribedState.COMPLETE_COMMIT: (_F.NO_TRACE, _F.COMMITTED) + (_F.NO_TRACE,) * 3 + (_F.VANISHED, _F.NO_TRACE),
@@ -127,10 +144,10 @@ FINDINGS: Final[dict[tuple[int, DescribedState, Relation], Finding]] = {
 
 
 class Recovery(Enum):
-    """What `complete_transaction(stored)` does about a finding."""
+    """What `complete_transaction(stored)` does after a finding."""
 
     COMMIT = "EndTxn(commit) with the stored pair, then the id is taken over"
-    TAKE_OVER = "what is open is aborted, and the id taken over"
+    TAKE_OVER = "any open transaction is aborted, and the id is taken over"
     LOST = "PreparedTransactionLost, and no request"
 
 
@@ -145,11 +162,11 @@ RECOVERIES: Final[dict[Finding, Recovery]] = {
 
 
 class AfterRefusal(Enum):
-    """What the refused commit of a prepared transaction means, once the id was described."""
+    """What the refused commit of a prepared transaction means, after the id was described."""
 
-    COMMITTED = "somebody else committed it"
+    COMMITTED = "another producer committed it"
     LOST = "PreparedTransactionLost"
-    FENCED = "another producer has the id, and what it made of the transaction cannot be seen any more"
+    FENCED = "another producer has the id, and how it ended the transaction cannot be seen any more"
 
 
 REFUSALS: Final[dict[Finding, AfterRefusal]] = {
@@ -163,7 +180,7 @@ REFUSALS: Final[dict[Finding, AfterRefusal]] = {
 
 
 def relation_of(stored: PreparedTxnState, described: PreparedTxnState) -> Relation:
-    """How `described` stands to `stored`."""
+    """Compare the described pair with the stored one."""
     if stored.is_empty:
         return Relation.NOTHING_STORED
     if described.producer_id == stored.producer_id:
@@ -177,39 +194,39 @@ def relation_of(stored: PreparedTxnState, described: PreparedTxnState) -> Relati
 
 
 def find(stored: PreparedTxnState, described: Described, transaction_version: int) -> Finding:
-    """What `described` proves about the transaction of the stored pair."""
+    """Return what `described` proves about the transaction of the stored pair."""
     version = 2 if transaction_version >= 2 else 1
     return FINDINGS[version, described.state, relation_of(stored, described.pair)]
 
 
-class SecondLook(Enum):
-    """What may follow, once the id was described again before something is changed."""
+class SecondDescription(Enum):
+    """What may follow when the id is described again, before anything is changed."""
 
-    GO_ON = "nothing has changed but that what was decided about may have ended"
-    WAIT = "something is being ended: its pair is not the last word"
-    OVERTAKEN = "somebody else was there"
+    GO_ON = "nothing has changed, except that the transaction that was decided may have ended"
+    WAIT = "a transaction is being ended: its pair is not the final one"
+    OVERTAKEN = "another producer has used the id"
 
 
-def look_again(decided: Described, now: Described, *, claimed: bool) -> SecondLook:
-    """Whether nothing has happened but what was decided about, and its own end.
+def compare_descriptions(decided: Described, now: Described, *, claimed: bool) -> SecondDescription:
+    """Return whether the id is still as described when it was decided, except for the end of that transaction.
 
-    Between the description that was compared with the stored pair and the next request another process may have taken
+    Between the description that was compared with the stored pair and the next request, another process may have taken
     the id over, prepared a transaction and decided it. `claimed`: an InitProducerId with the pair of `decided` was sent
     and may have been carried out.
     """
     if now.is_ending:
-        return SecondLook.WAIT
+        return SecondDescription.WAIT
     is_same = now.state is decided.state and now.pair == decided.pair
     is_open = DescribedState.ONGOING in (now.state, decided.state)
     if is_open and now.start_ms != decided.start_ms:
-        return SecondLook.OVERTAKEN
+        return SecondDescription.OVERTAKEN
     if is_same or _is_own_end(decided, now) or (claimed and _is_claim_of(decided, now)):
-        return SecondLook.GO_ON
-    return SecondLook.OVERTAKEN
+        return SecondDescription.GO_ON
+    return SecondDescription.OVERTAKEN
 
 
 def _is_own_end(decided: Described, now: Described) -> bool:
-    """Whether `now` is what is left of what was decided about."""
+    """Return whether `now` is what the transaction that was decided leaves when it ends."""
     relation = relation_of(decided.pair, now.pair)
     match decided.state:
         case DescribedState.ONGOING:
@@ -226,8 +243,49 @@ def _is_own_end(decided: Described, now: Described) -> bool:
 
 
 def _is_claim_of(decided: Described, now: Described) -> bool:
-    """Whether `now` is what an InitProducerId with the pair of `decided` leaves."""
+    """Return whether `now` is what an InitProducerId with the pair of `decided` leaves."""
     return now.state is DescribedState.EMPTY and relation_of(decided.pair, now.pair) in (
         Relation.NEXT,
         Relation.ROTATED,
     )
+
+
+RAISE_CHECKS: Final = 3
+"""How often to look for an InitProducerId without a response: a coordinator that responds has read earlier requests."""
+
+
+class Settling(Enum):
+    """What follows a description that precedes raising the epoch."""
+
+    RAISE = "InitProducerId with our own pair; repeating it shows whether the epoch that is seen is ours"
+    END_REOPENED = "EndTxn(abort): a late request has opened a transaction, which holds no data of any transaction"
+    DESCRIBE_AGAIN = "markers are being written"
+    AWAIT_RAISE = "InitProducerId may be on its way: describe again, a few times"
+    TAKEN_OVER = "another producer has the id; it is left alone"
+
+
+_S = Settling
+
+# One row per described state: our own pair, our own pair after an InitProducerId without a response,
+# one epoch later (or the first pair of the next producer id) after an InitProducerId without a response.
+_SETTLING_ROWS: Final[dict[DescribedState, tuple[Settling, Settling, Settling]]] = {
+    DescribedState.EMPTY: (_S.RAISE, _S.AWAIT_RAISE, _S.RAISE),
+    DescribedState.ONGOING: (_S.END_REOPENED, _S.END_REOPENED, _S.TAKEN_OVER),
+    DescribedState.PREPARE_COMMIT: (_S.DESCRIBE_AGAIN, _S.DESCRIBE_AGAIN, _S.TAKEN_OVER),
+    DescribedState.PREPARE_ABORT: (_S.DESCRIBE_AGAIN, _S.DESCRIBE_AGAIN, _S.TAKEN_OVER),
+    DescribedState.COMPLETE_COMMIT: (_S.RAISE, _S.AWAIT_RAISE, _S.TAKEN_OVER),
+    DescribedState.COMPLETE_ABORT: (_S.RAISE, _S.AWAIT_RAISE, _S.TAKEN_OVER),
+}
+
+
+def settle(own: PreparedTxnState, described: Described, *, raise_unanswered: bool) -> Settling:
+    """Return what the producer that holds `own` and has no open transaction does after `described`."""
+    if described.state is DescribedState.NOT_FOUND:
+        return Settling.RAISE  # expired: the id begins anew, with another producer id
+    relation = relation_of(own, described.pair)
+    row = _SETTLING_ROWS[described.state]
+    if relation is Relation.SAME:
+        return row[1] if raise_unanswered else row[0]
+    if raise_unanswered and relation in (Relation.NEXT, Relation.ROTATED):
+        return row[2]
+    return Settling.TAKEN_OVER

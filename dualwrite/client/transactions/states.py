@@ -1,7 +1,8 @@
-"""The producer's states, as two literal tables.
+"""The producer's states, as literal tables.
 
-`CALLS` says which state a call of the application leads to, `EVENTS` which state an answer of Kafka leads to.
-Nothing else changes a producer's state, and a pair that is not in a table is not allowed.
+`CALLS` says which state a call of the application leads to, `EVENTS` which state a response of Kafka leads to. Nothing
+else changes a producer's state, and a combination that is not in a table is not allowed. `BLOCK_EXITS` says what
+leaving a `with producer.transaction():` block by an exception does in each state.
 
 KIP-98 (transactions), KIP-890 (abortable errors, an epoch per transaction), KIP-939 (prepared transactions).
 """
@@ -9,17 +10,17 @@ KIP-98 (transactions), KIP-890 (abortable errors, an epoch per transaction), KIP
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class _Key(Enum):
-    """Members that the tables are asked by: an Enum's own hash is written in Python, and takes longer than the step."""
+    """Enum members as keys of the tables: Enum's own hash is a Python function and takes longer than the look-up."""
 
     __hash__ = object.__hash__
 
 
 class ProducerState(_Key):
-    """Where a producer stands. The names are those of Kafka's own client, the values are for sentences."""
+    """The state of a producer. The names are those of Kafka's own client, the values are parts of sentences."""
 
     UNINITIALIZED = "not initialised"
     INITIALIZING = "initialising"
@@ -34,7 +35,7 @@ class ProducerState(_Key):
 
 
 class Call(_Key):
-    """What an application asks for; the values are the public names."""
+    """The calls of an application; the values are the public names."""
 
     INIT_TRANSACTIONS = "init_transactions()"
     BEGIN_TRANSACTION = "begin_transaction()"
@@ -45,24 +46,24 @@ class Call(_Key):
     ABORT_TRANSACTION = "abort_transaction()"
     COMPLETE_BY_COMMIT = "complete_transaction() with the prepared state"
     COMPLETE_BY_ABORT = "complete_transaction() with another state than the prepared one"
-    COMPLETE_BY_TAKEOVER = "complete_transaction() where InitProducerId was put off until the stored state is known"
-    COMPLETE_BEFORE = "complete_transaction() with a state that was completed before, and the id is left to others"
+    COMPLETE_BY_TAKEOVER = "complete_transaction() if InitProducerId was put off until the stored state is known"
+    COMPLETE_BEFORE = "complete_transaction() with a state that was completed before, leaving the id to other producers"
     COMPLETE_LOST = "complete_transaction() with a state whose transaction Kafka aborted"
-    OWN = "the second phase of taking the id over"
-    DESCRIBE = "a look at the transactional id between transactions"
+    FENCE_OTHERS = "the second phase of the take-over"
+    DESCRIBE = "the description of the transactional id between transactions"
     CLOSE = "close()"
 
 
 class Event(_Key):
-    """What Kafka's answers, or the lack of them, amount to."""
+    """What Kafka's responses, or the lack of them, mean."""
 
     INITIALIZED = "the transactional id is ours and nothing is ongoing"
     FOUND_PREPARED = "the transactional id is ours and a transaction of its past is ongoing (KIP-939)"
-    INIT_REFUSED = "permission refused; it may be asked for again"
+    INIT_REFUSED = "permission refused; the call may be repeated"
     FLUSHED_FOR_PREPARE = "every record of the transaction is stored"
     ENDED = "the transaction is over"
     STORED_IS_COMMITTED = "the transaction that was found is committed; the transactional id is not ours yet"
-    FOUND_IS_ENDED = "the transaction that was found is over, and the transactional id is left to others"
+    FOUND_IS_ENDED = "the transaction that was found is over, and the transactional id is left to other producers"
     LOST = "Kafka aborted the transaction after it was prepared"
     ABORTABLE_FAILURE = "the transaction cannot be committed any more"
     FATAL_FAILURE = "the producer cannot go on"
@@ -78,7 +79,7 @@ CALLS: Final[dict[tuple[ProducerState, Call], ProducerState]] = {
     (_S.READY, Call.COMPLETE_BY_ABORT): _S.READY,
     (_S.IN_TRANSACTION, Call.SEND): _S.IN_TRANSACTION,
     (_S.IN_TRANSACTION, Call.SEND_OFFSETS): _S.IN_TRANSACTION,
-    # prepared is what the flush makes it, see FLUSHED_FOR_PREPARE
+    # the flush makes it prepared, see FLUSHED_FOR_PREPARE
     (_S.IN_TRANSACTION, Call.PREPARE_TRANSACTION): _S.IN_TRANSACTION,
     (_S.IN_TRANSACTION, Call.COMMIT_TRANSACTION): _S.COMMITTING_TRANSACTION,
     (_S.IN_TRANSACTION, Call.ABORT_TRANSACTION): _S.ABORTING_TRANSACTION,
@@ -87,15 +88,15 @@ CALLS: Final[dict[tuple[ProducerState, Call], ProducerState]] = {
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_COMMIT): _S.COMMITTING_TRANSACTION,
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_ABORT): _S.ABORTING_TRANSACTION,
     (_S.ABORTABLE_ERROR, Call.ABORT_TRANSACTION): _S.ABORTING_TRANSACTION,
-    # Without KeepPreparedTxn, InitProducerId has to wait until the stored state was compared with what is there.
+    # Without KeepPreparedTxn, InitProducerId has to wait until the stored state was compared with the description.
     (_S.READY, Call.COMPLETE_BY_TAKEOVER): _S.INITIALIZING,
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_BY_TAKEOVER): _S.INITIALIZING,
     (_S.READY, Call.COMPLETE_BEFORE): _S.UNINITIALIZED,
     (_S.READY, Call.COMPLETE_LOST): _S.UNINITIALIZED,
     (_S.PREPARED_TRANSACTION, Call.COMPLETE_LOST): _S.UNINITIALIZED,
-    # between the phases of taking an id over, whoever has the lock of the stored pair looks whether it still has it
-    (_S.INITIALIZING, Call.OWN): _S.INITIALIZING,
-    (_S.READY, Call.OWN): _S.READY,
+    # between the phases of a take-over, the process that holds the lock of the stored pair checks that it still does
+    (_S.INITIALIZING, Call.FENCE_OTHERS): _S.INITIALIZING,
+    (_S.READY, Call.FENCE_OTHERS): _S.READY,
     (_S.READY, Call.DESCRIBE): _S.READY,
     **{(state, Call.CLOSE): _S.CLOSED for state in ProducerState},
 }
@@ -119,7 +120,7 @@ EVENTS: Final[dict[tuple[ProducerState, Event], ProducerState]] = {
     **{(state, Event.FATAL_FAILURE): _S.FATAL_ERROR for state in ProducerState if state is not _S.CLOSED},
 }
 
-# what an application can do from here, for the sentence of an error
+# What an application can do in each state, for error messages.
 WHAT_NEXT: Final[dict[ProducerState, str]] = {
     _S.UNINITIALIZED: "call init_transactions() first",
     _S.INITIALIZING: "repeat init_transactions() with the same argument until it returns",
@@ -132,3 +133,42 @@ WHAT_NEXT: Final[dict[ProducerState, str]] = {
     _S.FATAL_ERROR: "close this producer and create a new one",
     _S.CLOSED: "create a new producer",
 }
+
+
+class BlockExit(NamedTuple):
+    """Whether to abort the transaction, and a note about it for the exception that leaves the block."""
+
+    abort: bool
+    note: str | None = None
+
+
+_ABORT: Final = BlockExit(abort=True)
+_NOTHING_OPEN: Final = BlockExit(abort=False)
+
+# A transaction that only this producer knows is aborted. One that may be decided already, by a database or at the
+# coordinator, is left alone: aborting it would be a guess.
+BLOCK_EXITS: Final[dict[ProducerState, BlockExit]] = {
+    _S.UNINITIALIZED: _NOTHING_OPEN,
+    _S.INITIALIZING: _NOTHING_OPEN,
+    _S.READY: _NOTHING_OPEN,
+    _S.IN_TRANSACTION: _ABORT,
+    _S.ABORTABLE_ERROR: _ABORT,
+    _S.ABORTING_TRANSACTION: _ABORT,
+    _S.PREPARED_TRANSACTION: BlockExit(
+        abort=False,
+        note="the transaction stays prepared, because the decision may have been stored: call complete_transaction() "
+        "with the state that the database holds",
+    ),
+    _S.COMMITTING_TRANSACTION: BlockExit(
+        abort=False,
+        note="the commit has no outcome yet and may still take effect: repeat the call that commits until it returns; "
+        "it joins the commit that is under way",
+    ),
+    _S.FATAL_ERROR: _NOTHING_OPEN,
+    _S.CLOSED: _NOTHING_OPEN,
+}
+
+
+def abort_failed_note(error: BaseException) -> str:
+    """Return a note for the exception that left the block, after the abort failed with `error`."""
+    return f"the transaction could not be aborted: {error}"

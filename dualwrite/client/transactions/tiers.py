@@ -1,10 +1,10 @@
-"""Which tier a broker is, from what it offers and from its first answer: pure decisions.
+"""The tier of a broker, from what it offers and from its first responses. Decisions without I/O.
 
 | tier | transaction.version | InitProducerId v6, two-phase commit on | KeepPreparedTxn |
 |---|---|---|---|
-| 1 | 2 | yes | answered |
-| 2 | 2 | yes | answered with 35 |
-| 3 | 2 | not offered, or answered with 53 | |
+| 1 | 2 | yes | supported |
+| 2 | 2 | yes | refused with 35 |
+| 3 | 2 | not offered, or refused with 53 | |
 | 4 | 0, 1 | | |
 """
 
@@ -25,15 +25,15 @@ ACCEPT_SETTING: Final = "accept.bounded.guarantee"
 
 
 class First(Enum):
-    """How `init_transactions()` goes on."""
+    """The first step of `init_transactions()` after ApiVersions."""
 
-    TRY_KEEP = "InitProducerId v6 with KeepPreparedTxn, whose answer tells whether it is supported"
+    TRY_KEEP = "InitProducerId v6 with KeepPreparedTxn, whose response shows whether it is supported"
     DESCRIBE = "DescribeTransactions, and no InitProducerId yet"
-    TAKE_OVER = "InitProducerId, which aborts what is open"
+    TAKE_OVER = "InitProducerId, which aborts an open transaction"
 
 
 class Plan(NamedTuple):
-    """`tier` None: not known yet, or two-phase commit is not asked for."""
+    """The tier and the first step. `tier` None: not known yet, or two-phase commit is not requested."""
 
     tier: Tier | None
     first: First
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 def plan(
     features: m.BrokerFeatures, *, two_phase_commit: bool, keep: bool, accepted: bool, timeout_ms: int
 ) -> Plan | UnsupportedByBrokerError:
-    """What to do first on a coordinator with `features`. `accepted`: a bounded guarantee will do."""
+    """Return what to do first on a coordinator with `features`. `accepted`: the caller accepts a bounded guarantee."""
     missing = _missing(features, describes=keep or two_phase_commit)
     if missing is not None:
         return missing
@@ -56,7 +56,7 @@ def plan(
 def plan_after_keep(
     error_code: int, features: m.BrokerFeatures, *, two_phase_commit: bool, keep: bool, accepted: bool, timeout_ms: int
 ) -> Plan | UnsupportedByBrokerError | None:
-    """What to do after KeepPreparedTxn was refused, which changed nothing. None: the refusal is final."""
+    """Return what to do after KeepPreparedTxn was refused, which changed nothing. None: the refusal is final."""
     if error_code == UNSUPPORTED_VERSION:
         return Plan(Tier.STORED_PAIR if two_phase_commit else None, First.DESCRIBE if keep else First.TAKE_OVER)
     if error_code == AUTHORIZATION_FAILED and two_phase_commit and accepted:
@@ -65,7 +65,7 @@ def plan_after_keep(
 
 
 def tier_between_transactions(tier: Tier | None, transaction_version: int) -> Tier | None:
-    """The tier of a producer that was initialised at `tier`, after the cluster finalised another level."""
+    """Return the tier of a producer initialised at `tier` after the cluster changed its transaction.version."""
     if tier is None:
         return None
     if transaction_version < codec.NEWEST_TRANSACTION_VERSION:
@@ -74,7 +74,7 @@ def tier_between_transactions(tier: Tier | None, transaction_version: int) -> Ti
 
 
 def not_accepted(tier: Tier, reason: str, timeout_ms: int) -> UnsupportedByBrokerError:
-    """The refusal of a bounded guarantee that the caller did not accept."""
+    """Return the error for a bounded guarantee that the caller did not accept."""
     return UnsupportedByBrokerError(
         f"{reason}, so this cluster is tier {int(tier)}: a prepared transaction would survive only until the broker "
         f"aborts it after transaction.timeout.ms={timeout_ms}. Nothing was changed; set {ACCEPT_SETTING}=true to "
@@ -83,11 +83,11 @@ def not_accepted(tier: Tier, reason: str, timeout_ms: int) -> UnsupportedByBroke
 
 
 def why_bounded(features: m.BrokerFeatures) -> str:
-    """Why there is no two-phase commit without a timeout here."""
+    """Return why this broker has no two-phase commit without a timeout."""
     if features.transaction_version < codec.NEWEST_TRANSACTION_VERSION:
         return (
             f"the cluster runs transaction.version={features.transaction_version}, which has no epoch per transaction "
-            "(KIP-890; it takes Apache Kafka 4.0 or newer with that feature finalised)"
+            "(KIP-890; that needs Apache Kafka 4.0 or newer with the feature finalised)"
         )
     if not _may_keep(features):
         return (
@@ -130,6 +130,6 @@ def _missing(features: m.BrokerFeatures, *, describes: bool) -> UnsupportedByBro
         if codec.common_version(versions, features.versions.get(api)) is None:
             needed = "3.0 or newer for two-phase commit" if api is Api.DESCRIBE_TRANSACTIONS else "2.5 or newer"
             return UnsupportedByBrokerError(
-                f"the broker does not offer {api.kafka_name} v{versions[0]}; it takes Apache Kafka {needed}"
+                f"the broker does not offer {api.kafka_name} v{versions[0]}; this needs Apache Kafka {needed}"
             )
     return None

@@ -63,7 +63,7 @@ class Cluster:
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings: Final = settings
         self.topology: Final = Topology()
-        self.problems: Final = LastError()
+        self.last_error: Final = LastError()
         self.connections: Final = Connections(
             bootstrap=settings.bootstrap_servers,
             topology=self.topology,
@@ -73,7 +73,7 @@ class Cluster:
             max_per_node=settings.connections_max_per_node,
             new_backoff=lambda: Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms),
             clock_ms=monotonic_ms,
-            problems=self.problems,
+            last_error=self.last_error,
             on_change=self._on_change,
         )
         self.metadata: Final = MetadataRefresher(
@@ -83,7 +83,7 @@ class Cluster:
             pause_ms=settings.retry_backoff_ms,
             backoff=Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms),
             clock_ms=monotonic_ms,
-            problems=self.problems,
+            last_error=self.last_error,
         )
         self._waiting: dict[LeaseUser, None] = {}
 
@@ -187,10 +187,10 @@ class Lease:
 
     def obstacle(self, since_ms: float, own: LastError) -> str:
         """What a caller is told who has waited in vain since then: the newest problem, or what is waited for."""
-        recent = own.newest(self._cluster.problems, since_ms)
+        recent = own.newest(self._cluster.last_error, since_ms)
         if recent is not None:
             return f"last problem: {recent}"
-        older = own.newest(self._cluster.problems)
+        older = own.newest(self._cluster.last_error)
         waited_for = self._connections.waited_for(self._user)
         return waited_for or ("no problem was seen" if older is None else f"last problem: {older}")
 

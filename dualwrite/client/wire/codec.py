@@ -272,7 +272,7 @@ def encode(request: m.Request, version: int) -> bytes:
     return _encode(_ENCODERS[type(request)](request, version), version)
 
 
-def decode(request: m.Request, body: memoryview, version: int) -> m.Answer:
+def decode(request: m.Request, body: memoryview, version: int) -> m.Response:
     """The answer to `request`."""
     return _DECODERS[type(request)](body, version)
 
@@ -296,10 +296,10 @@ def encode_sasl_handshake(mechanism: str, version: int) -> bytes:
     return _encode(SaslHandshakeRequest(version=version, mechanism=mechanism), version)
 
 
-def decode_sasl_handshake(body: memoryview, version: int) -> m.SaslHandshakeAnswer:
+def decode_sasl_handshake(body: memoryview, version: int) -> m.SaslHandshakeResponse:
     """Whether the broker takes that mechanism, and which it takes."""
     answer = _decode(SaslHandshakeResponse, body, version)
-    return m.SaslHandshakeAnswer(answer.error_code, tuple(answer.mechanisms))
+    return m.SaslHandshakeResponse(answer.error_code, tuple(answer.mechanisms))
 
 
 def encode_sasl_authenticate(auth_bytes: bytes, version: int) -> bytes:
@@ -307,10 +307,10 @@ def encode_sasl_authenticate(auth_bytes: bytes, version: int) -> bytes:
     return _encode(SaslAuthenticateRequest(version=version, auth_bytes=auth_bytes), version)
 
 
-def decode_sasl_authenticate(body: memoryview, version: int) -> m.SaslAuthenticateAnswer:
+def decode_sasl_authenticate(body: memoryview, version: int) -> m.SaslAuthenticateResponse:
     """The broker's message to the mechanism."""
     answer = _decode(SaslAuthenticateResponse, body, version)
-    return m.SaslAuthenticateAnswer(
+    return m.SaslAuthenticateResponse(
         answer.error_code, answer.error_message, bytes(answer.auth_bytes), answer.session_lifetime_ms
     )
 
@@ -428,15 +428,15 @@ _ENCODERS: Final[Mapping[type[m.Request], Callable[[Any, int], Any]]] = {
 }
 
 
-def _found_coordinator(body: memoryview, version: int) -> m.FindCoordinatorAnswer:
+def _found_coordinator(body: memoryview, version: int) -> m.FindCoordinatorResponse:
     answer = _decode(FindCoordinatorResponse, body, version)
     (found,) = (answer,) if version < FIRST_BATCHED_FIND_COORDINATOR else answer.coordinators
-    return m.FindCoordinatorAnswer(found.error_code, found.node_id, found.host, found.port)
+    return m.FindCoordinatorResponse(found.error_code, found.node_id, found.host, found.port)
 
 
-def _initialised(body: memoryview, version: int) -> m.InitProducerIdAnswer:
+def _initialised(body: memoryview, version: int) -> m.InitProducerIdResponse:
     answer = _decode(InitProducerIdResponse, body, version)
-    return m.InitProducerIdAnswer(
+    return m.InitProducerIdResponse(
         answer.error_code,
         answer.producer_id,
         answer.producer_epoch,
@@ -445,8 +445,8 @@ def _initialised(body: memoryview, version: int) -> m.InitProducerIdAnswer:
     )
 
 
-def _partitions_added(body: memoryview, version: int) -> m.PartitionsAdded:
-    return m.PartitionsAdded(
+def _partitions_added(body: memoryview, version: int) -> m.AddPartitionsToTxnResponse:
+    return m.AddPartitionsToTxnResponse(
         {
             TopicPartition(topic.name, partition.partition_index): partition.partition_error_code
             for topic in _decode(AddPartitionsToTxnResponse, body, version).results_by_topic_v3_and_below
@@ -455,13 +455,13 @@ def _partitions_added(body: memoryview, version: int) -> m.PartitionsAdded:
     )
 
 
-def _offsets_added(body: memoryview, version: int) -> m.OffsetsAdded:
-    return m.OffsetsAdded(_decode(AddOffsetsToTxnResponse, body, version).error_code)
+def _offsets_added(body: memoryview, version: int) -> m.AddOffsetsToTxnResponse:
+    return m.AddOffsetsToTxnResponse(_decode(AddOffsetsToTxnResponse, body, version).error_code)
 
 
-def _transaction_described(body: memoryview, version: int) -> m.TransactionDescribed:
+def _transaction_described(body: memoryview, version: int) -> m.DescribeTransactionResponse:
     (described,) = _decode(DescribeTransactionsResponse, body, version).transaction_states
-    return m.TransactionDescribed(
+    return m.DescribeTransactionResponse(
         described.error_code,
         described.transaction_state,
         described.producer_id,
@@ -471,23 +471,23 @@ def _transaction_described(body: memoryview, version: int) -> m.TransactionDescr
     )
 
 
-def _ended(body: memoryview, version: int) -> m.EndTxnAnswer:
+def _ended(body: memoryview, version: int) -> m.EndTxnResponse:
     answer = _decode(EndTxnResponse, body, version)
-    return m.EndTxnAnswer(answer.error_code, answer.producer_id, answer.producer_epoch)
+    return m.EndTxnResponse(answer.error_code, answer.producer_id, answer.producer_epoch)
 
 
-def _offsets_committed(body: memoryview, version: int) -> m.TxnOffsetCommitAnswer:
+def _offsets_committed(body: memoryview, version: int) -> m.TxnOffsetCommitResponse:
     answer = _decode(TxnOffsetCommitResponse, body, version)
-    return m.TxnOffsetCommitAnswer(
+    return m.TxnOffsetCommitResponse(
         tuple(partition.error_code for topic in answer.topics for partition in topic.partitions)
     )
 
 
-def _described(body: memoryview, version: int) -> m.MetadataAnswer:
+def _described(body: memoryview, version: int) -> m.MetadataResponse:
     answer = _decode(MetadataResponse, body, version)
     brokers = tuple(m.Broker(broker.node_id, broker.host, broker.port) for broker in answer.brokers)
     topics = tuple(m.TopicMetadata(topic.name, topic.error_code, _leaders(topic)) for topic in answer.topics)
-    return m.MetadataAnswer(brokers, topics)
+    return m.MetadataResponse(brokers, topics)
 
 
 def _leaders(topic: Any) -> tuple[int, ...]:
@@ -495,7 +495,7 @@ def _leaders(topic: Any) -> tuple[int, ...]:
     return tuple(leaders.get(partition, -1) for partition in range(max(leaders, default=-1) + 1))
 
 
-_DECODERS: Final[Mapping[type[m.Request], Callable[[memoryview, int], m.Answer]]] = {
+_DECODERS: Final[Mapping[type[m.Request], Callable[[memoryview, int], m.Response]]] = {
     m.FindCoordinator: _found_coordinator,
     m.InitProducerId: _initialised,
     m.AddPartitionsToTxn: _partitions_added,

@@ -83,7 +83,7 @@ class Connections:
         max_per_node: int,
         new_backoff: Callable[[], Backoff],
         clock_ms: Callable[[], float],
-        problems: LastError,
+        last_error: LastError,
         on_change: Callable[[], None],
     ) -> None:
         self.users = 0
@@ -97,7 +97,7 @@ class Connections:
         self._max_per_node = max_per_node
         self._new_backoff = new_backoff
         self._clock_ms = clock_ms
-        self._problems = problems
+        self._last_error = last_error
         self._on_change = on_change
         self._nodes: dict[Address, _Node] = {}
         self._closed = False
@@ -219,7 +219,7 @@ class Connections:
 
     def _note(self, sentence: str) -> None:
         _log.info("%s", sentence)
-        self._problems.note(self._clock_ms(), sentence)
+        self._last_error.note(self._clock_ms(), sentence)
 
     def waited_for(self, owner: object) -> str | None:
         """Which answer this user waits for, or that there is no connection yet; from any thread."""

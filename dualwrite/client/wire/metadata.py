@@ -56,7 +56,7 @@ class MetadataRefresher:
         pause_ms: float,
         backoff: Backoff,
         clock_ms: Callable[[], float],
-        problems: LastError,
+        last_error: LastError,
     ) -> None:
         self._topology = topology
         self._connections = connections
@@ -64,7 +64,7 @@ class MetadataRefresher:
         self._pause_ms = pause_ms
         self._backoff = backoff
         self._clock_ms = clock_ms
-        self._problems = problems
+        self._last_error = last_error
         self._wanted: dict[str, dict[MetadataUser, None]] = {}
         self._hopeful: dict[MetadataUser, None] = {}
         self._in_flight = False
@@ -176,16 +176,16 @@ class MetadataRefresher:
             user.on_change()
         self.pump()
 
-    def _decoded(self, request: m.Metadata, version: int, body: memoryview) -> m.MetadataAnswer | None:
+    def _decoded(self, request: m.Metadata, version: int, body: memoryview) -> m.MetadataResponse | None:
         try:
             answer = codec.decode(request, body, version)
         except Exception as error:  # whatever a codec may say to foreign bytes
             _log.exception("an answer to Metadata cannot be read")
-            self._problems.note(self._clock_ms(), f"an answer to Metadata cannot be read ({error!r})")
+            self._last_error.note(self._clock_ms(), f"an answer to Metadata cannot be read ({error!r})")
             return None
-        return answer if isinstance(answer, m.MetadataAnswer) else None
+        return answer if isinstance(answer, m.MetadataResponse) else None
 
-    def _take(self, answer: m.MetadataAnswer) -> bool:
+    def _take(self, answer: m.MetadataResponse) -> bool:
         """Whether nothing is missing that should be asked about again soon."""
         self._topology.apply(answer)
         return [self._take_topic(topic) for topic in answer.topics].count(False) == 0
@@ -198,12 +198,12 @@ class MetadataRefresher:
             return False
         if topic.error_code:
             sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
-            self._problems.note(self._clock_ms(), sentence + _EXPLAINED.get(topic.error_code, ""))
+            self._last_error.note(self._clock_ms(), sentence + _EXPLAINED.get(topic.error_code, ""))
             return True
         leaderless = [str(partition) for partition, leader in enumerate(topic.leaders) if leader < 0]
         if leaderless:
             sentence = f"{topic.name!r} has no leader for partition {', '.join(leaderless)}"
-            self._problems.note(self._clock_ms(), sentence)
+            self._last_error.note(self._clock_ms(), sentence)
         return not leaderless
 
     # ---- the end --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dualwrite.client.messages import Broker, MetadataAnswer
+from dualwrite.client.messages import Broker, MetadataResponse
 
 NO_LEADER: Final = -1
 
@@ -23,7 +23,7 @@ class Topology:
         """Where a broker is, from any answer that says so."""
         self.addresses[broker.node_id] = (broker.host, broker.port)
 
-    def apply(self, answer: MetadataAnswer) -> None:
+    def apply(self, answer: MetadataResponse) -> None:
         """Take new metadata over; a topic with an error keeps what was known of it."""
         for broker in answer.brokers:
             self.learn_broker(broker)

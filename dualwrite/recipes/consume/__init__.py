@@ -1,4 +1,5 @@
 """Read from Kafka, write a database and Kafka, each input record in effect exactly once.
 
-Open first: `steps.py`.
+May import `core/`, `sqlalchemy/` (for offsets in the database), the producer and the admin client. Open first:
+`consume.py`, the public class; then `steps.py`, what one step does.
 """

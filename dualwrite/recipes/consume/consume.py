@@ -1,4 +1,4 @@
-"""`ConsumeTransformWrite`: read from Kafka, write a database and Kafka, each input record in effect exactly once.
+"""`ConsumeTransformWrite`: read from Kafka, write to a database and to Kafka, with exactly-once effect per record.
 
     consumer = KafkaConsumer(group_id="billing", auto_offset_reset="earliest", enable_auto_commit=False,
                              isolation_level="read_committed", ...)
@@ -9,7 +9,7 @@
         tx.session.add(Invoice(...))
         tx.send("invoices", key=record.key, value=...)
 
-What a step does, and why it is safe: `dualwrite.recipes.consume.steps`. In an event loop, with aiokafka:
+What a step does and why it is safe: `dualwrite.recipes.consume.steps`. For asyncio, with aiokafka:
 `dualwrite.recipes.consume.consume_async`.
 """
 
@@ -19,15 +19,15 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Final, Protocol
 
+from dualwrite.recipes.consume.consumed_logs import WriterTopicIds
 from dualwrite.recipes.consume.consumed_offsets import (
     OffsetPlace,
     OffsetsInDatabase,
     OffsetsInTransaction,
     forget_consumed_offsets,
 )
-from dualwrite.recipes.consume.consumer_side import ConsumedRecord, side_of
+from dualwrite.recipes.consume.consumers import ConsumedRecord, adapter_of
 from dualwrite.recipes.consume.steps import ConsumeSteps
-from dualwrite.recipes.consume.topic_ids import WritersTopicIds
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.coordinator import DualWrite
 from dualwrite.recipes.core.slot import SlotState
@@ -48,13 +48,13 @@ PoisonHandler = Callable[[DualTransaction, ConsumedRecord, Exception], object]
 
 
 class Writer(Protocol):
-    """A DualWriter, or a pool of them."""
+    """A DualWriter or a DualWriterPool."""
 
     def transaction(self) -> AbstractContextManager[DualTransaction]: ...
 
 
 class _BlockingWriter:
-    """`WriterSide` of a writer for threads."""
+    """`WriterAdapter` over a writer for threads."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -70,20 +70,20 @@ class _BlockingWriter:
 
 
 class ConsumeTransformWrite:
-    """Carries what one consumer reads through `handle` into dual writes. For one thread.
+    """Passes the records of one consumer to `handle`, in dual writes. For one thread only.
 
-    `consumer` is a `kafka.KafkaConsumer` or a `confluent_kafka.Consumer` with a group, not subscribed yet, that does
-    not commit offsets by itself and reads with `read_committed`. It stays the caller's to close. Up to `max_records`
-    records are one dual write.
+    `consumer` is a `kafka.KafkaConsumer` or a `confluent_kafka.Consumer` that has a group, is not subscribed yet, does
+    not commit offsets by itself and reads with `read_committed`. The caller closes it. Up to `max_records` records
+    share a dual write.
 
-    `handle(tx, record)` is called for each record in order. Where it raises, or its records cannot be sent, nothing of
-    its batch is written, and the batch is divided; a record that fails by itself goes to `poison(tx, record, error)` in
-    a dual write of its own, which may store or send it elsewhere, and is then passed over. Raising there, or without
-    `poison`, ends `step()` and `run()` with the error, and the record will be read again.
+    `handle(tx, record)` is called for each record in order. If it raises, or if its records cannot be sent, nothing of
+    the batch is written, and the batch is divided. A record that fails alone is passed to `poison(tx, record, error)`
+    in a dual write of its own, which may store or send it elsewhere, and is then skipped. If `poison` raises or is not
+    given, `step()` and `run()` raise the error, and the record will be read again.
 
-    Trouble of the database (locks, deadlocks, a full disk, a lost connection) is not the fault of a record: the step is
-    repeated for about three seconds, then the error is raised. Errors of Kafka and of dual writes are raised at once.
-    A log that is not the one that was consumed before is a ConsumedLogError.
+    Database failures that no record causes (locks, deadlocks, a full disk, a lost connection) make the step repeat for
+    about three seconds, then the error is raised. Errors of Kafka and of dual writes are raised at once. A log that is
+    not the one consumed before raises ConsumedLogError.
     """
 
     def __init__(
@@ -97,34 +97,34 @@ class ConsumeTransformWrite:
         poison: PoisonHandler | None = None,
         max_records: int = 500,
     ) -> None:
-        async def handled(tx: DualTransaction, record: ConsumedRecord) -> None:
+        async def handle_async(tx: DualTransaction, record: ConsumedRecord) -> None:
             handle(tx, record)
 
-        async def set_aside(tx: DualTransaction, record: ConsumedRecord, error: Exception) -> None:
+        async def poison_async(tx: DualTransaction, record: ConsumedRecord, error: Exception) -> None:
             if poison is not None:
                 poison(tx, record, error)
 
         self._steps = ConsumeSteps(
             _BlockingWriter(writer),
-            side_of(consumer),
+            adapter_of(consumer),
             topics,
-            handled,
+            handle_async,
             offsets=offsets,
-            poison=None if poison is None else set_aside,
+            poison=None if poison is None else poison_async,
             max_records=max_records,
-            look_up=WritersTopicIds.blocking(writer),
+            look_up=WriterTopicIds.blocking(writer),
             sleep=blocking.sleep,
         )
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Take step after step until `stopped()`. Raises what `step()` raises."""
+        """Call `step()` until `stopped()` returns True. Raises what `step()` raises."""
         while not stopped():
             self.step()
 
     def step(self, timeout_ms: int = POLL_MS) -> int:
-        """Read once, for `timeout_ms` at the most, and write what came; how many input records that was.
+        """Poll once, for at most `timeout_ms`, write the records, and return their number.
 
-        After an error it may be called again: it goes on where both sides say, which may be behind the batch if that
-        was committed after all. A partition that another consumer has taken over is no error.
+        After an error it may be called again: it resumes where database and Kafka agree, which is behind the batch if
+        that was committed after all. A partition that another consumer has taken over is not an error.
         """
         return blocking.run(self._steps.step(timeout_ms))

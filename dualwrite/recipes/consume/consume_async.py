@@ -10,7 +10,7 @@
         tx.session.add(Invoice(...))
         tx.send("invoices", key=record.key, value=...)
 
-What a step does, and why it is safe: `dualwrite.recipes.consume.steps`.
+What a step does and why it is safe: `dualwrite.recipes.consume.steps`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from dualwrite.recipes.consume.consume import POLL_MS
+from dualwrite.recipes.consume.consumed_logs import WriterTopicIds
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace, OffsetsInDatabase, OffsetsInTransaction
-from dualwrite.recipes.consume.consumer_side import ConsumedRecord
-from dualwrite.recipes.consume.consumer_side_aiokafka import AiokafkaSide
+from dualwrite.recipes.consume.consumer_aiokafka import AiokafkaAdapter
+from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.steps import ConsumeSteps
-from dualwrite.recipes.consume.topic_ids import WritersTopicIds
 from dualwrite.recipes.core.coordinator import DualWrite
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
@@ -37,13 +37,13 @@ AsyncPoisonHandler = Callable[[AsyncDualTransaction, ConsumedRecord, Exception],
 
 
 class AsyncWriter(Protocol):
-    """An AsyncDualWriter, or a pool of them."""
+    """An AsyncDualWriter or an AsyncDualWriterPool."""
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncDualTransaction]: ...
 
 
-class _AwaitedWriter:
-    """`WriterSide` of a writer for tasks."""
+class _AsyncWriter:
+    """`WriterAdapter` over a writer for asyncio."""
 
     def __init__(self, writer: AsyncWriter) -> None:
         self._writer = writer
@@ -57,12 +57,12 @@ class _AwaitedWriter:
 
 
 class AsyncConsumeTransformWrite:
-    """`ConsumeTransformWrite` for coroutines: the same settings, rules and errors; `handle` and `poison` are awaited.
+    """`ConsumeTransformWrite` for asyncio: the same settings, rules and errors; `handle` and `poison` are coroutines.
 
-    `consumer` is an `aiokafka.AIOKafkaConsumer` that is started, with a group, not subscribed yet, that does not commit
-    offsets by itself and reads with `read_committed`. It stays the caller's to stop. `OffsetsInDatabase` takes the
-    AsyncEngine. For one task. A step that is cancelled has written all of its batch or nothing; the next one finds out
-    and goes on from there.
+    `consumer` is an `aiokafka.AIOKafkaConsumer` that is started, has a group, is not subscribed yet, does not commit
+    offsets by itself and reads with `read_committed`. The caller stops it. `OffsetsInDatabase` takes the AsyncEngine.
+    For one task only. A step that is cancelled has written all of its batch or nothing; the next step finds out which
+    and continues from there.
     """
 
     def __init__(
@@ -77,25 +77,25 @@ class AsyncConsumeTransformWrite:
         max_records: int = 500,
     ) -> None:
         self._steps = ConsumeSteps(
-            _AwaitedWriter(writer),
-            AiokafkaSide(consumer),
+            _AsyncWriter(writer),
+            AiokafkaAdapter(consumer),
             topics,
             handle,
             offsets=offsets,
             poison=poison,
             max_records=max_records,
-            look_up=WritersTopicIds.awaiting(writer),
+            look_up=WriterTopicIds.asynchronous(writer),
             sleep=asyncio.sleep,
         )
 
     async def run(self, stopped: Callable[[], bool]) -> None:
-        """Take step after step until `stopped()`. Raises what `step()` raises."""
+        """Call `step()` until `stopped()` returns True. Raises what `step()` raises."""
         while not stopped():
             await self.step()
 
     async def step(self, timeout_ms: int = POLL_MS) -> int:
-        """Read once, for `timeout_ms` at the most, and write what came; how many input records that was.
+        """Poll once, for at most `timeout_ms`, write the records, and return their number.
 
-        As `ConsumeTransformWrite.step`.
+        See `ConsumeTransformWrite.step`.
         """
         return await self._steps.step(timeout_ms)

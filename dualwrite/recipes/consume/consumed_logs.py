@@ -1,51 +1,59 @@
-"""Whether what a consumer read follows on what was written before: the same log, and nothing left out.
+"""Check that records continue where the last dual write ended: in the same log, with nothing left out.
 
-A consumer is told where to go on, but it decides by itself what to do where the log has no such offset
-(`auto.offset.reset`): after a topic was deleted and created anew, after an unclean election, after retention. It goes
-on somewhere else then, and says so to nobody. So three things are checked of what it read:
+A consumer that is positioned at an offset which the log does not have decides by itself where to continue
+(`auto.offset.reset`), without reporting it: after a topic was deleted and created again, after an unclean election,
+after retention. So three things are checked of the records it returns:
 
-* the id of the topic (KIP-516), which a topic that is created anew does not inherit,
-* that the log reaches to where it is to be read on, and no record comes from before that,
-* that what is left out in between was left out by the log: by transactions, compaction or retention.
+* that the topic id (KIP-516) is the same, which a topic that is created again does not inherit,
+* that the log reaches to the position where reading resumes, and no record comes from before it,
+* that offsets missing in between are missing in the log: because of transactions, compaction or retention.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+import sys
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import fields
+from typing import Any, Final, NamedTuple, Protocol
 
+from dualwrite.admin import AsyncTransactionAdmin, TopicIds
+from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.records.record import TopicPartition
+from dualwrite.config import AdminConfig
 from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError
-from dualwrite.recipes.consume.consumer_side import ConsumedRecord, ConsumerSide
+from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
 
 _log = logging.getLogger(__name__)
 
 _ON_PURPOSE: Final = (
-    "where that was on purpose, reset the offsets on purpose too: stop the consumers of the group, then "
+    "if that was intended, reset the offsets too: stop the consumers of the group, then use "
     "`forget_consumed_offsets(engine, group, topic)` for offsets in the database, or "
-    "`kafka-consumer-groups --reset-offsets` for those of the group, which makes them begin anew"
+    "`kafka-consumer-groups --reset-offsets` for offsets in Kafka, so that the group starts afresh"
 )
 
 
-class TopicLookUp(Protocol):
-    """Tells which topics there are now."""
+class TopicIdLookup(Protocol):
+    """Looks up the ids that topics have now."""
 
-    async def ids_for(self, consumer: ConsumerSide, topics: Collection[str]) -> Mapping[str, str]:
-        """The ids of topics by name, as the cluster of `consumer` has them; without those that cannot be told."""
+    async def ids_for(self, consumer: ConsumerAdapter, topics: Collection[str]) -> Mapping[str, str]:
+        """Return the ids of topics by name in the cluster that `consumer` reads, as far as they are known."""
 
 
 class Gap(NamedTuple):
-    """Offsets of a partition that were left out: from `expected` up to, and without, `found`."""
+    """The offsets of a partition that were skipped: from `expected` up to, and without, `found`."""
 
     expected: int
     found: int
 
 
 class ConsumedLogs:
-    """Checks what one consumer reads."""
+    """The positions of one consumer in the logs it reads, and the check of the records it returns."""
 
-    def __init__(self, consumer: ConsumerSide, look_up: TopicLookUp) -> None:
+    def __init__(self, consumer: ConsumerAdapter, look_up: TopicIdLookup) -> None:
         self._consumer = consumer
         self._look_up = look_up
         self._ids: dict[str, str] = {}
@@ -56,18 +64,18 @@ class ConsumedLogs:
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
-        """Of the topics that are read, as far as they are known."""
+        """The ids of the topics that are read, as far as they are known."""
         return self._ids
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """These are new: nothing is known of them yet."""
+        """Forget what is known of newly assigned partitions."""
         for partition in partitions:
             for known in (self._next, self._read_again, self._log_starts):
                 known.pop(partition, None)
             self._doubted.discard(partition)
 
     def knows(self, partition: TopicPartition) -> bool:
-        """Whether it is known where its next record is."""
+        """Return whether the offset of the partition's next record is known."""
         return partition in self._next
 
     async def place(
@@ -76,46 +84,49 @@ class ConsumedLogs:
         positions: Mapping[TopicPartition, int],
         stored_ids: Mapping[TopicPartition, str],
     ) -> dict[TopicPartition, int]:
-        """Where to read on, for positions that are kept; of `stored_ids` are the topics of which they were kept.
+        """Check stored positions against the logs, and return where to resume.
 
-        Raises ConsumedLogReplacedError.
+        `stored_ids` are the ids of the topics when the positions were stored. Raises ConsumedLogReplacedError.
         """
-        ids = await self._ask(partitions)
+        ids = await self._look_up_ids(partitions)
         for partition in partitions:
             found = ids.get(partition.topic)
             stored = stored_ids.get(partition, self._ids.get(partition.topic))
             if found is not None and stored is not None and found != stored:
                 raise _other_topic(partition, positions.get(partition, self._next.get(partition, 0)), stored, found)
         self._ids.update(ids)
-        await self._check_ends(positions)
+        await self._check_log_ends(positions)
         return self.placed(positions)
 
-    async def _check_ends(self, positions: Mapping[TopicPartition, int]) -> None:
-        given = {partition: position for partition, position in positions.items() if position > 0}
-        if not given:
+    async def _check_log_ends(self, positions: Mapping[TopicPartition, int]) -> None:
+        advanced = {partition: position for partition, position in positions.items() if position > 0}
+        if not advanced:
             return
-        bounds = await self._consumer.bounds(given)
-        for partition, position in given.items():
+        bounds = await self._consumer.bounds(advanced)
+        for partition, position in advanced.items():
             if partition in bounds and bounds[partition].end < position:
                 raise _lost_its_end(partition, position, bounds[partition].end)
 
     def placed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The consumer goes on there; later where retention has taken these records, which has been told."""
+        """Note the positions at which the consumer resumes, and return them.
+
+        They are moved up to the start of the log if retention has deleted these records, which was logged before.
+        """
         on = {each: max(position, self._log_starts.get(each, 0)) for each, position in positions.items()}
         self._next.update(on)
         self._doubted |= on.keys()
         return on
 
     def written(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Up to there."""
+        """Note that all records before these offsets are written."""
         self._next.update(next_offsets)
 
-    async def _ask(self, partitions: Iterable[TopicPartition]) -> Mapping[str, str]:
+    async def _look_up_ids(self, partitions: Iterable[TopicPartition]) -> Mapping[str, str]:
         topics = {partition.topic for partition in partitions}
         return await self._look_up.ids_for(self._consumer, topics) if topics else {}
 
     async def check(self, records: Sequence[ConsumedRecord]) -> list[ConsumedRecord]:
-        """Those that follow on what was written before; the others will be read again.
+        """Return the records that continue what was written; the consumer reads the others again.
 
         Raises ConsumedLogReplacedError and ConsumedRecordsMissingError.
         """
@@ -130,7 +141,7 @@ class ConsumedLogs:
             position = self._judge(partition, gap, start)
             if position is not None:
                 again[partition] = position
-        self._consumer.go_on_at(again)
+        self._consumer.seek(again)
         self._next.update({partition: max(position, self._next[partition]) for partition, position in again.items()})
         return [
             record
@@ -139,9 +150,9 @@ class ConsumedLogs:
         ]
 
     async def _check_topics(self, records: Sequence[ConsumedRecord]) -> None:
-        """Asked after they were read: a topic that still has its id had it then."""
+        """Look up the ids after the records were read: a topic that still has its id had it then."""
         first = first_offsets(records)
-        ids = await self._ask(first)
+        ids = await self._look_up_ids(first)
         for partition, offset in first.items():
             found, known = ids.get(partition.topic), self._ids.get(partition.topic)
             if found is not None and known is not None and found != known:
@@ -152,16 +163,16 @@ class ConsumedLogs:
         self._ids.update({topic: each for topic, each in ids.items() if topic not in self._ids})
 
     def _judge(self, partition: TopicPartition, gap: Gap, start: int) -> int | None:
-        """Where to read again; None where the log itself leaves these offsets out."""
+        """Return where to read again, or None if the log itself does not have these offsets."""
         if start > gap.expected:
             self._log_starts[partition] = start
             _log.error(
-                "%s-%d: records from offset %d up to %d are gone without having been consumed; the log begins at %d "
-                "now, so retention or DeleteRecords took them: read faster, or keep them longer",
+                "%s-%d: records from offset %d up to %d were deleted before they were consumed; the log begins at %d "
+                "now, because of retention or DeleteRecords: read faster, or keep them longer",
                 *(partition.topic, partition.partition, gap.expected, min(start, gap.found) - 1, start),
             )
             return start if gap.found > start else None
-        if partition in self._doubted:  # a consumer that was placed there may not have begun there
+        if partition in self._doubted:  # the consumer may not have started where it was positioned
             self._doubted.discard(partition)
             self._read_again[partition] = gap
             return gap.expected
@@ -172,20 +183,20 @@ class ConsumedLogs:
 
 
 def find_gaps(records: Iterable[ConsumedRecord], expected: Mapping[TopicPartition, int]) -> dict[TopicPartition, Gap]:
-    """The first of each partition."""
+    """Return the first gap of each partition."""
     gaps: dict[TopicPartition, Gap] = {}
     following = dict(expected)
     for record in records:
         partition = record.topic_partition
-        awaited = following.get(partition)
-        if awaited is not None and record.offset > awaited:
-            gaps.setdefault(partition, Gap(awaited, record.offset))
+        next_offset = following.get(partition)
+        if next_offset is not None and record.offset > next_offset:
+            gaps.setdefault(partition, Gap(next_offset, record.offset))
         following[partition] = record.offset + 1
     return gaps
 
 
 def first_offsets(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int]:
-    """Of each partition."""
+    """Return the offset of the first record of each partition."""
     first: dict[TopicPartition, int] = {}
     for record in records:
         first.setdefault(record.topic_partition, record.offset)
@@ -194,8 +205,8 @@ def first_offsets(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int
 
 def _other_topic(partition: TopicPartition, position: int, stored: str, found: str) -> ConsumedLogReplacedError:
     return ConsumedLogReplacedError(
-        f"topic {partition.topic!r} was deleted and created anew: its id was {stored} and is {found}, so offset "
-        f"{position} of partition {partition.partition} says nothing about it; nothing was written: {_ON_PURPOSE}",
+        f"topic {partition.topic!r} was deleted and created again: its id was {stored} and is {found}, so offset "
+        f"{position} of partition {partition.partition} belongs to another log; nothing was written: {_ON_PURPOSE}",
         topic=partition.topic,
         partition=partition.partition,
         expected_offset=position,
@@ -206,7 +217,7 @@ def _other_topic(partition: TopicPartition, position: int, stored: str, found: s
 def _lost_its_end(partition: TopicPartition, position: int, end: int) -> ConsumedLogReplacedError:
     return ConsumedLogReplacedError(
         f"the log of {partition.topic}-{partition.partition} ends at offset {end}, but was consumed up to {position}: "
-        "it lost its end (an unclean election, lost disks), or the topic was created anew; nothing was written: "
+        "it lost its end (an unclean election, lost disks), or the topic was created again; nothing was written: "
         f"{_ON_PURPOSE}",
         topic=partition.topic,
         partition=partition.partition,
@@ -217,9 +228,9 @@ def _lost_its_end(partition: TopicPartition, position: int, end: int) -> Consume
 
 def _before(partition: TopicPartition, expected: int, found: int) -> ConsumedLogReplacedError:
     return ConsumedLogReplacedError(
-        f"{partition.topic}-{partition.partition} was read on from offset {expected} and gave a record at {found}: the "
-        "log lost its end, or the topic was created anew, and the consumer was reset by auto.offset.reset; nothing was "
-        f"written: {_ON_PURPOSE}",
+        f"{partition.topic}-{partition.partition} was read from offset {expected} on and returned a record at {found}: "
+        "the log lost its end, or the topic was created again, and the consumer was reset by auto.offset.reset; "
+        f"nothing was written: {_ON_PURPOSE}",
         topic=partition.topic,
         partition=partition.partition,
         expected_offset=expected,
@@ -229,11 +240,72 @@ def _before(partition: TopicPartition, expected: int, found: int) -> ConsumedLog
 
 def _missing(partition: TopicPartition, gap: Gap, before: Gap) -> ConsumedRecordsMissingError:
     return ConsumedRecordsMissingError(
-        f"{partition.topic}-{partition.partition} was read from offset {gap.expected} twice and gave a record at "
+        f"{partition.topic}-{partition.partition} was read from offset {gap.expected} twice and returned a record at "
         f"{before.found} first and then {gap.found}, though the log still reaches back that far; nothing was written: "
-        "call step() again, and look at the consumer's errors if that repeats",
+        "call step() again, and look at the consumer's errors if it happens again",
         topic=partition.topic,
         partition=partition.partition,
         expected_offset=gap.expected,
         found_offset=gap.found,
     )
+
+
+# ---- topic ids ------------------------------------------------------------------------------------------------------
+
+_SETTINGS: Final = frozenset(field.name for field in fields(AdminConfig))
+_TIMEOUT_MS: Final = 30_000
+
+Wait = Callable[["Future[TopicIds]"], Awaitable[TopicIds]]
+
+
+async def _block_for_response(request: Future[TopicIds]) -> TopicIds:
+    return request.result()
+
+
+async def _await_response(request: Future[TopicIds]) -> TopicIds:
+    return await asyncio.wrap_future(request)
+
+
+class WriterTopicIds:
+    """`TopicIdLookup` over connections with the writer's settings, in the I/O thread.
+
+    Returns nothing for a consumer of another cluster, where topics of the same names have other ids.
+    """
+
+    def __init__(self, writer: Any, wait: Wait) -> None:
+        settings = getattr(writer, "_producer_settings", None)
+        self._settings = None if settings is None else {k: v for k, v in settings.items() if k in _SETTINGS}
+        self._wait = wait
+        self._io: IoThread | None = None
+        self._admin: AsyncTransactionAdmin
+        self._is_same_cluster: bool | None = None
+
+    @classmethod
+    def blocking(cls, writer: Any) -> WriterTopicIds:
+        """Return a lookup for threads."""
+        return cls(writer, _block_for_response)
+
+    @classmethod
+    def asynchronous(cls, writer: Any) -> WriterTopicIds:
+        """Return a lookup for asyncio."""
+        return cls(writer, _await_response)
+
+    async def ids_for(self, consumer: ConsumerAdapter, topics: Collection[str]) -> Mapping[str, str]:
+        """Return the ids by name. Raises KafkaTimeoutError and the other errors of `AsyncTransactionAdmin`."""
+        if self._settings is None or self._is_same_cluster is False:
+            return {}
+        if self._io is None:
+            self._admin = AsyncTransactionAdmin(**self._settings)
+            self._io = shared_io_thread()
+            weakref.finalize(self, _close_soon, self._admin, self._io, process_generation()).atexit = False
+        request = self._admin.describe_topic_ids(topics, timeout_ms=_TIMEOUT_MS)
+        found = await self._wait(asyncio.run_coroutine_threadsafe(request, self._io.loop))
+        if self._is_same_cluster is None:
+            self._is_same_cluster = found.cluster_id is not None and found.cluster_id == await consumer.cluster_id()
+        return found.ids if self._is_same_cluster else {}
+
+
+def _close_soon(admin: AsyncTransactionAdmin, io: IoThread, generation: int) -> None:
+    """Close the client without waiting: a pipeline may be garbage-collected in any thread, the I/O thread included."""
+    if generation == process_generation() and not sys.is_finalizing():
+        asyncio.run_coroutine_threadsafe(admin.close(), io.loop)

@@ -1,8 +1,8 @@
-"""Where the offsets of consumed records are kept so that they are committed with what was made of the records.
+"""The two places that keep consumed offsets, so that they are committed together with the results of the records.
 
-In the database: a row per partition, moved in the dual write's own commit. In the transaction: the group's offsets in
-Kafka, committed with the records that are sent (KIP-447). Either way a consumer that has lost its partitions without
-knowing cannot write: the row is not where it left it, or Kafka refuses its generation.
+In the database: a row per partition, updated in the dual write's own commit. In the transaction: the group's offsets in
+Kafka, committed with the records that are sent (KIP-447). Either way a zombie consumer that has lost its partitions
+cannot write: the row no longer holds the offset it expects, or Kafka refuses its generation.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError, StateRowError
-from dualwrite.recipes.consume.consumer_side import ConsumerSide
+from dualwrite.recipes.consume.consumers import ConsumerAdapter
 from dualwrite.recipes.core.coordinator import DualWrite
-from dualwrite.recipes.core.state_row import missing_table
+from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import Carry, here
 from dualwrite.recipes.sqlalchemy.state_table import exact_text
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 MAX_NAME_LENGTH: Final = 255
-"""Of a group or a topic, in characters. Kafka's topics have 249 at the most."""
+"""Of a group or a topic, in characters. Kafka limits topics to 249."""
 
 NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -48,7 +48,7 @@ kafka_consumed_offset = sa.Table(
 
 
 class _Statements:
-    """Those on the rows of one table, which is named in full."""
+    """The statements on the offset table, which they name with its schema."""
 
     def __init__(self, pinned: PinnedTables) -> None:
         self.schema = pinned.schema
@@ -79,7 +79,7 @@ class _Statements:
         self.forget = sa.delete(table).where(of_group, of_topic)
 
 
-# What a group coordinator says to who is no longer, or not yet again, a member with these partitions.
+# The error codes of a group coordinator for a client that is not, or not yet again, a member with these partitions.
 _LOST_MEMBERSHIP: Final = frozenset(
     {
         22,  # ILLEGAL_GENERATION
@@ -91,21 +91,21 @@ _LOST_MEMBERSHIP: Final = frozenset(
 
 
 class OffsetPlace(Protocol):
-    """Where consumed offsets are kept, for one consumer."""
+    """The place that keeps the consumed offsets of one consumer."""
 
     async def start(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Where to go on with newly assigned partitions; without those that the group's own offsets rule."""
+        """Return where to resume newly assigned partitions; those left out follow the group's own offsets."""
 
     async def kept(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Where assigned partitions are to go on, of which records have come; without those that nothing is kept of."""
+        """Return the stored offsets of partitions whose first records have just arrived; none for unknown ones."""
 
     @property
     def stored_ids(self) -> Mapping[TopicPartition, str]:
-        """The topics of which the offsets were kept, as far as that is known."""
+        """The ids that the topics had when the offsets were stored, as far as they are known."""
 
     async def move(
         self,
@@ -114,22 +114,22 @@ class OffsetPlace(Protocol):
         next_offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Make the offsets a part of the dual write. Raises PartitionTakenOverError."""
+        """Make the offsets part of the dual write. Raises PartitionTakenOverError."""
 
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """The dual write is committed."""
+        """Note that the dual write with these offsets is committed."""
 
-    async def where_to_go_on(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    async def resume_positions(
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """After a dual write that failed, or of which nobody knows: what is true of the partitions now."""
+        """Read where the partitions stand now, after a dual write that failed or whose outcome is unknown."""
 
     def lost_membership(self, error: BaseException) -> bool:
-        """Whether this says that another consumer has the partitions."""
+        """Return whether `error` means that another consumer has the partitions."""
 
 
 def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
-    """Create `kafka_consumed_offset` where it is missing; safe when several processes do it at once."""
+    """Create the table `kafka_consumed_offset` if it does not exist; several processes may do so at once."""
     schema = schema_for(engine, schema)
     try:
         in_schema(kafka_consumed_offset, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
@@ -139,9 +139,9 @@ def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
 
 
 def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str, *, schema: str | None = None) -> int:
-    """Make `group` begin anew with `topic`; how many partitions had offsets.
+    """Make `group` start afresh with `topic`, and return how many partitions had offsets.
 
-    For a topic that was created anew on purpose. Stop the consumers of the group before.
+    For a topic that was deleted and created again on purpose. Stop the consumers of the group first.
     """
     with engine.begin() as connection:
         statements = _Statements(home(connection, schema_for(engine, schema), kafka_consumed_offset.name))
@@ -150,11 +150,11 @@ def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str, *, schema
 
 
 class OffsetsInDatabase:
-    """A row per group and partition in `kafka_consumed_offset`, moved by a compare-and-set in the dual write's commit.
+    """A row per group and partition in `kafka_consumed_offset`, updated by compare-and-set in the dual write.
 
-    The compare-and-set is the first statement of the block. So a consumer that lost the partition, and another that has
-    it now, queue at the row, and the one that comes second finds another offset than it expects: neither its data nor
-    its records are written. It needs no word from the group coordinator, which may be late.
+    The compare-and-set is the first statement of the block. So a consumer that lost the partition and the one that has
+    it now queue for the row, and the second finds another offset than it expects: neither its data nor its records are
+    written. That does not depend on the group coordinator, whose rebalance may be late.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class OffsetsInDatabase:
         self._stored_ids: dict[TopicPartition, str] = {}
 
     async def start(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         stored = await self._carry(lambda: self._stored(consumer.group_id))
         for partition in partitions:
@@ -183,35 +183,35 @@ class OffsetsInDatabase:
         if self._create_table:
             create_offset_table(self._engine, self._schema)
             self._create_table = False
-        statements = self._known()
+        statements = self._pinned_statements()
         try:
             with self._engine.connect() as connection:
                 rows = connection.execute(statements.select, {"group": group}, execution_options=AS_NAMED).all()
         except (OperationalError, ProgrammingError) as error:
-            raise self._explained(error, statements.schema) from error
+            raise self._explain(error, statements.schema) from error
         return {TopicPartition(topic, partition): (offset, topic_id) for topic, partition, offset, topic_id in rows}
 
-    def _explained(self, error: Exception, schema: str | None) -> Exception:
+    def _explain(self, error: Exception, schema: str | None) -> Exception:
         inspector = sa.inspect(self._engine)
         name = kafka_consumed_offset.name
         if not inspector.has_table(name, schema=schema):
             return missing_table(name, option=" --consumed-offsets", otherwise="create_offset_table(engine)")
         if not any(column["name"] == "topic_id" for column in inspector.get_columns(name, schema=schema)):
             return StateRowError(
-                f"the table {name} has no column topic_id, which tells a topic from one that was created anew under "
-                f"its name; nothing was written: ALTER TABLE {name} ADD COLUMN topic_id VARCHAR(36)"
+                f"the table {name} has no column topic_id, by which a topic that was deleted and created again is "
+                f"noticed; nothing was written: ALTER TABLE {name} ADD COLUMN topic_id VARCHAR(36)"
             )
         return error
 
-    def _known(self) -> _Statements:
-        """On the table as it was found first, wherever a block lets unqualified names lead to."""
+    def _pinned_statements(self) -> _Statements:
+        """Return statements on the table as it was first found, whatever unqualified names mean inside a block."""
         if self._statements is None:
             with self._engine.connect() as connection:
                 self._statements = _Statements(home(connection, self._schema, kafka_consumed_offset.name))
         return self._statements
 
     async def kept(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         found = {partition: self._expected.get(partition) for partition in partitions}
         return {partition: offset for partition, offset in found.items() if offset is not None}
@@ -228,7 +228,7 @@ class OffsetsInDatabase:
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
         connection = _connection_of(tx)
-        for partition in sorted(next_offsets):  # in one order everywhere, so that consumers do not lock each other out
+        for partition in sorted(next_offsets):  # in the same order in every consumer, which rules out deadlocks
             named = {
                 "group": membership.group_id,
                 "of_topic": partition.topic,
@@ -240,7 +240,7 @@ class OffsetsInDatabase:
 
     def _move_one(self, connection: sa.Connection, partition: TopicPartition, named: Mapping[str, Any]) -> None:
         expected = self._expected.get(partition)
-        statements = self._known()
+        statements = self._pinned_statements()
         if expected is not None:
             move = statements.move if named["of_topic_id"] is None else statements.move_of_topic
             values = {**named, "expected": expected}
@@ -255,8 +255,8 @@ class OffsetsInDatabase:
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         self._expected.update(next_offsets)
 
-    async def where_to_go_on(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    async def resume_positions(
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         return await self.start(consumer, partitions)
 
@@ -265,16 +265,16 @@ class OffsetsInDatabase:
 
 
 def _blocking_face(engine: sa.Engine | AsyncEngine) -> tuple[sa.Engine, Carry]:
-    """The engine that statements are sent to, and how that is carried out."""
+    """Return the engine that executes statements, and the function that calls it from a coroutine."""
     if not isinstance(engine, sa.Engine):
-        from dualwrite.recipes.sqlalchemy.writer_async import in_a_greenlet  # it needs a greenlet, which threads do not
+        from dualwrite.recipes.sqlalchemy.writer_async import in_a_greenlet  # requires greenlet; threads do not
 
         return engine.sync_engine, in_a_greenlet
     return engine, here
 
 
 def _connection_of(tx: Any) -> sa.Connection:
-    """Of a dual write for threads or for tasks."""
+    """Return the connection of a dual write, for threads or for asyncio."""
     found = getattr(tx.connection, "sync_connection", tx.connection)
     assert isinstance(found, sa.Connection), "a dual write on SQLAlchemy has one"
     return found
@@ -282,26 +282,26 @@ def _connection_of(tx: Any) -> sa.Connection:
 
 def _taken_over(group: str, partition: TopicPartition, expected: int | None) -> PartitionTakenOverError:
     return PartitionTakenOverError(
-        f"another consumer of group {group!r} has gone on with {partition.topic}-{partition.partition}, which stood at "
-        f"{'no offset' if expected is None else expected} for this one; nothing was written on either side: read on "
-        "from the stored offset, or leave the partition to the other"
+        f"another consumer of group {group!r} has continued with {partition.topic}-{partition.partition}, which stood "
+        f"at {'no offset' if expected is None else expected} for this one; nothing was written to the database or to "
+        "Kafka: resume from the stored offset, or leave the partition to the other consumer"
     )
 
 
 class OffsetsInTransaction:
     """The group's offsets in Kafka, committed by the Kafka transaction of the dual write (KIP-447).
 
-    The group coordinator refuses a consumer of an old generation, before anything is decided. What a crash left in
-    doubt keeps the next consumer of the partition waiting until it is completed: it asks for stable offsets only.
+    The group coordinator refuses a consumer of an old generation before the decision. The next consumer of a partition
+    waits until an in-doubt transaction with its offsets is completed, because it requests stable offsets only.
     """
 
     async def start(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         return {}
 
     async def kept(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         return await consumer.committed(partitions)
 
@@ -316,18 +316,18 @@ class OffsetsInTransaction:
         next_offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        if membership.generation_id < 0:  # offsets without a generation are taken from anybody
+        if membership.generation_id < 0:  # the group coordinator accepts offsets without a generation from any client
             raise PartitionTakenOverError(
-                f"this consumer is no longer a member of group {membership.group_id!r}; nothing was written on either "
-                "side: another consumer reads these records again"
+                f"this consumer is no longer a member of group {membership.group_id!r}; nothing was written to the "
+                "database or to Kafka: another consumer reads these records again"
             )
         tx.send_offsets(next_offsets, membership)
 
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Kafka knows."""
+        """Do nothing: Kafka has the offsets."""
 
-    async def where_to_go_on(
-        self, consumer: ConsumerSide, partitions: Collection[TopicPartition]
+    async def resume_positions(
+        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         return await consumer.committed(partitions)
 

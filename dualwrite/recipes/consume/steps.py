@@ -1,8 +1,8 @@
-"""Consume, transform, dual-write, step by step; once for threads and for tasks.
+"""The steps of consume-transform-write, written once for threads and for asyncio.
 
-A batch of records is one dual write, and the offsets behind it are a part of that: the data, the records that were
-sent and the progress are committed by one decision. How the two places of offsets keep out a consumer that has lost its
-partitions: `dualwrite.recipes.consume.consumed_offsets` and docs/consume.md.
+A batch of records is one dual write that includes the offsets behind the batch: the data, the records sent and the
+progress are committed by one decision. How the two places for offsets exclude a consumer that has lost its partitions:
+`dualwrite.recipes.consume.consumed_offsets` and docs/consume.md.
 """
 
 from __future__ import annotations
@@ -15,36 +15,42 @@ from typing import Any, Final, Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
-from dualwrite.errors import DualWriteError, TransactionTooLargeError
-from dualwrite.recipes.consume.blame import blames_records, may_pass
-from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicLookUp, first_offsets
+from dualwrite.errors import (
+    AbortableError,
+    DualWriteError,
+    InvalidRecordError,
+    RowLockTimeoutError,
+    TransactionTooLargeError,
+)
+from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
-from dualwrite.recipes.consume.consumer_side import ConsumedRecord, ConsumerSide
+from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
 from dualwrite.recipes.core.coordinator import DualWrite
 from dualwrite.recipes.core.telemetry import count_consumed
+from dualwrite.recipes.sqlalchemy.database_trouble import is_database_trouble
 
 _log = logging.getLogger(__name__)
 
 _MAX_FAILURES: Final = 5
 _FIRST_PAUSE_S: Final = 0.1
-"""Of the pauses while the database is in trouble, each of which is twice as long: 3.1 seconds altogether."""
+"""The first pause after a database failure; each further one is twice as long: 3.1 seconds altogether."""
 
 Handle = Callable[[Any, ConsumedRecord], Awaitable[object]]
-SetAside = Callable[[Any, ConsumedRecord, Exception], Awaitable[object]]
+HandlePoison = Callable[[Any, ConsumedRecord, Exception], Awaitable[object]]
 
 
-class WriterSide(Protocol):
-    """Who carries out the dual writes."""
+class WriterAdapter(Protocol):
+    """What the steps need of a writer or a pool of writers."""
 
     def begin(self) -> AbstractAsyncContextManager[DualWrite]:
-        """A dual write."""
+        """Return a context manager that is one dual write."""
 
     async def recover(self) -> None:
-        """Complete what its transactional id left open, where it has but one and is not sure that nothing is."""
+        """Complete an open transaction of the writer's transactional id, if it has one id and may have one open."""
 
 
 class _RefusedError(Exception):
-    """A dual write failed because of its records; `index` says of which one, where that is known."""
+    """A dual write failed because of its records; `index` is that of the record, None if it is not known."""
 
     def __init__(self, error: Exception, index: int | None) -> None:
         super().__init__(error, index)
@@ -53,19 +59,19 @@ class _RefusedError(Exception):
 
 
 class ConsumeSteps:
-    """Carries what one consumer reads through `handle` into dual writes."""
+    """Passes the records of one consumer to `handle`, in dual writes."""
 
     def __init__(
         self,
-        writer: WriterSide,
-        consumer: ConsumerSide,
+        writer: WriterAdapter,
+        consumer: ConsumerAdapter,
         topics: Collection[str],
         handle: Handle,
         *,
         offsets: OffsetPlace,
-        poison: SetAside | None,
+        poison: HandlePoison | None,
         max_records: int,
-        look_up: TopicLookUp,
+        look_up: TopicIdLookup,
         sleep: Callable[[float], Awaitable[object]],
     ) -> None:
         self._writer = writer
@@ -77,104 +83,107 @@ class ConsumeSteps:
         self._max_records = max_records
         self._sleep = sleep
         self._logs = ConsumedLogs(consumer, look_up)
-        self._at_once = max_records
+        self._batch_size = max_records
         self._subscribed = False
-        self._lost_its_place = False
+        self._is_ahead = False
         self._failures = 0
-        self._go_on_at: dict[TopicPartition, int] = {}
+        self._resume_at: dict[TopicPartition, int] = {}
         self._membership: ConsumerGroupMetadata
 
     async def step(self, timeout_ms: int) -> int:
-        """Read once, for `timeout_ms` at the most, and write what came; how many input records that was."""
+        """Poll once, for at most `timeout_ms`, write the records, and return their number."""
         try:
             await self._get_ready()
         except Exception as error:
-            if self._failures == 0 or not await self._waits_for_better(error):
+            if self._failures == 0 or not await self._pause_for_database(error):
                 raise
             return 0
         polled, membership = await self._consumer.poll(timeout_ms, self._max_records)
         if not polled:
             return 0
-        self._go_on_at = first_offsets(polled)
+        self._resume_at = first_offsets(polled)
         self._membership = membership
         try:
             records = await self._check(polled)
             await self._write(records)
         except BaseException as error:
-            self._lost_its_place = True  # the consumer is ahead of what is written
+            self._is_ahead = True
             if self._offsets.lost_membership(error):
-                _log.info("another consumer has the partitions; what was read here is left to it: %s", error)
+                _log.info("another consumer has the partitions and reads these records again: %s", error)
                 return 0
-            if await self._waits_for_better(error):
+            if await self._pause_for_database(error):
                 return 0
             raise
         self._failures = 0
         return len(records)
 
-    async def _waits_for_better(self, error: BaseException) -> bool:
-        """Whether the step is to be repeated, after a pause: the database is in trouble, and was not for long."""
-        if not may_pass(error) or self._failures == _MAX_FAILURES:
+    async def _pause_for_database(self, error: BaseException) -> bool:
+        """Pause and return True if the step may succeed when repeated: a database failure that has not lasted long."""
+        if not is_transient(error) or self._failures == _MAX_FAILURES:
             self._failures = 0
             return False
         pause_s = _FIRST_PAUSE_S * 2**self._failures
         self._failures += 1
-        _log.warning("trouble of the database; the step is repeated in %.1f s: %s", pause_s, error)
+        _log.warning("database failure; the step is repeated in %.1f s: %s", pause_s, error)
         await self._sleep(pause_s)
         return True
 
     async def _get_ready(self) -> None:
-        """What this transactional id left open comes first: it may hold the very offsets that are asked for."""
-        if self._subscribed and not self._lost_its_place:
+        """Subscribe, and put the consumer back to where the last dual write ended.
+
+        Recovers the transactional id first: its open transaction may contain the very offsets that are read here.
+        """
+        if self._subscribed and not self._is_ahead:
             return
         await self._writer.recover()
         if not self._subscribed:
             await self._consumer.subscribe(self._topics, self._start)
             self._subscribed = True
-        if self._lost_its_place:
+        if self._is_ahead:
             assigned = self._consumer.assignment()
-            kept = await self._offsets.where_to_go_on(self._consumer, assigned)
-            kept = await self._logs.place(assigned, kept, self._offsets.stored_ids)
-            positions = {**self._go_on_at, **kept}
-            self._consumer.go_on_at({each: positions[each] for each in assigned if each in positions})
-            self._lost_its_place = False
+            stored = await self._offsets.resume_positions(self._consumer, assigned)
+            stored = await self._logs.place(assigned, stored, self._offsets.stored_ids)
+            positions = {**self._resume_at, **stored}
+            self._consumer.seek({each: positions[each] for each in assigned if each in positions})
+            self._is_ahead = False
 
     async def _start(self, new: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where to go on with newly assigned partitions, as `Start`."""
+        """Return where to resume newly assigned partitions (a `StartPositions`)."""
         self._logs.assigned(new)
         positions = await self._offsets.start(self._consumer, new)
         return await self._logs.place(new, positions, self._offsets.stored_ids)
 
     async def _check(self, polled: Sequence[ConsumedRecord]) -> list[ConsumedRecord]:
-        """Those of them that may be written. Raises ConsumedLogError."""
+        """Return the records that may be written. Raises ConsumedLogError."""
         unknown = {each.topic_partition for each in polled if not self._logs.knows(each.topic_partition)}
         if unknown:
             self._logs.placed(await self._offsets.kept(self._consumer, unknown))
         return await self._logs.check(polled)
 
     async def _write(self, records: Sequence[ConsumedRecord]) -> None:
-        """In as few dual writes as the records allow: one that refuses its records is divided."""
-        waiting = _divided(records, self._at_once)
-        while waiting:
-            some = waiting.pop()
+        """Write the records in as few dual writes as possible; a batch that fails because of its records is divided."""
+        batches = _batches(records, self._batch_size)
+        while batches:
+            batch = batches.pop()
             try:
-                await self._write_together(some, self._handle_all)
+                await self._write_batch(batch, self._handle_all)
             except _RefusedError as refused:
-                if len(some) == 1:
-                    await self._set_aside(some[0], refused.error)
+                if len(batch) == 1:
+                    await self._set_aside(batch[0], refused.error)
                     continue
-                waiting.extend(reversed(self._smaller(some, refused)))
+                batches.extend(reversed(self._divide(batch, refused)))
                 await self._writer.recover()
             else:
-                count_consumed("written", len(some))
-                if len(some) == self._at_once:
-                    self._at_once = min(self._max_records, self._at_once + 1 + self._at_once // 8)
+                count_consumed("written", len(batch))
+                if len(batch) == self._batch_size:
+                    self._batch_size = min(self._max_records, self._batch_size + 1 + self._batch_size // 8)
 
-    def _smaller(self, records: Sequence[ConsumedRecord], refused: _RefusedError) -> list[Sequence[ConsumedRecord]]:
-        """Around the one that is known to be refused, else in halves."""
+    def _divide(self, records: Sequence[ConsumedRecord], refused: _RefusedError) -> list[Sequence[ConsumedRecord]]:
+        """Divide a refused batch: around the record that was refused, if that is known, otherwise in halves."""
         half = len(records) // 2
         if isinstance(refused.error, TransactionTooLargeError):
-            self._at_once = half
-            _log.info("%d records make more than one dual write takes; going on with %d", len(records), half)
+            self._batch_size = half
+            _log.info("%d records are too many for one dual write; continuing with %d", len(records), half)
             return [records[:half], records[half:]]
         _log.warning("a batch of %d was refused and is divided: %s", len(records), refused.error)
         if refused.index is None:
@@ -182,10 +191,10 @@ class ConsumeSteps:
         parts = records[: refused.index], records[refused.index : refused.index + 1], records[refused.index + 1 :]
         return [part for part in parts if part]
 
-    async def _write_together(
+    async def _write_batch(
         self, records: Sequence[ConsumedRecord], handle: Callable[[Any, Iterable[ConsumedRecord]], Awaitable[object]]
     ) -> None:
-        """One dual write, with the offsets first: who may not write finds out before any work is done."""
+        """Write a batch in one dual write, its offsets first: a fenced consumer fails before any other statement."""
         next_offsets = _next_offsets(records)
         is_about_records = False
         try:
@@ -202,13 +211,13 @@ class ConsumeSteps:
             raise _RefusedError(error, None) from error
         self._offsets.moved(next_offsets)
         self._logs.written(next_offsets)
-        self._go_on_at.update(next_offsets)
+        self._resume_at.update(next_offsets)
 
     async def _is_written(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
-        """Whether the dual write took place all the same: what failed came after its decision."""
+        """Return whether the dual write is committed all the same, because it failed after its decision."""
         await self._writer.recover()
-        kept = await self._offsets.where_to_go_on(self._consumer, next_offsets.keys())
-        return any(kept.get(partition, -1) >= offset for partition, offset in next_offsets.items())
+        stored = await self._offsets.resume_positions(self._consumer, next_offsets.keys())
+        return any(stored.get(partition, -1) >= offset for partition, offset in next_offsets.items())
 
     async def _handle_all(self, tx: DualWrite, records: Iterable[ConsumedRecord]) -> None:
         for index, record in enumerate(records):
@@ -224,16 +233,16 @@ class ConsumeSteps:
         if poison is None:
             raise error
         try:
-            await self._write_together([record], lambda tx, _: poison(tx, record, error))
+            await self._write_batch([record], lambda tx, _: poison(tx, record, error))
         except _RefusedError as refused:
             raise refused.error from error
         count_consumed("poison", 1)
         _log.error("%s was set aside", _name(record), exc_info=error)
 
 
-def _divided(records: Sequence[ConsumedRecord], at_once: int) -> list[Sequence[ConsumedRecord]]:
-    """In parts of so many at the most; the first of them last."""
-    return [records[start : start + at_once] for start in range(0, len(records), at_once)][::-1]
+def _batches(records: Sequence[ConsumedRecord], size: int) -> list[Sequence[ConsumedRecord]]:
+    """Divide the records into batches of at most `size`, and return them in reverse order."""
+    return [records[start : start + size] for start in range(0, len(records), size)][::-1]
 
 
 def _next_offsets(records: Iterable[ConsumedRecord]) -> Mapping[TopicPartition, int]:
@@ -242,3 +251,35 @@ def _next_offsets(records: Iterable[ConsumedRecord]) -> Mapping[TopicPartition, 
 
 def _name(record: ConsumedRecord) -> str:
     return f"record {record.topic}-{record.partition}@{record.offset}"
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+# The error codes with which a broker refuses the records themselves.
+_ABOUT_RECORDS: Final = frozenset(
+    {
+        10,  # MESSAGE_TOO_LARGE
+        18,  # RECORD_LIST_TOO_LARGE
+        87,  # INVALID_RECORD
+    }
+)
+
+
+def blames_records(error: Exception) -> bool:
+    """Return whether the same records would fail again when everything else works.
+
+    A failure of the database, of Kafka or of the network would hit any record.
+    """
+    if is_database_trouble(error):
+        return False
+    if isinstance(error, DualWriteError):
+        refused = isinstance(error, AbortableError) and error.error_code in _ABOUT_RECORDS
+        return refused or isinstance(error, InvalidRecordError | TransactionTooLargeError)
+    return True
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether `error` is a database failure that may be over soon, before which nothing was decided."""
+    if isinstance(error, DualWriteError):
+        return isinstance(error, RowLockTimeoutError)
+    return is_database_trouble(error)

@@ -1,4 +1,5 @@
-"""One dual write, step by step, whatever the database: its protocol with the database and with Kafka.
+"""The steps of a dual write, for any database: what it does with the database and with Kafka, and in which order.
 
-Imports no database. Open first: `coordinator.py`, then `store.py`, which says what a database must be able to do.
+May import the producer, `errors` and `sql/database_identity.py`; no database library and no backend folder. Open first:
+`coordinator.py`, then `store.py`, the contract that a backend fulfils.
 """

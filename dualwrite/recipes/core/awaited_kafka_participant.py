@@ -24,17 +24,17 @@ class AwaitingKafkaSide:
         return producer.prepared_txn_state
 
     async def complete(self, row: PreparedTxnState) -> None:
-        await self._live._complete_first(row)
+        await self._live.complete_before_fencing(row)
 
     async def own(self) -> None:
-        await self._live._own()
+        await self._live.fence_others()
 
     async def is_current(self) -> bool:
-        return await self._live._is_current()
+        return await self._live.is_current()
 
     @property
     def bounded_ms(self) -> int | None:
-        return self._live._bounded_ms
+        return self._live.bounded_ms
 
     @property
     def next_state(self) -> PreparedTxnState:
@@ -49,7 +49,7 @@ class AwaitingKafkaSide:
             if isinstance(entry, BufferedOffsets):
                 await producer.send_offsets_to_transaction(entry.offsets, entry.group_metadata)
                 continue
-            entry.fate = await producer._send_checked(
+            entry.fate = await producer.send_checked(
                 entry.topic, entry.value, entry.key, entry.headers, entry.partition, entry.timestamp_ms
             )
             after_each()

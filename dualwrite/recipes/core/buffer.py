@@ -1,7 +1,7 @@
-"""The records of one dual write, kept in order until the database is about to decide.
+"""The buffer of one dual write's records, which are sent in order right before the database decides.
 
-Nothing is sent before that. So a block that fails costs Kafka nothing, one without records never asks for the state
-row, the row is locked for as short as can be, and a savepoint that is rolled back takes its records with it.
+Nothing is sent earlier. So a failing block costs Kafka nothing, a block without records never locks the state row, the
+row is locked as briefly as possible, and rolling back to a savepoint drops the records that were sent after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
 
 DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432
-"""As much as a producer buffers by default, so that one flush takes it."""
+"""A producer's default buffer size, so that one flush can take all."""
 
 _RECORD_OVERHEAD_BYTES: Final = 100
 
@@ -53,23 +53,23 @@ class BufferedRecord:
 
     @property
     def metadata(self) -> RecordMetadata:
-        """Where the record is stored. Raises IllegalStateError before the dual write has ended, or where it failed."""
+        """The record's partition and offset. Raises IllegalStateError before the block has ended, or if it failed."""
         if self.fate is None:
             raise IllegalStateError(
                 f"this record for {self.topic!r} has not been sent: a dual write sends when its block ends, "
-                "so its place in Kafka is known only after that"
+                "so its offset is known only after that"
             )
         return self.fate.outcome()
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """The approximate size in memory."""
         in_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
         return _RECORD_OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"") + in_headers
 
 
 class BufferedOffsets(NamedTuple):
-    """Consumed positions that are committed with the dual write (KIP-447)."""
+    """Consumer offsets that are committed with the dual write (KIP-447)."""
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     group_metadata: ConsumerGroupMetadata
@@ -86,7 +86,7 @@ class _Savepoint(NamedTuple):
 
 
 class RecordBuffer:
-    """What is to be sent, in the order in which it was handed over."""
+    """Records and offsets to send, in the order in which the block sent them."""
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_BUFFERED_BYTES, serializers: Serializers | None = None) -> None:
         self._max_bytes = max_bytes
@@ -112,7 +112,7 @@ class RecordBuffer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BufferedRecord:
-        """Check, serialize and keep one record.
+        """Check, serialize and buffer one record.
 
         Raises InvalidRecordError, TransactionTooLargeError, IllegalStateError.
         """
@@ -133,7 +133,7 @@ class RecordBuffer:
         return record
 
     def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
-        """Check and keep consumed positions; the arguments are those of `Producer.send_offsets_to_transaction`."""
+        """Check and buffer consumer offsets; the arguments are those of `Producer.send_offsets_to_transaction`."""
         self._assert_open()
         group = group_of(group_metadata)
         positions = positions_of(offsets)
@@ -144,9 +144,9 @@ class RecordBuffer:
         size = entry.size_bytes
         if self._bytes + size > self._max_bytes:
             raise TransactionTooLargeError(
-                f"this dual write holds {len(self._entries)} records of about {self._bytes} bytes, and one of {size} "
-                f"more would pass max_buffered_bytes={self._max_bytes}; it was not taken, and neither side is "
-                "changed: write less in one block, or raise the limit"
+                f"this dual write holds {len(self._entries)} records of about {self._bytes} bytes, and another {size} "
+                f"bytes would exceed max_buffered_bytes={self._max_bytes}; the record was refused, and neither "
+                "database nor Kafka is changed: write less in one block, or raise the limit"
             )
         self._entries.append(entry)
         self._bytes += size
@@ -157,39 +157,39 @@ class RecordBuffer:
         return self._bytes * 2 >= self._max_bytes
 
     def close(self) -> None:
-        """Take no more: the decision is being made."""
+        """Refuse further records: the decision is being made."""
         self._closed = True
 
     def _assert_open(self) -> None:
         if self._closed:
             raise IllegalStateError(
-                "this dual write has ended, so nothing more was sent: send inside the `with` block that it belongs to; "
-                "hooks inside the database commit come too late"
+                "this dual write has ended, so the record was not sent: send inside the `with` block; hooks inside the "
+                "database commit are too late"
             )
 
     def refuse(self, error: BaseException) -> None:
-        """Something that belongs in here was refused with `error`; that stands until a savepoint takes it back."""
+        """Note that a record was refused with `error`; this stands until it is rolled back to an earlier savepoint."""
         self._refused.append(error)
 
     @property
     def refused(self) -> BaseException | None:
-        """Why not everything is in here that was sent; None where it is."""
+        """The error of the first refused record, None if none was."""
         return self._refused[0] if self._refused else None
 
     # ---- savepoints -----------------------------------------------------------------------------------------
 
     def savepoint(self, name: str) -> None:
-        """The database transaction has set a savepoint."""
+        """Note that the database transaction has set a savepoint."""
         self._savepoints.append(_Savepoint(name, len(self._entries), len(self._refused)))
 
     def release_savepoint(self, name: str) -> None:
-        """What came after the savepoint belongs to what is around it; savepoints inside it end with it."""
+        """Merge the records after the savepoint into the surrounding ones; savepoints inside it end too."""
         del self._savepoints[self._newest_savepoint(name) or 0 :]
 
     def roll_back_to_savepoint(self, name: str) -> None:
-        """What came after the savepoint was undone in the database, and so are its records. It stands on, as in SQL.
+        """Drop the records sent after the savepoint, whose changes the database undid. It remains set, as in SQL.
 
-        One that is not known was set before this buffer began, so that everything in here came after it.
+        An unknown savepoint was set before this buffer began, so all records came after it.
         """
         index = self._newest_savepoint(name)
         kept = _Savepoint(name, 0, 0) if index is None else self._savepoints[index]

@@ -1,8 +1,8 @@
-"""What a database, as it is set up, cannot promise: from its answers to a finding, by tables and pure functions.
+"""Check whether a database, as it is configured, can keep the promises of a dual write; tables and pure functions.
 
-Asked at the first use, of each engine or psycopg writer once. What breaks a promise when nothing but the database's
-process fails, or while all is well, is refused unless it was accepted by name; what takes the loss of a machine is
-warned of.
+Checked once per engine or psycopg writer, at first use. A configuration that breaks a promise in normal operation, or
+when only the database's process crashes, is refused unless it was accepted by name. One that breaks a promise only when
+a machine loses power is warned of.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dualwrite.errors import ConfigError, UnsafeDatabaseError
 _log = logging.getLogger(__name__)
 
 ACCEPT_OPTION: Final = "dualwrite_accept"
-"""The execution option of an Engine that names what is accepted: `create_engine(url, execution_options={...})`."""
+"""The execution option of an Engine that names accepted findings: `create_engine(url, execution_options={...})`."""
 
 Answers = Mapping[str, str]
-"""What the database, or the way to it, said; names in lower case. What it does not know is missing."""
+"""Settings of the database and of the connection, names in lower case; those that it does not have are missing."""
 
 POSTGRES_QUESTION: Final = "SELECT version(), current_setting('fsync', true), current_setting('full_page_writes', true)"
 POSTGRES_NAMES: Final = ("version", "fsync", "full_page_writes")
@@ -33,7 +33,7 @@ MYSQL_QUESTION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that the database cannot promise. `name` is what accepts it, where it is refused."""
+    """A promise that the database cannot keep. `name` is the name by which a refused one is accepted."""
 
     name: str
     found: str
@@ -42,16 +42,12 @@ class Finding:
 
 
 _NOT_EVERYWHERE: Final = (
-    "its row locks do not exclude who writes by another node, so that two owners of an id can decide at the same time; "
-    "send all dual writes to one node, also after a failover, and accept that by name"
+    "its row locks do not exclude writers on another node, so two owners of an id can decide at the same time; send "
+    "all dual writes to one node, also after a failover, and accept that by name"
 )
-_NO_PROOF: Final = "it cannot prove that the transaction which decides is the one that locked the row; use PostgreSQL"
-_BY_CRASH: Final = (
-    "a commit that was answered is lost with the database's process, and its records are not: set it to 1"
-)
-_BY_POWER: Final = (
-    "a commit that was answered is lost when the machine loses its power, and its records are not: set it to"
-)
+_NO_PROOF: Final = "it cannot prove that the deciding transaction is the one that locked the row; use PostgreSQL"
+_BY_CRASH: Final = "a confirmed commit is lost when the database crashes, but its records are not: set it to 1"
+_BY_POWER: Final = "a confirmed commit is lost when the machine loses power, but its records are not: set it to"
 
 
 def _refused(name: str, found: str, why: str) -> Finding:
@@ -63,7 +59,7 @@ def _warned(name: str, found: str, why: str) -> Finding:
 
 
 def of_postgres(answers: Answers) -> list[Finding]:
-    """`host` is that of the URL; a value there needs no connection."""
+    """Return the findings for PostgreSQL; the answer `host` is taken from the URL, without a connection."""
     version = answers.get("version", "").lower()
     host = answers.get("host", "")
     found = []
@@ -125,24 +121,24 @@ NAMES: Final = frozenset(
         *("innodb_flush_log_at_trx_commit", "sync_binlog", "fsync", "full_page_writes", "journal_mode"),
     }
 )
-"""All that can be accepted; what is only warned of is then not spoken of."""
+"""All findings that can be accepted; accepting a warning silences it."""
 
 
 def checked_names(accepted: Any) -> Collection[str]:
-    """Raises ConfigError for what is no collection of names of findings."""
+    """Return the accepted names. Raises ConfigError if they are not a collection of names of findings."""
     if isinstance(accepted, str) or not set(accepted) <= NAMES:
         raise ConfigError(f"{ACCEPT_OPTION} takes a collection of {', '.join(sorted(NAMES))}, not {accepted!r}")
     return set(accepted)
 
 
 def answer_for(findings: Iterable[Finding], accepted: Collection[str] = ()) -> None:
-    """Warn of what takes the loss of a machine. Raises UnsafeDatabaseError for the rest that nobody has accepted."""
+    """Log the warnings, and raise UnsafeDatabaseError for the first refused finding that was not accepted."""
     for finding in findings:
         if finding.name in accepted:
             continue
         if finding.is_refused:
             raise UnsafeDatabaseError(
-                f"this database cannot keep what a dual write promises ({finding.name}: {finding.found}): "
+                f"this database cannot keep the promises of a dual write ({finding.name}: {finding.found}): "
                 f"{finding.why}; nothing was written. The Engine's execution_options={{{ACCEPT_OPTION!r}: "
                 f"[{finding.name!r}]}} accepts it"
             )

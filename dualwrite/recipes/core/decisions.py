@@ -1,4 +1,4 @@
-"""The two questions that only the database row answers (KIP-939, recovery). Pure."""
+"""The outcome of a transaction as the state row decides it (KIP-939, recovery); pure functions."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dualwrite.prepared_state import PreparedTxnState
 
 
 class Outcome(StrEnum):
-    """How a dual write, or a transaction that a crash left open, ended on both sides."""
+    """How a dual write, or a transaction that a crash left open, ended in database and Kafka."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled-back"
     NOTHING = "nothing"
     """There was nothing to complete."""
     SUPERSEDED = "superseded"
-    """A later dual write has replaced the row: both sides agree, but the row no longer tells which way."""
+    """A later dual write has replaced the row: database and Kafka agree, but the row no longer says on what."""
 
 
 def recovery_outcome(row: PreparedTxnState, ongoing: PreparedTxnState) -> Outcome:
-    """What becomes of the transaction that Kafka found open, given the row that was read under its lock."""
+    """Return what becomes of the transaction that is open in Kafka, given the row that was read under its lock."""
     if ongoing.is_empty:
         return Outcome.NOTHING
     return Outcome.COMMITTED if row == ongoing else Outcome.ROLLED_BACK
 
 
 def commit_outcome(row: PreparedTxnState, *, ours: PreparedTxnState, previous: PreparedTxnState) -> Outcome:
-    """What became of a database commit whose answer was lost.
+    """Return the outcome of a database commit whose response was lost.
 
-    `ours` is what the lost commit would have left in the row and `previous` what stood there before. A pair is
-    never used twice, because transaction protocol V2 bumps the epoch with every transaction (KIP-890).
+    `ours` is the state that this commit would have left in the row, `previous` the state before. A pair of producer id
+    and epoch is never used twice, because transaction protocol V2 bumps the epoch with every transaction (KIP-890).
     """
     if row == ours:
         return Outcome.COMMITTED

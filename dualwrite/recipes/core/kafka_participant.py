@@ -69,17 +69,17 @@ class BlockingKafkaSide:
         return producer.prepared_txn_state
 
     async def complete(self, row: PreparedTxnState) -> None:
-        self._live._complete_first(row)
+        self._live.complete_before_fencing(row)
 
     async def own(self) -> None:
-        self._live._own()
+        self._live.fence_others()
 
     async def is_current(self) -> bool:
-        return self._live._is_current()
+        return self._live.is_current()
 
     @property
     def bounded_ms(self) -> int | None:
-        return self._live._bounded_ms
+        return self._live.bounded_ms
 
     @property
     def next_state(self) -> PreparedTxnState:
@@ -94,7 +94,7 @@ class BlockingKafkaSide:
             if isinstance(entry, BufferedOffsets):
                 producer.send_offsets_to_transaction(entry.offsets, entry.group_metadata)
                 continue
-            entry.fate = producer._send_checked(
+            entry.fate = producer.send_checked(
                 entry.topic, entry.value, entry.key, entry.headers, entry.partition, entry.timestamp_ms
             )
             after_each()

@@ -1,4 +1,4 @@
-"""Named instants of a dual write at which a test, or the demo, can stop, fail or kill it."""
+"""Named points of a dual write at which a test or the demo can pause it, make it fail, or kill the process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 
 
 class PausePoint(StrEnum):
-    """In the order in which a dual write meets them; the first four only where a producer takes an id over."""
+    """The points in the order in which a dual write reaches them; the first four only if it takes its id over."""
 
     AFTER_LOCK = "after-lock"
     AFTER_INIT = "after-init"  # the predecessor is fenced, its transaction not yet completed
-    AFTER_COMPLETION = "after-completion"  # that transaction is completed, and the id may be another taker's too
+    AFTER_COMPLETION = "after-completion"  # that transaction is completed; another process may have taken the id over
     AFTER_TAKEOVER = "after-takeover"
     AFTER_BEGIN = "after-begin"
     AFTER_SEND = "after-send"  # once per record

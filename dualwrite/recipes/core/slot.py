@@ -1,8 +1,8 @@
-"""The life of one transactional id inside one process, as a table.
+"""The states of one transactional id inside one process, as a table.
 
-A slot is what a `DualWriter` knows about its transactional id. It never decides an outcome: the database row
-does. It only says which calls make sense now, and whether the id must be taken over (initialised with
-`keep_prepared_txn`, then completed by the row) before it carries another transaction.
+A slot is what a `DualWriter` knows about its transactional id. It never decides an outcome; the state row does. It only
+says which calls are allowed now, and whether the id must be taken over (initialised with `keep_prepared_txn`, then
+completed by the row) before its next transaction.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from dualwrite.errors import IllegalStateError
 
 
 class SlotState(StrEnum):
-    """What is known about the transactional id."""
+    """What this process knows about the transactional id."""
 
-    __hash__ = str.__hash__  # that of an Enum is written in Python, and takes longer than the step that it looks up
+    __hash__ = str.__hash__  # an Enum's is written in Python, and is slower than the look-up for which it is called
 
     NEW = "new"
-    """No producer of this process has the id, or the one that had it was given up: take over before use."""
+    """No producer of this process has the id, or its producer was abandoned: take over before use."""
     READY = "ready"
-    """Our producer has the id and nothing is open."""
+    """This process's producer has the id and nothing is open."""
     OPEN = "open"
     """The row is locked and a dual write is running."""
     DECIDING = "deciding"
     """Kafka is prepared; the database commit is about to be sent, or was sent."""
     CONFIRMING = "confirming"
-    """The database committed; Kafka's commit is on its way, and nobody has heard yet how it ended."""
+    """The database committed; Kafka's commit is under way and has not been confirmed yet."""
     IN_DOUBT = "in-doubt"
     """The database committed; Kafka's commit is not confirmed. The next take-over completes it."""
     UNRESOLVED = "unresolved"
-    """The database commit was sent, no answer came, and the row could not be read yet."""
+    """The database commit was sent, its response was lost, and the row could not be read yet."""
     FENCED = "fenced"
     """Another process has taken the id over."""
     CLOSED = "closed"
@@ -56,7 +56,7 @@ TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyTyp
 
 
 class Slot:
-    """The present state of one transactional id; `move` is the only way to change it."""
+    """The current state of one transactional id; only `move` changes it."""
 
     __slots__ = ("_moved", "_state", "_transactional_id")
 
@@ -70,7 +70,7 @@ class Slot:
         return self._state
 
     def move(self, to: SlotState) -> None:
-        """Change the state. Raises IllegalStateError where the table has no such step."""
+        """Change the state. Raises IllegalStateError if the table does not allow the transition."""
         if to not in TRANSITIONS[self._state]:
             raise IllegalStateError(f"transactional id {self._transactional_id!r} cannot go from {self._state} to {to}")
         self._state = to

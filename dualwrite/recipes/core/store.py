@@ -1,97 +1,191 @@
-"""What a database must be able to do to take the decision of a dual write.
+"""The contract between a dual write and a database: what a backend implements, and the errors it raises.
 
-The methods are coroutines so that the steps of a dual write are written once (`dual_writes.py`). Where the database is
-reached by blocking calls, they never suspend, and `blocking.run` carries them out without a loop.
+The methods are coroutines so that the steps of a dual write are written once (`coordinator.py`). A backend that calls
+its database in a blocking way never suspends, and `blocking.run` executes it without an event loop.
+
+The state row of a transactional id holds the prepared state of the last dual write that the database committed under
+the id (KIP-939). The functions at the end check and describe its content, whatever the database.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
+from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+
+MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
+"""In characters; Kafka allows more, but some databases limit the length of a primary key."""
 
 
 class DatabaseTransaction(Protocol):
     """One database transaction, and the state rows as seen inside it.
 
-    Two promises make the dual write safe. First, once `lock` has returned, no other transaction that had locked the
-    same id before can be committed any more, so that what the row says is final for all of them; and whoever locks it
-    later does the same to this one. A row lock keeps that by letting them wait until this transaction has ended,
-    however it ends; a store without such locks by a version that each `lock` changes and each `commit` compares.
-    Second, what `write` wrote becomes visible exactly when the rest of the transaction does.
+    Two promises make the dual write safe.
+
+    First, once `lock` has returned, no other transaction that locked the same id earlier can still commit, so the row
+    is final for all of them; and a later `lock` does the same to this transaction. A row lock keeps that promise by
+    making later transactions wait until this one has ended, however it ends. A store without such locks keeps it with a
+    version that each `lock` changes and each `commit` compares.
+
+    Second, the state that `write` wrote becomes visible exactly when the rest of the transaction does.
     """
 
     @property
     def commit_was_sent(self) -> bool:
-        """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
+        """Whether COMMIT may have reached the database; as long as it has not, a rollback is certain."""
 
     def doom(self, error: BaseException) -> None:
-        """From now on this transaction can only be rolled back, even if `error` is swallowed."""
+        """Allow only a rollback from now on, even if the block swallows `error`."""
 
     def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError where this transaction cannot be the decision."""
+        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
 
     async def flush(self) -> None:
-        """Send what is held back. Raises what the database says to it."""
+        """Send the statements that are held back. Raises the database's own errors."""
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        """Lock the row until the end of the transaction and return the state in it.
+        """Lock the row until the end of the transaction and return its state.
 
-        Waits `timeout_ms` at the most (None: as long as the database is set to). Raises RowLockTimeoutError, and
-        StateRowError where there is no row.
+        Waits at most `timeout_ms` (None: as long as the database is configured to). Raises RowLockTimeoutError, and
+        StateRowError if there is no row.
         """
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
-        """Read the locked row again, as it is now; fails where the transaction that locked it is over."""
+        """Read the locked row again, as it is now. Fails if the transaction that locked it has ended."""
 
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
-        """Replace `previous` by `new`.
+        """Replace `previous` with `new`.
 
-        Raises StateRowError where `previous` is not what the row holds, or this transaction not the one that locked it.
+        Raises StateRowError if the row does not hold `previous`, or if this transaction did not lock it.
         """
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        """`lock` and `write` at once, where that saves a statement: `commit` then proves that the lock was held until
-        then, and `write` may replace `new` again.
+        """Do `lock` and `write` in one statement, and return whether that was done.
 
-        False, and nothing is done, where the row is locked or does not hold `previous`, or where `commit` could prove
-        nothing.
+        Afterwards `commit` proves that the lock was held until then, and `write` may replace `new` again. Returns False
+        and does nothing if the row is locked, if it does not hold `previous`, or if `commit` could not prove the lock.
         """
 
     async def commit(self) -> None:
-        """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
+        """Send COMMIT. An error after `commit_was_sent` leaves an unknown outcome, to be read from the row."""
 
     async def rollback(self) -> None:
-        """Roll back, if it takes dropping the connection. Raises no database error: what is unreachable is dropped."""
+        """Roll back, by dropping the connection if necessary. Raises no database error."""
 
     async def close(self) -> None:
-        """Give back what this transaction opened."""
+        """Release the resources that this transaction acquired."""
 
 
 class Database(Protocol):
-    """Where the state rows are."""
+    """The database that holds the state rows."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What it raises when it cannot be reached or refuses a statement."""
+        """The types of error that it raises when it is unreachable or refuses a statement."""
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        """Create the row, empty, in a transaction of its own; harmless when it exists.
+        """Create the row, empty, in a transaction of its own; do nothing if it exists.
 
-        Returns what this database adds to its transactional ids, which is asked once. Raises DatabaseMovedError where
-        the rows were made in another database.
+        Returns the identity that gives this database's transactional ids their suffix; it is queried once. Raises
+        DatabaseMovedError if the rows were created in another database.
         """
 
     async def begin(self) -> DatabaseTransaction:
-        """A transaction of its own, on a connection of its own."""
+        """Begin a new transaction on a connection of its own."""
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        """Return once the row, which was read as `row`, can be lost by nothing that the database promises to survive.
+        """Return once the row, which was read as `row`, survives everything the database promises to survive.
 
-        What can be read is not always durable: a COMMIT whose wait for a synchronous standby was cancelled, or whose
-        server was restarted meanwhile, shows on the primary only. Where that can be, this commits a change of its own
-        after it has seen `row`, on a connection that waits for nobody, and relies on that commit alone.
+        Visible is not always durable: a COMMIT whose wait for a synchronous standby was cancelled, or whose server was
+        restarted meanwhile, is visible on the primary only. Where that can happen, this commits a change of its own
+        after it has seen `row`, on a connection that takes no locks others hold, and relies on that commit alone.
 
-        Raises NotDurableError where that is not so within `timeout_ms`, and the database's own errors.
+        Raises NotDurableError if that does not succeed within `timeout_ms`, and the database's own errors.
         """
+
+
+# ---- the state row --------------------------------------------------------------------------------------------------
+
+
+def owner_of(transactional_id: str | None) -> str:
+    """Return the name of a database transaction's owner for log lines; None means that it has locked no row yet."""
+    return "a dual write before its lock" if transactional_id is None else f"transactional id {transactional_id}"
+
+
+def state_in(transactional_id: str, text: str | None) -> PreparedTxnState:
+    """Return the state in a locked row. Raises StateRowError if there is no row (None) or no valid state in it."""
+    if text is None:
+        raise StateRowError(
+            f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
+            "it was deleted after this writer had created it, and must not be while the id is in use; or this "
+            "transaction reads a snapshot from before it was created: then begin a new one"
+        )
+    try:
+        return PreparedTxnState(text)
+    except ValueError as error:
+        raise StateRowError(
+            f"kafka_transaction_state cannot be read for transactional id {transactional_id!r}: {error}; nothing was "
+            "written: something else writes to this table. Restore the previous text, or, if `dualwrite top` shows "
+            "nothing open under this id, an empty text"
+        ) from error
+
+
+def not_exact(transactional_id: str, found: str) -> StateRowError:
+    """Return the error for a collation that takes two transactional ids for the same one."""
+    return StateRowError(
+        f"kafka_transaction_state takes transactional id {transactional_id!r} for {found!r}, so that both would share "
+        "a row; nothing was written: give the column transactional_id a collation that compares exactly (MySQL: "
+        "utf8mb4_bin)"
+    )
+
+
+def missing_table(table: str, *, otherwise: str, option: str = "") -> StateRowError:
+    """Return the error for a missing table.
+
+    `otherwise` is how to create it without the command line, `option` an option of `dualwrite init-db`.
+    """
+    return StateRowError(
+        f"the table {table} does not exist in this database; nothing was written: create it with "
+        f"`dualwrite init-db{option}` or {otherwise}"
+    )
+
+
+def stayed_locked(transactional_id: str, timeout_ms: int | None) -> RowLockTimeoutError:
+    """Return the error for a lock that was not free in time."""
+    return RowLockTimeoutError(
+        f"the state row of transactional id {transactional_id!r} stayed locked for {timeout_ms} ms by another "
+        "database transaction; nothing was decided or written: try again when its owner has finished or died"
+    )
+
+
+def not_durable(transactional_id: str, row: PreparedTxnState, why: str) -> NotDurableError:
+    """Return the error for a decision that was read but may still be lost."""
+    return NotDurableError(
+        f"transactional id {transactional_id!r}: the database shows the decision {row}, but whether it is durable is "
+        f"not known ({why}); nothing was sent to Kafka, nothing else was written, and the transaction stays in doubt "
+        "until the id is next used or recovered: bring the synchronous standby back, or remove it from "
+        "synchronous_standby_names"
+    )
+
+
+def wait_given_up(transactional_id: str | None) -> NotDurableError:
+    """Return the error for a COMMIT that took effect on the primary before a synchronous standby confirmed it."""
+    return NotDurableError(
+        f"{owner_of(transactional_id)}: the wait of COMMIT for a synchronous standby was cancelled, so the commit is "
+        "in effect on the primary but a failover may lose it; nothing is sent to Kafka before it is durable"
+    )
+
+
+def not_as_locked(transactional_id: str, previous: PreparedTxnState, *, past: str) -> StateRowError:
+    """Return the error for a row that changed under the lock, or whose lock is gone.
+
+    `past` names the library that would have refused the statement that did it.
+    """
+    return StateRowError(
+        f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} under the "
+        "lock of this transaction, so the dual write was given up: something else writes to this table, or "
+        f"COMMIT or ROLLBACK was sent past {past}; a COMMIT has made the statements before it permanent, without "
+        "the records"
+    )

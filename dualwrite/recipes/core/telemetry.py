@@ -1,7 +1,7 @@
-"""What dual writes tell of themselves through OpenTelemetry; nothing, and at no cost, where its API is not installed.
+"""Metrics and spans of dual writes through OpenTelemetry; a no-op, at no cost, if its API is not installed.
 
-The steps are those of `pause_points.py`, the states those of `slot.py`: whoever carries out dual writes says where it
-is, and all names, units and sums are here. What they mean and when to be woken by them: docs/observability.md.
+The coordinator reports steps (`pause_points.py`) and states (`slot.py`); all names, units and sums are here. What the
+metrics mean and which of them to alert on: docs/observability.md.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import pool_gauges
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool import telemetry as pool_telemetry
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -30,7 +30,7 @@ _IN_DOUBT: Final = frozenset({SlotState.IN_DOUBT, SlotState.UNRESOLVED})
 
 
 class Instruments:
-    """One per process: the instruments, and the dual writes of this process that are in doubt."""
+    """The instruments, one set per process, and the in-doubt dual writes of this process."""
 
     def __init__(self, meter: Meter, tracer: Tracer, clock_s: Callable[[], float] = time.monotonic) -> None:
         self.tracer: Final = tracer
@@ -39,13 +39,13 @@ class Instruments:
             "dualwrite.prepare.duration", "s", "from the first record to a prepared Kafka transaction"
         )
         self.database_commit: Final = meter.create_histogram(
-            "dualwrite.database.commit.duration", "s", "the database's COMMIT, which decides"
+            "dualwrite.database.commit.duration", "s", "the database's COMMIT, which is the decision"
         )
         self.kafka_commit: Final = meter.create_histogram(
             "dualwrite.kafka.commit.duration", "s", "from the decision until Kafka has confirmed its commit"
         )
         self.decided: Final = meter.create_counter(
-            "dualwrite.decided", "{transaction}", "Kafka transactions that were decided, by outcome"
+            "dualwrite.decided", "{transaction}", "decided Kafka transactions, by outcome"
         )
         self.recovered: Final = meter.create_counter(
             "dualwrite.recovered", "{transaction}", "transactions of a predecessor or of a lost commit, by outcome"
@@ -57,32 +57,34 @@ class Instruments:
             "dualwrite.lost", "{transaction}", "prepared transactions that the broker aborted against the decision"
         )
         self.retries: Final = meter.create_counter(
-            "dualwrite.database.retries", "{retry}", "repeated questions what became of a lost database commit"
+            "dualwrite.database.retries", "{retry}", "repeated queries for the outcome of a lost database commit"
         )
         self.consumed: Final = meter.create_counter(
-            "dualwrite.consumed", "{record}", "records that were consumed and became part of a dual write, by outcome"
+            "dualwrite.consumed", "{record}", "consumed records that became part of a dual write, by outcome"
         )
         self._since_s: dict[str, float] = {}
         self._lock = threading.Lock()
         meter.create_observable_gauge(
             "dualwrite.in_doubt", [self._count], "{transaction}", "dual writes of this process that are in doubt"
         )
-        meter.create_observable_gauge("dualwrite.in_doubt.age", [self._ages], "s", "for how long, by transactional id")
+        meter.create_observable_gauge(
+            "dualwrite.in_doubt.age", [self._ages], "s", "how long each has been in doubt, by transactional id"
+        )
         self.pool_wait: Final = meter.create_histogram(
-            "dualwrite.pool.wait.duration", "s", "until a block had its slot, or none in time, by prefix"
+            "dualwrite.pool.wait.duration", "s", "until a block had a slot or timed out, by prefix"
         )
         self.pool_timeouts: Final = meter.create_counter(
             "dualwrite.pool.timeouts", "{block}", "blocks that got no slot in time, by prefix"
         )
         meter.create_observable_gauge(
-            "dualwrite.pool.slots", [pool_telemetry.slots], "{slot}", "slots of this process, by prefix and state"
+            "dualwrite.pool.slots", [pool_gauges.slots], "{slot}", "slots of this process, by prefix and state"
         )
         meter.create_observable_gauge(
-            "dualwrite.pool.waiting", [pool_telemetry.waiting], "{block}", "blocks that wait for a slot, by prefix"
+            "dualwrite.pool.waiting", [pool_gauges.waiting], "{block}", "blocks that wait for a slot, by prefix"
         )
 
     def in_doubt(self, transactional_id: str) -> None:
-        """From now on, unless it was so before."""
+        """Note that the id is in doubt from now on, unless it already is."""
         with self._lock:
             self._since_s.setdefault(transactional_id, self.clock_s())
 
@@ -105,73 +107,73 @@ class Instruments:
 
 
 class Telemetry:
-    """Where the dual writes under one transactional id, which are one at a time, say what they do. Tells nobody."""
+    """The events of the dual writes under one transactional id, one dual write at a time. This one ignores them."""
 
     def reach(self, point: PausePoint) -> None:
-        """A step is done."""
+        """Note that a step is done."""
 
     def moved(self, state: SlotState) -> None:
-        """The transactional id is in another state."""
+        """Note the new state of the slot."""
 
     def decided(self, state: PreparedTxnState, outcome: Outcome) -> None:
-        """The outcome is certain, and Kafka is about to be told."""
+        """Note a decision, before Kafka is asked to complete the transaction."""
 
     def confirmed(self, outcome: Outcome) -> None:
-        """Kafka has done it."""
+        """Note that Kafka has completed the transaction."""
 
     def recovered(self, outcome: Outcome) -> None:
-        """What a predecessor left, or a commit whose answer was lost, turned out to be this."""
+        """Note the outcome of a predecessor's transaction, or of a commit whose response was lost."""
 
     def lost(self) -> None:
-        """The broker has aborted what had been prepared."""
+        """Note that the broker has aborted a prepared transaction."""
 
     def retried(self) -> None:
-        """The database did not say what became of a commit, and is asked again."""
+        """Note that the database is queried again for the outcome of a commit."""
 
 
-# Python 3.11 takes longer to read a member from its Enum than to call a function, and there are eight points.
-_BEFORE_WHAT_IS_MEASURED: Final = (PausePoint.AFTER_BEGIN, PausePoint.BEFORE_DATABASE_COMMIT)
+# Python 3.11 takes longer to read a member of an Enum than to call a function, and there are eight points.
+_START_OF_MEASUREMENT: Final = (PausePoint.AFTER_BEGIN, PausePoint.BEFORE_DATABASE_COMMIT)
 _AFTER_PREPARE: Final = PausePoint.AFTER_PREPARE
 _AFTER_DATABASE_COMMIT: Final = PausePoint.AFTER_DATABASE_COMMIT
 
 
 class OpenTelemetry(Telemetry):
-    """Tells OpenTelemetry."""
+    """Reports the events to OpenTelemetry."""
 
     def __init__(self, transactional_id: str, instruments: Instruments) -> None:
         self._transactional_id = transactional_id
-        self._to = instruments
+        self._instruments = instruments
         self._began_s: float | None = None
         self._span: Span | None = None
 
     def reach(self, point: PausePoint) -> None:
         if self._span is not None:
             self._span.add_event(point)
-        if point in _BEFORE_WHAT_IS_MEASURED:
-            self._began_s = self._to.clock_s()
+        if point in _START_OF_MEASUREMENT:
+            self._began_s = self._instruments.clock_s()
         elif point is _AFTER_PREPARE:
-            self._measured(self._to.prepare)
+            self._record(self._instruments.prepare)
         elif point is _AFTER_DATABASE_COMMIT:
-            self._measured(self._to.database_commit)
-            self._began_s = self._to.clock_s()
+            self._record(self._instruments.database_commit)
+            self._began_s = self._instruments.clock_s()
 
-    def _measured(self, duration: Any) -> None:
+    def _record(self, duration: Any) -> None:
         if self._began_s is not None:
-            duration.record(self._to.clock_s() - self._began_s)
+            duration.record(self._instruments.clock_s() - self._began_s)
         self._began_s = None
 
     def moved(self, state: SlotState) -> None:
         if state is SlotState.OPEN:
-            span = self._to.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
+            span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
             self._span = span if span.is_recording() else None
         if state in _RUNNING:
             return
         if state is SlotState.FENCED:
-            self._to.fenced.add(1)
+            self._instruments.fenced.add(1)
         if state in _IN_DOUBT:
-            self._to.in_doubt(self._transactional_id)
+            self._instruments.in_doubt(self._transactional_id)
         else:
-            self._to.settled(self._transactional_id)
+            self._instruments.settled(self._transactional_id)
         self._end_span(state)
 
     def _end_span(self, state: SlotState) -> None:
@@ -181,56 +183,56 @@ class OpenTelemetry(Telemetry):
             span.end()
 
     def decided(self, state: PreparedTxnState, outcome: Outcome) -> None:
-        self._to.decided.add(1, {"outcome": outcome})
+        self._instruments.decided.add(1, {"outcome": outcome})
         if self._span is not None:
             self._span.set_attribute("dualwrite.outcome", outcome)
             self._span.set_attribute("dualwrite.prepared_state", str(state))
 
     def confirmed(self, outcome: Outcome) -> None:
         if outcome is Outcome.COMMITTED:
-            self._measured(self._to.kafka_commit)
+            self._record(self._instruments.kafka_commit)
 
     def recovered(self, outcome: Outcome) -> None:
-        self._to.recovered.add(1, {"outcome": outcome})
+        self._instruments.recovered.add(1, {"outcome": outcome})
 
     def lost(self) -> None:
-        self._to.lost.add(1)
+        self._instruments.lost.add(1)
 
     def retried(self) -> None:
-        self._to.retries.add(1)
+        self._instruments.retries.add(1)
 
 
 def telemetry_of(transactional_id: str) -> Telemetry:
-    """For whatever this process has."""
+    """Return the telemetry of a transactional id: a no-op if OpenTelemetry is not installed."""
     found = instruments()
     return Telemetry() if found is None else OpenTelemetry(transactional_id, found)
 
 
 def count_consumed(outcome: str, records: int) -> None:
-    """So many records that a consumer read became part of a dual write that is committed."""
+    """Count consumed records that became part of a committed dual write."""
     found = instruments()
     if found is not None:
         found.consumed.add(records, {"outcome": outcome})
 
 
 class SlotWait:
-    """The time from now on that a block of a pool waits for its slot."""
+    """Measures, from its creation on, how long a block of a pool waits for its slot."""
 
-    __slots__ = ("_prefix", "_since_s", "_to")
+    __slots__ = ("_instruments", "_prefix", "_since_s")
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._to = instruments()
-        self._since_s = 0.0 if self._to is None else self._to.clock_s()
+        self._instruments = instruments()
+        self._since_s = 0.0 if self._instruments is None else self._instruments.clock_s()
 
     def over(self) -> None:
-        """It has its slot, or gave up."""
-        if self._to is not None:
-            self._to.pool_wait.record(self._to.clock_s() - self._since_s, {"prefix": self._prefix})
+        """Record the wait: the block has its slot, or has timed out."""
+        if self._instruments is not None:
+            self._instruments.pool_wait.record(self._instruments.clock_s() - self._since_s, {"prefix": self._prefix})
 
 
 def count_timeout(prefix: str) -> None:
-    """A block of a pool got no slot in time."""
+    """Count a block of a pool that got no slot in time."""
     found = instruments()
     if found is not None:
         found.pool_timeouts.add(1, {"prefix": prefix})
@@ -238,7 +240,7 @@ def count_timeout(prefix: str) -> None:
 
 @cache
 def instruments() -> Instruments | None:
-    """Of whichever provider the application sets, before or after this; None where the API is not installed."""
+    """Return the instruments of the application's provider, even one set later; None without OpenTelemetry's API."""
     try:
         from opentelemetry.metrics import get_meter
         from opentelemetry.trace import get_tracer

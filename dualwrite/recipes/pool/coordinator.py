@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.recipes.core import pool_gauges
 from dualwrite.recipes.core.coordinator import (
     DualWrite,
     Resolution,
@@ -24,7 +25,6 @@ from dualwrite.recipes.core.coordinator import (
 )
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout
-from dualwrite.recipes.pool import telemetry as pool_telemetry
 from dualwrite.recipes.pool.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
@@ -99,7 +99,7 @@ class PoolCoordinator:
             new_writes=new_writes,
             runtime=runtime,
         )
-        pool_telemetry.observe(self)
+        pool_gauges.observe(self)
 
     def status(self) -> PoolStatus:
         """What goes on now, and the sums since the pool was made."""
@@ -313,7 +313,7 @@ class PoolCoordinator:
             )
         await self._keeper.stop()
         await self._keeper.give_up_all()
-        pool_telemetry.forget(self)
+        pool_gauges.forget(self)
 
 
 def _lowest_missing(leases: list[Lease]) -> int:

@@ -19,11 +19,10 @@ from psycopg.rows import tuple_row
 from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_conflicts import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict, warn_of_drop
 from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_QUESTION, answer_for, of_postgres
-from dualwrite.recipes.core.lost_connections import warn_of_drop
 from dualwrite.recipes.core.shield import Uninterrupted
-from dualwrite.recipes.core.state_row import (
+from dualwrite.recipes.core.store import (
     missing_table,
     not_as_locked,
     not_durable,
@@ -37,30 +36,41 @@ from dualwrite.recipes.psycopg.connection_guard import AnyConnection, Watch, ass
 from dualwrite.recipes.psycopg.connections import Connections, settled
 from dualwrite.recipes.psycopg.pipelined_statement import answered
 from dualwrite.recipes.psycopg.reader import closed
-from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, DatabaseIdentity, Place, checked_place, new_suffix
-from dualwrite.recipes.sql.identity_statements import (
+from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
+    IDENTITY_TABLE,
     INSERT_IDENTITY,
     MOST_ATTEMPTS,
     SELECT_IDENTITY,
+    DatabaseIdentity,
+    Place,
+    checked_place,
     identity_is_missing,
+    new_suffix,
+    present_place,
 )
-from dualwrite.recipes.sql.line_cut import LineCut
 from dualwrite.recipes.sql.pinned_tables import (
     STATE_TABLE,
-    Asking,
     PinnedTables,
+    Query,
     assert_still_there,
     checked_schema,
     find_schema,
     find_state_table,
-    present_place,
     quoted,
-    replaced,
+    table_replaced,
 )
-from dualwrite.recipes.sql.postgres_durability import RAISE, WITNESS
-from dualwrite.recipes.sql.postgres_row_lock import LOCK_NOT_AVAILABLE, SAME_TABLE, SELECT_LOCKED, STILL_HELD, lock_row
-from dualwrite.recipes.sql.postgres_row_lock import MARK as _MARK
+from dualwrite.recipes.sql.postgres import (
+    LOCK_NOT_AVAILABLE,
+    RAISE,
+    SAME_TABLE,
+    SELECT_LOCKED,
+    STILL_HELD,
+    WITNESS,
+    lock_row,
+)
+from dualwrite.recipes.sql.postgres import MARK as _MARK
+from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 
 _log = logging.getLogger(__name__)
 
@@ -238,7 +248,7 @@ class PsycopgTransaction:
 
     def _replaced(self) -> StateTableError:
         assert self._pin.tables is not None, "a statement has named them"
-        return replaced(self._pin.tables)
+        return table_replaced(self._pin.tables)
 
     async def _assert_still_there(self) -> None:
         assert self._pin.tables is not None
@@ -438,7 +448,7 @@ class PsycopgTransaction:
         """How many rows a statement found to change."""
         return int((await self._execute(sql, values)).rowcount)
 
-    async def asked(self, steps: Asking[ResultT]) -> ResultT:
+    async def asked(self, steps: Query[ResultT]) -> ResultT:
         """The result of `steps`, whose statements the server answers."""
         try:
             statement = next(steps)
@@ -604,7 +614,7 @@ class PsycopgDatabase:
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         transaction = await self._begin(self._beside, RecordBuffer())
-        cut = LineCut(transaction.connection, timeout_ms / 1000)
+        cut = SocketTimeout(transaction.connection, timeout_ms / 1000)
         try:
             with cut:
                 seen = await transaction.witness(transactional_id)
@@ -612,7 +622,7 @@ class PsycopgDatabase:
                     raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
                 await transaction.commit()
         except psycopg.OperationalError as error:
-            if not cut.was_cut:
+            if not cut.has_fired:
                 raise
             raise not_durable(transactional_id, row, f"a commit was not answered within {timeout_ms} ms") from error
         finally:

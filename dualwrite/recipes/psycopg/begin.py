@@ -15,7 +15,7 @@ from psycopg import pq
 from psycopg.abc import PQGen
 
 from dualwrite.recipes.psycopg.pipelined_statement import answered
-from dualwrite.recipes.sql.postgres_row_lock import MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 
 _START: Final = "_start_query"
 _IDLE: Final = int(pq.TransactionStatus.IDLE)  # as a number, which is what libpq gives

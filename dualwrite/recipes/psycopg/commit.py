@@ -18,16 +18,14 @@ from psycopg import waiting
 from psycopg.abc import PQGen
 
 from dualwrite.recipes.psycopg.pipelined_statement import PipelinedStatement
-from dualwrite.recipes.psycopg.reader import closed, reader_of
-from dualwrite.recipes.sql.postgres_durability import GIVEN_UP_IN
+from dualwrite.recipes.psycopg.reader import WAIT_INTERVAL_S, closed, reader_of
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 ResultT = TypeVar("ResultT")
 
 _WAIT: Final = "wait"
-_INTERVAL_S: Final = 0.1
-"""How often a thread that waits looks for KeyboardInterrupt, as psycopg does."""
 
 
 class StandbyWait:
@@ -58,7 +56,7 @@ def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
     if isinstance(connection, psycopg.AsyncConnection):
         return _await_or_drop(connection, generator)
     try:
-        return waiting.wait(generator, connection.pgconn.socket, interval=_INTERVAL_S)
+        return waiting.wait(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
     except BaseException as error:
         _drop_where_interrupted(connection, error)
         raise
@@ -70,7 +68,7 @@ async def _await_or_drop(connection: psycopg.AsyncConnection[Any], generator: PQ
         if reader is not None:
             answer: ResultT = await reader.wait_uncancelled(generator)
             return answer
-        return await waiting.wait_async(generator, connection.pgconn.socket, interval=_INTERVAL_S)
+        return await waiting.wait_async(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
     except BaseException as error:
         _drop_where_interrupted(connection, error)
         raise

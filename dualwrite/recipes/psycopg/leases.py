@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from dualwrite.recipes.core.database_conflicts import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase, PsycopgTransaction, TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import PinnedTables

@@ -5,6 +5,10 @@ of what a short statement costs. Here the loop watches a duplicate of the socket
 A duplicate, because psycopg closes its own whenever it likes, and a number that the loop still watches must not become
 that of somebody else's socket.
 
+On Linux the loop watches the duplicate through an epoll instance. libuv reports a socket that has an error, such as the
+ECONNRESET of a server that closed with a statement unread, as a failure of its own handle, and uvloop then calls no
+reader: the caller would wait forever. An epoll instance has no errors; it is readable when anything happens inside it.
+
 All else, such as what does not fit into the socket, a time limit or a cancellation, is psycopg's own `wait` to handle.
 """
 
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,6 +26,9 @@ from psycopg.abc import PQGen
 from psycopg.waiting import READY_R, WAIT_R, wait_async
 
 _READER: Final = "_dualwrite_reader"  # the attribute of a connection that has one
+
+WAIT_INTERVAL_S: Final = 0.1
+"""How often psycopg's own wait looks for KeyboardInterrupt, and again by itself. Its default of 0 is a busy loop."""
 
 _MOST_UNWANTED: Final = 1
 """asyncio's loop looks once more before the task that it has woken up takes what is there."""
@@ -33,6 +41,7 @@ class SocketReader:
         self._connection = weakref.ref(connection)  # the loop knows this object, and must not keep the connection alive
         self._loop = asyncio.get_running_loop()
         self._socket: int | None = os.dup(connection.pgconn.socket)
+        self._watched = _epoll_of(self._socket)
         self._process_id = os.getpid()
         self._is_registered = False
         self._unwanted = 0
@@ -70,7 +79,7 @@ class SocketReader:
         except StopIteration as ended:
             return ended.value
         waits: Any = _Waiting(generator, wanted)
-        return await wait_async(waits, connection.pgconn.socket)
+        return await wait_async(waits, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
 
     async def _readable(self) -> None:
         self._waiter = self._loop.create_future()
@@ -84,7 +93,7 @@ class SocketReader:
         if not self._is_registered:
             if self._socket is None:
                 raise psycopg.OperationalError("the connection is closed")
-            self._loop.add_reader(self._socket, self._on_readable)
+            self._loop.add_reader(self._watched, self._on_readable)
             self._is_registered = True
 
     def _on_readable(self) -> None:
@@ -106,7 +115,7 @@ class SocketReader:
         """Until somebody waits again."""
         if self._is_registered and self._socket is not None:
             self._is_registered = False
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._watched)
 
     def end(self) -> None:
         """The connection is closed. In its loop, or after it; harmless when repeated."""
@@ -115,6 +124,8 @@ class SocketReader:
         # A forked child shares what its parent's loop asks the kernel with, and must leave that alone.
         if os.getpid() == self._process_id and not self._loop.is_closed():
             self._unregister()
+        if self._watched != self._socket:
+            os.close(self._watched)
         os.close(self._socket)
         self._socket = None
 
@@ -124,6 +135,17 @@ class SocketReader:
             self.end()
         elif self._socket is not None:
             self._loop.call_soon_threadsafe(self.end)
+
+
+def _epoll_of(socket: int) -> int:
+    """Return an epoll instance that is readable when `socket` is or has failed; the socket where there is no epoll."""
+    if not hasattr(select, "epoll"):
+        return socket
+    epoll = select.epoll()
+    epoll.register(socket, select.EPOLLIN)
+    watched = os.dup(epoll.fileno())  # kept as a number, which a forked child can close without touching the instance
+    epoll.close()
+    return watched
 
 
 def read_by_its_loop(connection: Any) -> Any:

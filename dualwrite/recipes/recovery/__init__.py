@@ -1,4 +1,6 @@
-"""Complete what crashed processes left open, for many transactional ids at once.
+"""Complete the transactions that crashed processes left open, for many transactional ids at once.
 
-Open first: `plan.py`, a table of what is done, then `service.py`.
+`plan.py` is the table of what is done about an id, and the report; `service.py` carries it out; `adoption.py` decides
+which of two copies of a database keeps its ids. May import `core/`, `sql/`, `sqlalchemy/` and the admin client. Open
+first: `plan.py`.
 """

@@ -1,7 +1,7 @@
-"""Which of two databases goes on with the transactional ids, where one was made from the other: somebody decides.
+"""`adopt`: an operator's decision which of two databases keeps the transactional ids, if one is a copy of the other.
 
-adopt(engine, "moved")    # the original is gone for good: this is it now
-adopt(engine, "copied")   # the original lives on: this one gets ids of its own
+adopt(engine, "moved")    # the original is gone for good: this database keeps the ids
+adopt(engine, "copied")   # the original is still in use: this database gets ids of its own
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, Final, Literal, get_args
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, Place
-from dualwrite.recipes.sql.identity_statements import SELECT_IDENTITY, identity_is_missing
+from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
 from dualwrite.recipes.sqlalchemy.identity_table import insert_identity, note_place, place_of
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
@@ -28,7 +27,7 @@ _DELETE: Final = f"DELETE FROM {IDENTITY_TABLE}"
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What was done. `suffix_before` is None where there was none."""
+    """What `adopt` changed. `suffix_before` is None if there was none."""
 
     made_in: Place
     found_in: Place
@@ -38,14 +37,14 @@ class Adopted:
 
 
 def adopt(engine: sa.Engine, how: Adoption, *, schema: str | None = None, force: bool = False) -> Adopted:
-    """Let this database go on with its transactional ids, or give it ids of its own.
+    """Let this database keep its transactional ids, or give it ids of its own.
 
-    "moved" keeps them, and what is in doubt under them. "copied" makes a new suffix and empties the state rows: what is
-    in doubt stays with the original, which decides it. Stop the writers of this database before.
+    "moved" keeps the ids and their in-doubt transactions. "copied" creates a new suffix and empties the state rows:
+    in-doubt transactions stay with the original, which decides them. Stop the writers of this database first.
 
-    Raises IllegalStateError where the database is where its state table was made, as far as it can tell, unless
-    `force`: a physical copy (a backup of the files, a snapshot of the disk) says of itself what the original says.
-    Raises in addition ConfigError, and StateRowError where a table is missing, or for "moved" the row.
+    Raises IllegalStateError if the database is, as far as it can tell, where its state table was created, unless
+    `force` is set: a physical copy (a backup of the files, a snapshot of the disk) identifies itself like the original.
+    Also raises ConfigError, and StateRowError if a table is missing, or for "moved" the identity row.
     """
     if how not in get_args(Adoption):
         raise ConfigError(f"adopt takes 'moved' or 'copied', not {how!r}")
@@ -63,7 +62,7 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
     if found is not None and not force and not made_in.is_other_than(found_in):
         raise IllegalStateError(
             f"this database is where its state table was made, as far as it can tell ({found_in}); nothing was "
-            "changed: force it where you know this for a copy of the files of another one"
+            "changed: use force if you know that it is a copy of another database's files"
         )
     if how == "moved":
         note_place(connection, pinned)

@@ -1,11 +1,11 @@
-"""What recovery does about one transactional id, from facts alone: a table, pure decisions.
+"""What recovery does about one transactional id: a table, and pure functions of facts; and the report.
 
-The facts are read in this order: the row of the id, under its lock, and then what its coordinator says of it. While the
-lock is held, no dual write of the id can send a record or change the row. So an open transaction that the row does not
-name was left by a database transaction that is over, and one that the row names is decided.
+The facts are read in this order: the id's state row, under its lock, and then the coordinator's description of the id.
+While the lock is held, no dual write of the id can send a record or change the row. So an open transaction that the row
+does not name was left by a database transaction that has ended, and one that the row names is decided.
 
-An age is no proof and decides no outcome. It keeps recovery away from an owner who is between the end of its database
-transaction and that of its Kafka transaction, and who would be fenced in the middle of it.
+The age of a transaction proves nothing and decides no outcome. It keeps recovery from fencing an owner that is between
+the end of its database transaction and the end of its Kafka transaction.
 """
 
 from __future__ import annotations
@@ -19,60 +19,60 @@ from dualwrite.prepared_state import PreparedTxnState
 
 
 class Row(Enum):
-    """What the database says of the id's row."""
+    """The state of the id's row in the database."""
 
-    FREE = "it is locked by us now"
-    HELD = "a database transaction holds its lock: a dual write of the id is running"
-    MISSING = "there is none: this database decides nothing for the id"
-    VOUCHED = "there is none, and the caller has named the id as one that nothing else decides for"
+    FREE = "recovery holds its lock now"
+    HELD = "another database transaction holds its lock: a dual write of the id is running"
+    MISSING = "there is no row: this database decides nothing for the id"
+    VOUCHED = "there is no row, and the caller vouches that no other database decides for the id"
 
 
 class Age(Enum):
-    """For how long the open transaction has been open."""
+    """How long the open transaction has been open."""
 
-    YOUNG = "less than the least age, or nobody knows"
-    OLD = "the least age, or more"
+    YOUNG = "less than the minimum age, or unknown"
+    OLD = "at least the minimum age"
 
 
 class Action(StrEnum):
-    """What recovery does about an id; all but the first four leave it as it is."""
+    """What recovery does about an id; all but the first four leave the id as it is."""
 
     COMMIT = "commit"
     """The open transaction is the one that the row names: the database has decided it."""
     ABORT = "abort"
-    """The row does not name the open transaction, prepared or not, and nobody holds the row: it was never decided."""
+    """The row does not name the open transaction, prepared or not, and its lock was free: it was never decided."""
     TERMINATE = "terminate"
-    """As ABORT, for an id without a row that was named by the caller."""
+    """Like ABORT, for an id without a row that the caller vouches for."""
     ACKNOWLEDGE = "acknowledge-lost"
-    """The loss was acknowledged by the caller: the id is taken on."""
+    """The caller acknowledged the loss: the id may be used again."""
     NOTHING = "nothing"
     """Nothing is open and nothing is missing."""
     ENDING = "ending"
-    """The coordinator is writing the markers of an end that was decided."""
+    """The coordinator is writing the markers of a transaction that is already being completed."""
     IN_USE = "in-use"
-    """A living owner is at it."""
+    """A living owner is using it."""
     YOUNG = "young"
-    """Open for less than the least age: its owner may be about to end it."""
+    """Open for less than the minimum age: its owner may be about to end it."""
     NO_ROW = "no-row"
     """Open, and this database has no row that could decide it."""
     LOST = "lost"
-    """The database has decided for what Kafka has aborted: the two sides disagree."""
+    """The database committed and Kafka has aborted: the two sides disagree."""
     FORGOTTEN = "forgotten"
-    """The row names a transaction later than all that Kafka knows: it lost data, or it is another cluster."""
+    """The row names a later transaction than any Kafka knows: Kafka lost data, or this is another cluster."""
     FAILED = "failed"
-    """It could not be found out or carried out now; the next round tries again."""
+    """A query or the completion failed; the next round tries again."""
 
 
 CHANGES: Final = frozenset({Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.ACKNOWLEDGE})
-"""What changes something."""
+"""The actions that change something."""
 
-NEEDS_SOMEBODY: Final = frozenset({Action.NO_ROW, Action.LOST, Action.FORGOTTEN, Action.FAILED})
-"""What somebody has to see to."""
+NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.FORGOTTEN, Action.FAILED})
+"""The actions that report something an operator has to look into."""
 
 _A, _F = Action, Finding
 
 # Columns in the order of Finding: OPEN, OTHER_OPEN, COMMITTED, ABORTED, VANISHED, NO_TRACE.
-# Without a row nothing is stored that could be found: those columns say what cannot be, and leave it alone.
+# Without a row nothing is stored, so COMMITTED, ABORTED, VANISHED cannot occur there; the id would be left alone.
 _ROWS: Final[dict[tuple[Row, Age], tuple[Action, ...]]] = {
     (Row.FREE, Age.OLD): (_A.COMMIT, _A.ABORT, _A.NOTHING, _A.LOST, _A.FORGOTTEN, _A.NOTHING),
     (Row.FREE, Age.YOUNG): (_A.YOUNG, _A.YOUNG, _A.NOTHING, _A.LOST, _A.FORGOTTEN, _A.NOTHING),
@@ -95,7 +95,7 @@ _BEING_ENDED: Final = (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABO
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one id. `stored` is empty where there is no row; `age_ms` None where nobody knows."""
+    """What is known of one id. `stored` is empty if there is no row; `age_ms` is None if it is unknown."""
 
     row: Row
     stored: PreparedTxnState
@@ -105,7 +105,7 @@ class Facts:
 
 
 def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False) -> Action:
-    """What recovery does about an id with these facts."""
+    """Return what recovery does about an id with these facts."""
     age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
     action = ACTIONS[facts.row, age, find(facts.stored, facts.described, facts.transaction_version)]
     if action is Action.LOST and lost_is_acknowledged:
@@ -116,7 +116,61 @@ def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False)
 
 
 def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:
-    """For how long the open transaction has been open; None where nothing is open."""
+    """Return how long the open transaction has been open, or None if none is open."""
     if state != DescribedState.ONGOING.value or start_ms is None:
         return None
     return max(now_ms - start_ms, 0)
+
+
+# ---- the report -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One transactional id that recovery looked at.
+
+    `changed` is True if the action was carried out; False if it was only planned, changes nothing, or failed, in which
+    case `error` says why. `kafka_transactional_id` is the id as Kafka knows it; `transactional_id` is the same if the
+    id is not of this database. `row` is the text of the state row, None if there is no row. `state` and `pair`
+    (producer id and epoch) are from the coordinator's description, and `age_ms` is how long its transaction has been
+    open, None if none is.
+    """
+
+    transactional_id: str
+    kafka_transactional_id: str
+    action: Action
+    changed: bool
+    row: str | None
+    state: str
+    pair: str
+    age_ms: int | None
+    topic_partitions: tuple[str, ...]
+    error: str | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the id is still in doubt or wrong, and not in the hands of a living owner."""
+        return self.action in NEEDS_OPERATOR or (self.action in CHANGES and not self.changed)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """The result of one round.
+
+    `settled` counts the ids that had nothing open and nothing missing. `unseen` says what could not be queried.
+    """
+
+    found: tuple[Found, ...]
+    settled: int
+    unseen: tuple[str, ...]
+    applied: bool
+
+    @property
+    def left(self) -> tuple[Found, ...]:
+        """The ids that an operator or a later round has to deal with."""
+        return tuple(found for found in self.found if found.is_left)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left and everything could be queried."""
+        return not self.left and not self.unseen

@@ -1,12 +1,12 @@
-"""`RecoveryService`: completes what crashed processes left open, for many transactional ids, at any time.
+"""`RecoveryService`: complete what crashed processes left open, for many transactional ids, at any time.
 
     service = RecoveryService(engine, bootstrap_servers="127.0.0.1:9092", prefix="orders-")
     report = service.recover()            # or service.plan(), which changes nothing
     if report.left:
         ...
 
-What is done about an id and why it is safe: `dualwrite.recipes.recovery.plan`. How it is done: the steps of
-`DualWriter.recover()`, under the lock of the id's row.
+What is done about an id and why it is safe: `dualwrite.recipes.recovery.plan`. It is done by the steps of
+`DualWriter.recover()`, under the lock of the id's state row.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
 from dualwrite.client.transactions.recovery import Described, DescribedState
@@ -34,17 +34,17 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
-from dualwrite.recipes.core.lost_connections import first_line
 from dualwrite.recipes.core.settings import KafkaSettings
-from dualwrite.recipes.core.store import Database, DatabaseTransaction
-from dualwrite.recipes.recovery.plan import CHANGES, NEEDS_SOMEBODY, Action, Facts, Row, age_ms_of, decide
-from dualwrite.recipes.recovery.rows import known_database, stored_texts
+from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
+from dualwrite.recipes.recovery.plan import CHANGES, Action, Facts, Found, RecoveryReport, Row, age_ms_of, decide
 from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.tables import schema_for
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, schema_for
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
 
@@ -53,70 +53,20 @@ _log = logging.getLogger(__name__)
 DEFAULT_MIN_AGE_MS: Final = 60_000
 DEFAULT_LOCK_TIMEOUT_MS: Final = 100
 _WITH_LOCK_MS: Final = 5_000
-"""How long a row stays locked for a coordinator that does not answer what is asked before anything is changed."""
+"""How long a row stays locked while a coordinator does not respond to the query that precedes any change."""
 
 _DURABLE_MS: Final = 10_000
-"""How long a row that was read may take to become durable, before Kafka is told what it says."""
+"""How long a decision that was read may take to become durable, before Kafka is asked to complete it."""
 
 Progress = Callable[[int, int], None]
-"""Hears after each id: how many were looked at, of how many."""
+"""Called after each id with the number of ids done and the number of all."""
 
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _ADMIN_ONLY: Final = "default_api_timeout_ms"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One transactional id that recovery met.
-
-    `changed`: what `action` names was carried out; False where it was only planned, does not change anything, or
-    failed, which `error` tells. `kafka_transactional_id` is what Kafka sees of the id; where that is not of this
-    database, `transactional_id` is the same. `row` is what the database holds, None where there is no row. `state` and
-    `pair` are what the coordinator said, with `age_ms` for how long a transaction has been open, None where none is.
-    """
-
-    transactional_id: str
-    kafka_transactional_id: str
-    action: Action
-    changed: bool
-    row: str | None
-    state: str
-    pair: str
-    age_ms: int | None
-    topic_partitions: tuple[str, ...]
-    error: str | None = None
-
-    @property
-    def is_left(self) -> bool:
-        """Whether this is in doubt, or wrong, and not because of a living owner."""
-        return self.action in NEEDS_SOMEBODY or (self.action in CHANGES and not self.changed)
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
-    """What one round met. `settled`: how many ids were looked at that had nothing open and nothing missing.
-
-    `unseen` says what could not be asked.
-    """
-
-    found: tuple[Found, ...]
-    settled: int
-    unseen: tuple[str, ...]
-    applied: bool
-
-    @property
-    def left(self) -> tuple[Found, ...]:
-        """What somebody has to see to, or a later round."""
-        return tuple(found for found in self.found if found.is_left)
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing is left and everything was seen."""
-        return not self.left and not self.unseen
-
-
-class _Left(Exception):  # noqa: N818 - it ends an examination, and is no error
-    """What an examination under the lock came to, where the id is not taken over."""
+class _LeftAlone(Exception):  # noqa: N818 - it ends an examination, and is no error
+    """Ends the examination of an id under its lock, if the id is not taken over."""
 
     def __init__(self, found: Found) -> None:
         super().__init__(found)
@@ -124,18 +74,18 @@ class _Left(Exception):  # noqa: N818 - it ends an examination, and is no error
 
 
 class RecoveryService:
-    """Finds rows and open transactions that do not match, and resolves each by its row, under its lock.
+    """Finds open transactions that do not match their state rows, and completes each by its row, under its lock.
 
-    `prefix` (an empty one: all ids) and `transactional_ids` say which ids are looked at. A transaction is left to its
-    owner until it has been open for `min_age_ms`, by this machine's clock. A row that is not free within
-    `lock_timeout_ms` is in use. `acknowledge_lost` are ids whose loss somebody has seen to: they can be used again.
-    `force_terminate` are ids without a row whose open transaction is to be aborted: no database is asked about them.
-    An id may be given by its name or as Kafka sees it. `schema` is where the state table is, which without it is where
-    an unqualified name leads to. `timeout_ms` bounds each request to Kafka. The other settings are those of the way to
-    the cluster.
+    `prefix` (empty: all ids) and `transactional_ids` select the ids. A transaction is left to its owner until it has
+    been open for `min_age_ms`, by this machine's clock. A row whose lock is not free within `lock_timeout_ms` is in
+    use. `acknowledge_lost` names ids whose loss an operator has dealt with: they can be used again. `force_terminate`
+    names ids without a row whose open transaction is to be aborted without a decision of any database. Ids may be given
+    with or without the suffix that Kafka sees. `schema` is the schema of the state table; by default the unqualified
+    name is looked up. `timeout_ms` limits each request to Kafka. The other settings are those of the connections to
+    Kafka.
 
-    Any number of services, writers and other processes may be at it at the same time. An owner that lives and has
-    nothing open is not disturbed. Not for use by several threads at once.
+    Any number of services, writers and other processes may run at the same time. A living owner that has nothing open
+    is not disturbed. Not thread-safe.
     """
 
     def __init__(
@@ -168,21 +118,21 @@ class RecoveryService:
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._settings = _without(_ADMIN_ONLY, settings) | {
-            "accept_bounded_guarantee": True,  # what is found was left under it; nothing new is prepared here
+            "accept_bounded_guarantee": True,  # the transactions were prepared under it; recovery prepares none
             "max_block_ms": timeout_ms,
         }
         KafkaSettings("checked-before-use", self._settings)
         self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
 
     def plan(self, progress: Progress | None = None) -> RecoveryReport:
-        """What `recover()` would do now; changes nothing. Takes the locks of rows for a moment, as that does."""
+        """Report what `recover()` would do now, and change nothing. Briefly locks rows, as `recover()` does."""
         return self._round(progress, apply=False)
 
     def recover(self, progress: Progress | None = None) -> RecoveryReport:
-        """Resolve what can be resolved now.
+        """Complete everything that can be completed now.
 
-        An id that cannot be resolved is reported with its error and keeps none of the others from it. Raises where
-        nothing can be resolved: StateRowError for a table that is missing, the database's own errors, and Kafka's.
+        An id that cannot be completed is reported with its error, and does not affect the others. Raises what prevents
+        the whole round: StateRowError for a missing table, the database's own errors, and Kafka's.
         """
         return self._round(progress, apply=True)
 
@@ -195,10 +145,11 @@ class RecoveryService:
         failed: Callable[[Exception], None],
         apply: bool = True,
     ) -> None:
-        """Recover (or plan) every `interval_s` seconds until `stopped` is set; what fails is told and repeated.
+        """Recover (or plan) every `interval_s` seconds until `stopped` is set.
 
-        A round that is under way then ends with the id that it is at. What it has met by then is told, with the others
-        in `unseen`.
+        Calls `heard` with the report of each round, and `failed` with the error of a failed one, which is repeated
+        after the interval. A round that is running when `stopped` is set ends with its current id; its report names the
+        number of the remaining ids in `unseen`.
         """
         while not stopped.is_set():
             try:
@@ -211,7 +162,7 @@ class RecoveryService:
             stopped.wait(interval_s)
 
     def close(self) -> None:
-        """Let go of the connections to Kafka; idempotent."""
+        """Close the connections to Kafka; idempotent."""
         self._admin.close()
 
     def __enter__(self) -> Self:
@@ -229,7 +180,7 @@ class RecoveryService:
     ) -> RecoveryReport:
         unseen: list[str] = []
         version = _transaction_version(self._admin.describe_features())
-        database = _Known(*known_database(self._engine, self._schema, may_make=apply))
+        database = _DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply))
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
         vouched_names = database.names(self._vouched_as_given)
@@ -239,49 +190,49 @@ class RecoveryService:
         found = []
         settled = 0
         descriptions = self._described(sorted({*ids, *self._vouched, *self._listed(unseen)}), unseen)
-        # Rows are read last: beside one that is older than the description, a loss looks like an abort of long ago.
+        # Rows are read last: compared with a row older than the description, a loss would look like an old abort.
         texts = self._stored(database, names | vouched_names)
         for number, (each, description) in enumerate(descriptions.items(), start=1):
             if stopped is not None and stopped.is_set():
-                unseen.append(f"{len(descriptions) - number + 1} ids, because this was told to stop")
+                unseen.append(f"{len(descriptions) - number + 1} ids, because recovery was stopped")
                 break
-            met = self._one(database.seen(each, texts, description, version), apply=apply)
-            if met is None or met.action is Action.NOTHING:
+            result = self._recover_one(database.seen(each, texts, description, version), apply=apply)
+            if result is None or result.action is Action.NOTHING:
                 settled += 1
             else:
-                found.append(met)
+                found.append(result)
             if progress is not None:
                 progress(number, len(descriptions))
         return RecoveryReport(tuple(found), settled, tuple(unseen), apply)
 
-    def _stored(self, database: _Known, names: Collection[str]) -> dict[str, str]:
+    def _stored(self, database: _DatabaseInRound, names: Collection[str]) -> dict[str, str]:
         return stored_texts(self._engine, database.pinned, prefix=self._prefix, transactional_ids=names)
 
     def _listed(self, unseen: list[str]) -> list[str]:
-        """The ids of the prefix that have something open, as Kafka sees them."""
+        """Return the ids of the prefix with an open transaction, as Kafka knows them."""
         if self._prefix is None:
             return []
-        listed = _as_far_as_seen(lambda: self._admin.transactions_of_prefix(self._prefix or ""), unseen)
+        listed = _partial_if_incomplete(lambda: self._admin.transactions_of_prefix(self._prefix or ""), unseen)
         return [row.transactional_id for row in listed if row.state in _OPEN_STATES]
 
     def _described(self, ids: list[str], unseen: list[str]) -> dict[str, TransactionDescription | None]:
         if not ids:
             return {}
-        described: dict[str, TransactionDescription | None] = _as_far_as_seen(
+        described: dict[str, TransactionDescription | None] = _partial_if_incomplete(
             lambda: self._admin.describe_transactions(ids), unseen
         )
         return described
 
     # ---- one id ---------------------------------------------------------------------------------------------
 
-    def _one(self, seen: _Seen, *, apply: bool) -> Found | None:
-        """What becomes of one id, with whatever befalls it; None where there is nothing to do."""
+    def _recover_one(self, seen: _Seen, *, apply: bool) -> Found | None:
+        """Deal with one id, and return the result or the failure; None if there is nothing to do."""
         try:
-            # A first look, without a lock: whether there can be anything to do.
+            # Look first without the lock whether there can be anything to do.
             if self._decide(seen, Row.MISSING if seen.text is None else Row.FREE) is Action.NOTHING:
                 return None
             return self._resolve(seen, apply=apply)
-        except _Left as left:
+        except _LeftAlone as left:
             return left.found
         except RowLockTimeoutError:
             return self._found(seen, self._decide(seen, Row.HELD))
@@ -296,12 +247,12 @@ class RecoveryService:
             action = self._decide(seen, Row.VOUCHED if vouched else Row.MISSING)
             if action is not Action.TERMINATE or not apply:
                 return self._found(seen, action)
-        return self._completed(seen, apply=apply)
+        return self._complete(seen, apply=apply)
 
-    def _completed(self, seen: _Seen, *, apply: bool) -> Found:
-        """By the steps of a dual write, under the lock of the row; one that is missing is made for that.
+    def _complete(self, seen: _Seen, *, apply: bool) -> Found:
+        """Complete the transaction by the steps of a dual write, under the lock of the row, created if it is missing.
 
-        Raises _Left where the facts under the lock are against it.
+        Raises _LeftAlone if the facts under the lock require leaving the id alone.
         """
         unnamed = Row.FREE if seen.text is not None else Row.VOUCHED
         writes = self._writes(seen)
@@ -312,9 +263,9 @@ class RecoveryService:
             now = self._look_again(seen, row)
             action = self._decide(now, unnamed if row.is_empty else Row.FREE)
             if action is Action.ACKNOWLEDGE and apply:
-                raise _Left(self._acknowledged(now))
+                raise _LeftAlone(self._acknowledge(now))
             if action not in CHANGES or not apply:
-                raise _Left(self._found(now, action))
+                raise _LeftAlone(self._found(now, action))
 
         try:
             with writes.exclusively():
@@ -324,16 +275,16 @@ class RecoveryService:
         return self._found(now, _DONE[unnamed, outcome], changed=outcome is not Outcome.NOTHING)
 
     def _look_again(self, seen: _Seen, row: PreparedTxnState) -> _Seen:
-        """The facts under the lock."""
+        """Return the facts as they are under the lock."""
         described = self._admin.describe_transactions([seen.kafka_id], timeout_ms=min(self._timeout_ms, _WITH_LOCK_MS))
         return replace(seen, text=str(row), description=described[seen.kafka_id])
 
-    def _acknowledged(self, seen: _Seen) -> Found:
-        """What shows the loss is overwritten at the coordinator; the row stays as it was decided."""
-        assert seen.description is not None, "a loss is what the coordinator describes"
-        self._admin._overwrite_end(seen.description)
+    def _acknowledge(self, seen: _Seen) -> Found:
+        """Acknowledge a loss: overwrite its trace at the coordinator; the row keeps the decision."""
+        assert seen.description is not None, "only the coordinator's description shows a loss"
+        self._admin.overwrite_end(seen.description)
         _log.warning(
-            "transactional id %s: the loss of %s was acknowledged; Kafka said %s at %s",
+            "transactional id %s: the loss of %s was acknowledged; the coordinator's state was %s at %s",
             *(seen.transactional_id, seen.text, seen.state, seen.pair),
         )
         return self._found(seen, Action.ACKNOWLEDGE, changed=True)
@@ -342,7 +293,7 @@ class RecoveryService:
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
         return DualWriteCoordinator(
             seen.transactional_id,
-            database=database if seen.is_ours else _OfAnother(database),
+            database=database if seen.is_ours else _WithoutSuffix(database),
             kafka=BlockingKafkaSide(KafkaSettings(seen.transactional_id, self._settings).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
@@ -371,38 +322,38 @@ class RecoveryService:
             pair=str(seen.pair),
             age_ms=self._age_ms(seen),
             topic_partitions=seen.topic_partitions,
-            error=_whose(seen) if action is Action.NO_ROW and error is None else error,
+            error=_why_no_row(seen) if action is Action.NO_ROW and error is None else error,
         )
 
 
-def _whose(seen: _Seen) -> str | None:
-    """Why an id has no row here; None where that is not known."""
+def _why_no_row(seen: _Seen) -> str | None:
+    """Return why an id has no row in this database, or None if that is not known."""
     if seen.is_ours:
         return None
     suffix = foreign_suffix_of(seen.kafka_id)
     if suffix is None:
-        return "not an id of this database, which adds a suffix to each of its own"
+        return "not an id of this database, which adds a suffix to each of its ids"
     return f"an id of another database, whose suffix is {suffix}: recover it there"
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """The database as it is in this round."""
+class _DatabaseInRound:
+    """The tables and the identity of the database, as read in this round."""
 
     pinned: PinnedTables
     identity: DatabaseIdentity
 
     def names(self, given: Iterable[str]) -> frozenset[str]:
-        """Of ids that are given by their names, or as Kafka sees them."""
+        """Return the names of ids that were given with or without their suffix."""
         return frozenset(self.identity.name_as_given(each) for each in given)
 
     def kafka_id(self, name: str) -> str:
         return self.identity.kafka_id(name)
 
     def kafka_ids_to_terminate(self, given: Iterable[str], texts: Mapping[str, str]) -> frozenset[str]:
-        """Of ids of this database, and of others that are given as Kafka sees them.
+        """Return the ids to terminate as Kafka knows them, of this database and of others.
 
-        A name for which this database has decided something is not taken for another application's id.
+        A name for which this database has a decision is not taken for another application's id.
         """
         ours = {self.kafka_id(self.identity.name_as_given(each)) for each in given}
         return frozenset(ours | {each for each in given if not texts.get(each)})
@@ -416,8 +367,8 @@ class _Known:
         return _Seen(name, kafka_id, texts.get(name), description, version)
 
 
-class _OfAnother:
-    """A database that locks for an id of others, whose name is what Kafka sees."""
+class _WithoutSuffix:
+    """A database that adds no suffix, to lock a row for an id that is not of this database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -439,7 +390,7 @@ class _OfAnother:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One id as it was seen at one moment; `text` is what its row holds, None where there is none."""
+    """The facts about one id at one moment; `text` is the text of its row, None if there is no row."""
 
     transactional_id: str
     kafka_id: str
@@ -450,18 +401,18 @@ class _Seen:
 
     @property
     def stored(self) -> PreparedTxnState:
-        """Raises ValueError where the row holds something else than a prepared state."""
+        """The prepared state in the row. Raises ValueError if the row holds anything else."""
         return PreparedTxnState(self.text)
 
     @property
     def described(self) -> Described:
-        """Raises ValueError for a state that this version of the package has not heard of."""
+        """The coordinator's description. Raises ValueError for a state that this version of dualwrite does not know."""
         try:
             state = DescribedState(self.state)
         except ValueError:
             raise ValueError(
-                f"the coordinator calls the state of this id {self.state!r}, which is not known here; nothing was "
-                "changed: the next round looks again, and a newer dualwrite may know it"
+                f"the coordinator reports the state {self.state!r} for this id, which this version of dualwrite does "
+                "not know; nothing was changed: the next round looks again, and a newer version may know it"
             ) from None
         return Described(state, self.pair, -1 if self.start_ms is None else self.start_ms)
 
@@ -494,18 +445,18 @@ _DONE: Final = {
     (Row.VOUCHED, Outcome.ROLLED_BACK): Action.TERMINATE,
     (Row.VOUCHED, Outcome.NOTHING): Action.NOTHING,
 }
-"""What was carried out, by what the coordinator and the row told at last."""
+"""The action that was carried out, by the row and the outcome of the take-over."""
 
 
 def _transaction_version(features: Mapping[int, BrokerFeatures]) -> int:
-    """The level of the cluster, by the broker that has heard of its features last."""
+    """Return the cluster's `transaction.version`, from the broker with the latest finalized features."""
     newest = max(features.values(), key=lambda each: each.finalized_features_epoch)
     return newest.finalized_features.get("transaction.version", (0, 0))[1]
 
 
-def _as_far_as_seen(ask: Callable[[], Any], unseen: list[str]) -> Any:
+def _partial_if_incomplete(query: Callable[[], Any], unseen: list[str]) -> Any:
     try:
-        return ask()
+        return query()
     except IncompleteAnswerError as error:
         unseen.extend(dict.fromkeys(map(first_line, error.failures.values())))
         return error.partial
@@ -513,7 +464,7 @@ def _as_far_as_seen(ask: Callable[[], Any], unseen: list[str]) -> Any:
 
 def _several(name: str, given: Iterable[str]) -> Collection[str]:
     if isinstance(given, str):
-        raise ConfigError(f"{name} takes several transactional ids, not the text {given!r}")
+        raise ConfigError(f"{name} takes a collection of transactional ids, not the text {given!r}")
     return tuple(given)
 
 
@@ -521,3 +472,52 @@ def _without(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if name in settings:
         raise ConfigError(f"{name} is called timeout_ms here")
     return dict(settings)
+
+
+# ---- the rows -------------------------------------------------------------------------------------------------------
+
+_IDS_PER_QUERY = 500  # databases limit the parameters of one statement
+
+
+def stored_texts(
+    engine: sa.Engine, pinned: PinnedTables, *, prefix: str | None, transactional_ids: Collection[str]
+) -> dict[str, str]:
+    """Return the texts of the rows of a prefix (None: no prefix) and of these ids, read without locks.
+
+    Raises StateRowError if the table does not exist.
+    """
+    table = in_schema(kafka_transaction_state, pinned.schema)
+    queries = _queries(table, prefix, sorted(transactional_ids))
+    try:
+        with engine.connect() as connection:
+            rows = [row for query in queries for row in connection.execute(query, execution_options=AS_NAMED).all()]
+    except (OperationalError, ProgrammingError) as error:
+        if sa.inspect(engine).has_table(table.name, schema=table.schema):
+            raise
+        raise missing_table(table.name, otherwise="create_state_table(engine)") from error
+    return {
+        row.transactional_id: row.prepared_transaction_state
+        for row in rows
+        if row.transactional_id in transactional_ids
+        or (prefix is not None and row.transactional_id.startswith(prefix))  # LIKE may ignore case
+    }
+
+
+def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str]]]:
+    found = sa.select(table.c.transactional_id, table.c.prepared_transaction_state)
+    if prefix is not None:
+        yield found.where(table.c.transactional_id.startswith(prefix, autoescape=True))
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        yield found.where(table.c.transactional_id.in_(ids[start : start + _IDS_PER_QUERY]))
+
+
+def known_database(
+    engine: sa.Engine, schema: str | None, *, may_make: bool = False
+) -> tuple[PinnedTables, DatabaseIdentity]:
+    """Return where the rows are, and the identity whose suffix the database adds to their ids.
+
+    A database without an identity gets one if `may_make` is set; otherwise no id counts as its own. Raises what
+    `SqlAlchemyStateStore.identity` raises.
+    """
+    store = SqlAlchemyStateStore(engine, schema)
+    return store.pinned, store.identity(may_make=may_make)

@@ -1,9 +1,9 @@
-"""Leases of transactional ids in the table `kafka_transaction_lease`, as statements that somebody carries out.
+"""Leases of transactional ids in the table `kafka_transaction_lease`, as SQL that a backend executes.
 
-A lease is taken by an UPDATE that names what it replaces, which works alike on every database and at every isolation
-level, leaves a row that people can look at, and outlives the connection that made it. Advisory locks (PostgreSQL
-only, and one connection held for each pool) and SKIP LOCKED (not in SQLite, and a transaction left open for as long as
-a lease lasts) would notice a dead process sooner; nothing depends on that.
+A lease is taken by an UPDATE that names the lease it replaces. That works the same on every database and at every
+isolation level, leaves a row that operators can read, and outlives the connection that made it. Advisory locks
+(PostgreSQL only, and one connection held per pool) and SKIP LOCKED (not in SQLite, and a transaction left open for as
+long as a lease lasts) would notice a dead process sooner, but nothing depends on that.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ABANDON: Final = f"UPDATE {LEASE_TABLE} SET expires_at_ms = 0 WHERE {_OF_SLOT} 
 
 
 class LeaseTransaction(Protocol):
-    """A transaction of its own in the database of the leases. Parameters are written `:name`."""
+    """A transaction in the database of the leases. Parameters are written `:name`."""
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """What a SELECT gives."""
+        """Execute a SELECT and return its rows."""
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """How many rows a statement found to change."""
+        """Execute a statement and return how many rows it changed."""
 
     async def has_table(self, name: str) -> bool: ...
 
@@ -48,7 +48,7 @@ Steps = Callable[[LeaseTransaction], Coroutine[Any, Any, ResultT]]
 
 
 class TableLeases(ABC):
-    """`Leases`, on a database that somebody reaches; `now_ms` is the SQL for its clock, the only one that all share."""
+    """`Leases` in a table. `now_ms` is the SQL for the database's clock, the only clock that all processes share."""
 
     def __init__(self, *, prefix: str, owner: str, lease_ms: int, now_ms: str) -> None:
         self._prefix = prefix
@@ -70,15 +70,15 @@ class TableLeases(ABC):
     @property
     @abstractmethod
     def errors(self) -> tuple[type[Exception], ...]:
-        """What it raises when it cannot be reached or refuses a statement."""
+        """The types of error that the database raises when it is unreachable or refuses a statement."""
 
     @abstractmethod
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
-        """Carry `steps` out in a transaction of their own, on a database that has the table."""
+        """Run `steps` in a transaction of their own, on a database that has the table."""
 
     @abstractmethod
     def _was_beaten(self, error: Exception) -> bool:
-        """Whether `error` says that another process did something to the same rows in this instant."""
+        """Return whether `error` means that another process changed the same rows at the same time."""
 
     # ---- leases -----------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class TableLeases(ABC):
         return True
 
     async def _unless_beaten(self, steps: Steps[bool]) -> bool:
-        """Whether `steps` took effect; not where another process was faster."""
+        """Return whether `steps` took effect; they do not if another process was faster."""
         try:
             return await self._in_transaction(steps)
         except Exception as error:
@@ -146,5 +146,5 @@ class TableLeases(ABC):
 
 
 def _escaped(text: str) -> str:
-    """As LIKE takes it to mean itself."""
+    """Return the text escaped for LIKE."""
     return text.replace("/", "//").replace("%", "/%").replace("_", "/_")

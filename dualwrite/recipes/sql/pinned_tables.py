@@ -1,9 +1,9 @@
-"""Which tables a writer means: found once, at first use, and named in full from then on.
+"""The tables a writer uses: looked up once, at first use, and named with their schema from then on.
 
-A table without its schema is whatever `search_path`, USE, a temporary table or a schema_translate_map make of it at the
-moment, and a block may change those. A state row in another table than the one that recovery reads decides nothing. So
-the tables are looked up once, on a connection of the writer's own, and PostgreSQL compares the oid in each statement
-that locks: a table that was dropped and made anew has forgotten what it had decided.
+Without a schema, a table name means whatever `search_path`, USE, a temporary table or a schema_translate_map make of it
+at the moment, and a block may change those. A state row in a table that recovery does not read decides nothing. So the
+tables are looked up once, on a connection of the writer's own. On PostgreSQL each locking statement also compares the
+table's oid, because a table that was dropped and created again has lost its decisions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from dualwrite.errors import ConfigError, StateTableError
-from dualwrite.recipes.sql.database_identity import Place
 
 ResultT = TypeVar("ResultT")
 
 STATE_TABLE: Final = "kafka_transaction_state"
 
 OID: Final = "STATE_TABLE_OID"
-"""Stands in PostgreSQL's statements for the oid of the pinned state table."""
+"""Placeholder in PostgreSQL's statements for the oid of the pinned state table."""
 
 _TABLES: Final = re.compile(r"\b(?:kafka_transaction_(?:state|lease|database)|kafka_consumed_offset)\b")
 _UNFIT: Final = re.compile(r"[:%'\"\\{}]")
@@ -30,37 +29,38 @@ _UNFIT: Final = re.compile(r"[:%'\"\\{}]")
 
 @dataclass(frozen=True, slots=True)
 class PinnedTables:
-    """The schema that our tables are in, None where the database has none; on PostgreSQL the state table's oid."""
+    """The schema of dualwrite's tables, None if the database has no schemas; on PostgreSQL the state table's oid."""
 
     schema: str | None
     quoted_schema: str | None
     oid: int | None = None
 
     def sql(self, text: str) -> str:
-        """A statement that names our tables alone, with their full names."""
-        return _in_full(text, self.quoted_schema, self.oid)
+        """Return the statement with the schema added to the names of dualwrite's tables, and the oid filled in."""
+        return _qualified(text, self.quoted_schema, self.oid)
 
 
 @cache
-def _in_full(text: str, quoted_schema: str | None, oid: int | None) -> str:
+def _qualified(text: str, quoted_schema: str | None, oid: int | None) -> str:
     named = text if quoted_schema is None else _TABLES.sub(lambda found: f"{quoted_schema}.{found[0]}", text)
     return named if oid is None else named.replace(OID, str(oid))
 
 
 def checked_schema(schema: Any) -> str | None:
-    """A setting. Raises ConfigError."""
+    """Return the setting `schema`. Raises ConfigError if it cannot name a schema."""
     if schema is None:
         return None
     if not isinstance(schema, str) or not schema or _UNFIT.search(schema):
-        raise ConfigError(f"schema takes the name of a schema, as it is and without quotes, not {schema!r}")
+        raise ConfigError(f"schema takes the name of a schema as it is, without quotes, not {schema!r}")
     return schema
 
 
-# ---- PostgreSQL, as statements that somebody carries out; parameters are written `:name` ----------------------------
+# ---- PostgreSQL: generators of statements, which the backend executes; parameters are written `:name` ---------------
 
 Statement = tuple[str, Mapping[str, Any]]
 Rows = Sequence[Sequence[Any]]
-Asking = Generator[Statement, Rows, ResultT]
+Query = Generator[Statement, Rows, ResultT]
+"""Yields statements, is sent the rows of each, and returns the result; `execute_query` drives it."""
 
 _FIND: Final = (
     "SELECT CAST(n.nspname AS text), CAST(c.oid AS bigint), CAST(c.relkind AS text), CAST(c.relpersistence AS text)"
@@ -77,20 +77,17 @@ _OID_NOW: Final = (
     "SELECT CAST(c.oid AS bigint) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n"
     " ON n.oid = c.relnamespace WHERE n.nspname = :schema AND c.relname = :name"
 )
-_MAY_ASK: Final = "SELECT has_function_privilege(to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE')"
-_SYSTEM: Final = "SELECT CAST(system_identifier AS text) FROM pg_catalog.pg_control_system()"
-_DATABASE: Final = "SELECT CAST(oid AS text) FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
 
 
 def quoted(name: str) -> str:
-    """As PostgreSQL takes it to mean itself."""
+    """Return a name quoted as an identifier of PostgreSQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def find_state_table(schema: str | None) -> Asking[PinnedTables | None]:
-    """The state table in `schema`, or where search_path leads to; None where there is none.
+def find_state_table(schema: str | None) -> Query[PinnedTables | None]:
+    """Find the state table in `schema`, or the one that search_path resolves to; None if there is none.
 
-    Raises StateTableError where it is none that could keep a decision, or where another one could be meant.
+    Raises StateTableError if that table cannot keep decisions, or if another schema has a state table too.
     """
     name = STATE_TABLE if schema is None else f"{quoted(schema)}.{STATE_TABLE}"
     found = yield _FIND, {"name": name}
@@ -99,7 +96,7 @@ def find_state_table(schema: str | None) -> Asking[PinnedTables | None]:
     where, oid, kind, persistence = found[0]
     if kind != "r" or persistence != "p" or _UNFIT.search(where):
         raise StateTableError(
-            f"{where}.{STATE_TABLE} is {_what_it_is(kind, persistence)}, which cannot keep a decision for certain; "
+            f"{where}.{STATE_TABLE} is {_kind_of(kind, persistence)}, which cannot be relied on to keep a decision; "
             "nothing was written: create an ordinary table, and name its schema by the setting schema="
         )
     if schema is None:
@@ -109,23 +106,23 @@ def find_state_table(schema: str | None) -> Asking[PinnedTables | None]:
     return PinnedTables(where, quoted(where), oid)
 
 
-def _what_it_is(kind: str, persistence: str) -> str:
+def _kind_of(kind: str, persistence: str) -> str:
     if kind != "r":
-        return "no ordinary table"
+        return "not an ordinary table"
     return {"t": "a temporary table", "u": "an unlogged table"}.get(persistence, "in a schema with an unusual name")
 
 
 def _two_tables(found: str, others: list[str]) -> StateTableError:
     named = ", ".join(f"{other}.{STATE_TABLE}" for other in others)
     return StateTableError(
-        f"this database has more than one state table: {found}.{STATE_TABLE}, where search_path leads to, and {named}; "
-        "nothing was written, because a decision in the wrong one is found by nobody: name the schema of the one that "
-        "is meant by the setting schema= (of commands: --schema)"
+        f"this database has more than one state table: {found}.{STATE_TABLE}, which search_path resolves to, and "
+        f"{named}; nothing was written, because recovery would not find a decision in the wrong one: name the schema "
+        "of the right one with the setting schema= (of commands: --schema)"
     )
 
 
-def find_schema(schema: str | None, table: str) -> Asking[PinnedTables]:
-    """Where a table is that decides nothing, or would be created."""
+def find_schema(schema: str | None, table: str) -> Query[PinnedTables]:
+    """Find the schema in which a table other than the state table is, or would be created."""
     if schema is None:
         found = yield _FIND, {"name": table}
         if not found:
@@ -134,37 +131,29 @@ def find_schema(schema: str | None, table: str) -> Asking[PinnedTables]:
     return PinnedTables(schema, None if schema is None else quoted(schema))
 
 
-def present_place() -> Asking[Place]:
-    """Which database this is. A standby that is promoted keeps both; a dump that is loaded elsewhere gets others."""
-    may_ask = yield _MAY_ASK, {}
-    system = (yield _SYSTEM, {}) if may_ask[0][0] else [(None,)]
-    database = yield _DATABASE, {}
-    return Place(system[0][0], database[0][0])
-
-
-def assert_still_there(pinned: PinnedTables) -> Asking[None]:
-    """For a row that was not found. Raises StateTableError where the table is another one than was pinned."""
+def assert_still_there(pinned: PinnedTables) -> Query[None]:
+    """Check the table after a row was not found. Raises StateTableError if it is not the pinned one any more."""
     if pinned.oid is not None:
         found = yield _OID_NOW, {"schema": pinned.schema, "name": STATE_TABLE}
         if not found or found[0][0] != pinned.oid:
-            raise replaced(pinned)
+            raise table_replaced(pinned)
 
 
-def replaced(pinned: PinnedTables) -> StateTableError:
-    """The pinned table is gone."""
+def table_replaced(pinned: PinnedTables) -> StateTableError:
+    """Return the error for a pinned table that was dropped or replaced."""
     return StateTableError(
-        f"the table {pinned.schema}.{STATE_TABLE} was dropped, or replaced by another one, since this writer first "
-        "used it; nothing was written: with its rows went what tells the decisions that Kafka has not carried out "
-        "yet. Bring it back from a backup, or see what is in doubt with `dualwrite top`; then make a new writer"
+        f"the table {pinned.schema}.{STATE_TABLE} was dropped or replaced since this writer first used it; "
+        "nothing was written: its rows were the only record of decisions that Kafka has not completed yet. Restore it "
+        "from a backup, or see what is in doubt with `dualwrite top`; then create a new writer"
     )
 
 
-def carried_out(steps: Asking[ResultT], ask: Callable[[str, Mapping[str, Any]], Rows]) -> ResultT:
-    """The result of `steps`, whose statements `ask` answers."""
+def execute_query(query: Query[ResultT], fetch: Callable[[str, Mapping[str, Any]], Rows]) -> ResultT:
+    """Run a query whose statements `fetch` executes, and return its result."""
     try:
-        statement = next(steps)
+        statement = next(query)
         while True:
-            statement = steps.send(ask(*statement))
+            statement = query.send(fetch(*statement))
     except StopIteration as ended:
         result: ResultT = ended.value
         return result

@@ -1,4 +1,4 @@
--- Who uses which slot of a pool of transactional ids; the id of a slot is its prefix, a dash, and its number.
+-- Which process uses which slot of a pool of transactional ids. The id of a slot is its prefix, a dash, and its number.
 -- A lease only saves work, so the table may be emptied at any time.
 CREATE TABLE IF NOT EXISTS kafka_transaction_lease (
     prefix        VARCHAR(255) NOT NULL,

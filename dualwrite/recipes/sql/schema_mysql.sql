@@ -1,10 +1,10 @@
--- The row of a transactional id holds the prepared Kafka transaction of the last dual write committed with it.
+-- The row of a transactional id holds the prepared Kafka transaction of the last dual write committed under that id.
 CREATE TABLE IF NOT EXISTS kafka_transaction_state (
     transactional_id           VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     prepared_transaction_state VARCHAR(64)  NOT NULL DEFAULT '',
     updated_at                 DATETIME     NOT NULL DEFAULT CURRENT_TIMESTAMP
 ) ENGINE = InnoDB;
--- What this database adds to its transactional ids; its one row is made at first use, at random.
+-- The random suffix that this database adds to its transactional ids in Kafka. The only row is created at first use.
 CREATE TABLE IF NOT EXISTS kafka_transaction_database (
     only_row         INTEGER     NOT NULL PRIMARY KEY CHECK (only_row = 1),
     suffix           VARCHAR(16) NOT NULL,

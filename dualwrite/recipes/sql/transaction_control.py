@@ -1,4 +1,7 @@
-"""What a written-out text does to the transaction around it: end it, or set, release or go back to savepoints."""
+"""Determine what SQL text does to the transaction around it: end it, or set, release or roll back to savepoints.
+
+Lets a block use SAVEPOINT as text, and refuses text that would end the transaction of a dual write, before it is sent.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.errors import IllegalStateError, RecipeError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.sql.statements import (
+from dualwrite.recipes.sql.lexer import (
     MYSQL_READINGS,
     POSTGRES_READINGS,
     SQLITE_READINGS,
@@ -25,18 +28,18 @@ _SHOWN: Final = 200
 
 
 class Effect(Enum):
-    """What one statement does to the transaction."""
+    """The effect of one statement on the transaction."""
 
     END = auto()
     SAVEPOINT = auto()
     RELEASE = auto()
     ROLL_BACK_TO = auto()
     UNCLEAR = auto()
-    """It may do any of these."""
+    """The statement may have any of these effects."""
 
 
 class Step(NamedTuple):
-    """One statement that has such an effect."""
+    """The effect of one statement that controls the transaction."""
 
     effect: Effect
     text: str = ""
@@ -44,14 +47,14 @@ class Step(NamedTuple):
 
 
 class TransactionControl(NamedTuple):
-    """What a text does to the transaction, in order."""
+    """The effects of a text on the transaction, in order."""
 
     steps: tuple[Step, ...]
     is_alone: bool
-    """Whether the text is one statement, which is carried out whole or not at all."""
+    """Whether the text is a single statement, which the server executes completely or not at all."""
 
     def assert_may_be_sent(self, text: str) -> None:
-        """Raise where `text` would end the transaction, or may do so. Nothing was sent."""
+        """Raise if `text` would end the transaction or may do so. Call it before the text is sent."""
         if self.steps:
             effects = {step.effect for step in self.steps}
             if Effect.END in effects or Effect.UNCLEAR in effects:
@@ -65,12 +68,12 @@ class TransactionControl(NamedTuple):
                 "end; the statement was not executed, and neither database nor Kafka is changed"
             )
         return IllegalStateError(
-            f"{shown} was not executed, because what it does to the transaction of this dual write is not understood: "
+            f"{shown} was not executed, because its effect on the transaction of this dual write is unclear: "
             f"{reason}; neither database nor Kafka is changed: send statements that control the transaction one by one"
         )
 
     def follow(self, records: RecordBuffer) -> None:
-        """Let `records` follow what the text, which was carried out, did to savepoints."""
+        """Apply to `records` what the text, which was executed, did to savepoints."""
         for effect, name in self.steps:
             match effect:
                 case Effect.SAVEPOINT:
@@ -84,7 +87,7 @@ class TransactionControl(NamedTuple):
 
     @property
     def may_be_half_done(self) -> bool:
-        """Whether a failure of the text leaves open which of its savepoints are there."""
+        """Whether it is unknown, after the text failed, which of its savepoints exist."""
         return bool(self.steps) and not self.is_alone
 
 
@@ -94,28 +97,28 @@ Classify = Callable[[Sequence[str]], Step | None]
 
 
 class Grammar(NamedTuple):
-    """What a kind of database understands by text."""
+    """How the text of one kind of database is classified."""
 
     starts_plainly: re.Pattern[str]
-    """Matches where the first statement controls no transaction."""
-    goes_on: re.Pattern[str]
-    """Found where a later statement may control a transaction."""
+    """Matches if the first statement does not control the transaction."""
+    continues: re.Pattern[str]
+    """Is found if a later statement may control the transaction."""
     readings: tuple[Reading, ...]
     classify: Classify
     one_statement_only: bool = False
-    """Whether drivers refuse a second statement."""
+    """Whether drivers refuse a second statement in a text."""
 
 
 def control_of(text: str, grammar: Grammar) -> TransactionControl:
-    """What `text` does to the transaction around it. Costs next to nothing for most statements."""
-    if grammar.starts_plainly.match(text) and (";" not in text or not grammar.goes_on.search(text)):
+    """Return what `text` does to the transaction around it. Most texts need one or two regular expressions only."""
+    if grammar.starts_plainly.match(text) and (";" not in text or not grammar.continues.search(text)):
         return _NOTHING
     return _read(text, grammar)
 
 
 @lru_cache(maxsize=256)
 def _read(text: str, grammar: Grammar) -> TransactionControl:
-    """A setting of the server may decide which reading is the right one, so they must agree."""
+    """Read the text under each setting that the server may have; the results must agree."""
     cuts = [cut(text, reading) for reading in grammar.readings]
     if all(each.problem is not None for each in cuts):
         return _unclear(cuts[0].problem or "")
@@ -128,7 +131,7 @@ def _read(text: str, grammar: Grammar) -> TransactionControl:
 
 def _control_in(parts: Cut, grammar: Grammar) -> TransactionControl:
     if parts.is_conditional and any(word.upper() in _MYSQL_WORDS for tokens in parts.statements for word in tokens):
-        return _unclear("some versions of the server take a part of it for a comment")
+        return _unclear("some versions of the server treat a part of it as a comment")
     steps = _steps(parts, grammar)
     return TransactionControl(steps, len(parts.statements) == 1) if steps else _NOTHING
 
@@ -136,7 +139,7 @@ def _control_in(parts: Cut, grammar: Grammar) -> TransactionControl:
 def _steps(parts: Cut, grammar: Grammar) -> tuple[Step, ...]:
     statements = parts.statements[:1] if grammar.one_statement_only else parts.statements
     if any(_has_body(tokens) for tokens in statements) and len(statements) > 1:
-        return (Step(Effect.UNCLEAR, "it defines a function by statements of its own"),)
+        return (Step(Effect.UNCLEAR, "it defines a function whose body has statements"),)
     return tuple(step for tokens in statements if (step := grammar.classify(tokens)) is not None)
 
 
@@ -158,7 +161,7 @@ def _shown(text: str) -> str:
 
 
 def _classify(tokens: Sequence[str], name_of: Callable[[str], str | None]) -> Step | None:
-    """What standard SQL has, and what all of these databases make of it."""
+    """Classify a statement of standard SQL, with the variants that all of these databases share."""
     words = [token.upper() for token in tokens]
     match words:
         case ["COMMIT" | "END" | "ABORT", *_] | ["PREPARE", "TRANSACTION", *_]:
@@ -182,12 +185,12 @@ def _named(effect: Effect, rest: Sequence[str], name_of: Callable[[str], str | N
 
 
 def postgres_savepoint(name: str) -> str:
-    """As PostgreSQL keeps a name: the first 63 bytes of it."""
+    """Return a savepoint's name as PostgreSQL stores it: its first 63 bytes."""
     return name.encode()[:_POSTGRES_NAME_BYTES].decode(errors="ignore")
 
 
 def _name_of_postgres(token: str) -> str | None:
-    """None where it depends on the encoding of the database."""
+    """Return the name that a token stands for in PostgreSQL, or None if that depends on the database's encoding."""
     if token.startswith('"'):
         name = token[1:-1].replace('""', '"')
     elif not _WORD.fullmatch(token) or (not token.isascii() and token != token.lower()):
@@ -200,7 +203,7 @@ def _name_of_postgres(token: str) -> str | None:
 
 
 def _name_without_case(token: str) -> str | None:
-    """Of MySQL and SQLite; None where it depends on the collation."""
+    """Return the name that a token stands for in MySQL and SQLite, or None if that depends on the collation."""
     quote = token[0]
     if quote in _QUOTES:
         token = token[1:-1].replace(quote * 2, quote)
@@ -224,10 +227,10 @@ def _classify_sqlite(tokens: Sequence[str]) -> Step | None:
 def _classify_mysql(tokens: Sequence[str]) -> Step | None:
     words = [token.upper() for token in tokens]
     match words:
-        case ["SET", "STATEMENT", *_] if "FOR" in words:  # MariaDB's: with these settings, that statement
+        case ["SET", "STATEMENT", *_] if "FOR" in words:  # MariaDB: SET STATEMENT settings FOR statement
             return _classify_mysql(tokens[words.index("FOR") + 1 :]) if words[-1] != "FOR" else None
         case ["SET", *_]:
-            return Step(Effect.END) if _sets_what_commits(words) else None
+            return Step(Effect.END) if _commits_by_set(words) else None
         case ["CREATE", "OR", "REPLACE", "TEMPORARY", *_] | ["CREATE" | "DROP", "TEMPORARY", *_]:
             return None
         case ["LOAD", following, *_] if following != "INDEX":
@@ -241,7 +244,7 @@ def _classify_mysql(tokens: Sequence[str]) -> Step | None:
     return _classify(tokens, _name_without_case)
 
 
-def _sets_what_commits(words: Sequence[str]) -> bool:
+def _commits_by_set(words: Sequence[str]) -> bool:
     if words[1:2] == ["PASSWORD"] or words[1:3] == ["DEFAULT", "ROLE"]:
         return True
     settings = [word.strip("`") for word in words]
@@ -251,7 +254,7 @@ def _sets_what_commits(words: Sequence[str]) -> bool:
 _COMPOUND: Final = "it is a compound statement"
 _COMPOUND_IN_MYSQL: Final = frozenset({"IF", "CASE", "LOOP", "WHILE", "REPEAT", "FOR"})
 
-# What MySQL and MariaDB commit before, with no word: DDL above all, but not that of temporary tables.
+# Statements before which MySQL and MariaDB implicitly commit: DDL above all, but not on temporary tables.
 _COMMIT_IN_MYSQL: Final = frozenset(
     (
         *("ALTER", "ANALYZE", "BACKUP", "BEGIN", "CACHE", "CHANGE", "CHECK", "CLONE", "CREATE", "DROP", "FLUSH"),
@@ -263,7 +266,7 @@ _CONTROL_WORDS: Final = ("COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE", "SAVEP
 _MYSQL_WORDS: Final = _COMMIT_IN_MYSQL | _COMPOUND_IN_MYSQL | {*_CONTROL_WORDS, "AUTOCOMMIT", "PASSWORD", "STATEMENT"}
 
 
-# -- what is looked at closely ----------------------------------------------------------------------------------------
+# -- the quick check --------------------------------------------------------------------------------------------------
 
 
 def _pattern(pattern: str) -> re.Pattern[str]:
@@ -276,23 +279,23 @@ def _any_of(words: Sequence[str]) -> str:
 
 # A statement begins at the start or after a `;`, and comments may stand before its first word.
 _PLAIN_START: Final = _pattern(rf"[\s(]*+(?!{_any_of(_CONTROL_WORDS)})[A-Z]")
-_GOES_ON: Final = _pattern(rf";[\s;]*+(?:{_any_of(_CONTROL_WORDS)}|--|/\*|\ufeff)")
+_CONTINUES: Final = _pattern(rf";[\s;]*+(?:{_any_of(_CONTROL_WORDS)}|--|/\*|\ufeff)")
 _PLAIN_IN_MYSQL: Final = (
     *("SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "CALL", "DO"),
 )
 
-POSTGRES: Final = Grammar(_PLAIN_START, _GOES_ON, POSTGRES_READINGS, _classify_postgres)
+POSTGRES: Final = Grammar(_PLAIN_START, _CONTINUES, POSTGRES_READINGS, _classify_postgres)
 MYSQL: Final = Grammar(
     _pattern(rf"[\s(]*+{_any_of(_PLAIN_IN_MYSQL)}"),
     _pattern(rf";[\s;]*+(?!{_any_of(_PLAIN_IN_MYSQL)})\S"),
     MYSQL_READINGS,
     _classify_mysql,
 )
-SQLITE: Final = Grammar(_PLAIN_START, _GOES_ON, SQLITE_READINGS, _classify_sqlite, one_statement_only=True)
+SQLITE: Final = Grammar(_PLAIN_START, _CONTINUES, SQLITE_READINGS, _classify_sqlite, one_statement_only=True)
 
 _GRAMMARS: Final = {"mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
 
 
 def grammar_of(dialect_name: str) -> Grammar:
-    """That of one of SQLAlchemy's dialects; of one that is not known, PostgreSQL's, the nearest to the standard."""
+    """Return the grammar of a SQLAlchemy dialect; for an unknown one PostgreSQL's, the closest to the standard."""
     return _GRAMMARS.get(dialect_name, POSTGRES)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from dualwrite.recipes.sql.postgres_durability import GIVEN_UP_IN
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 ResultT = TypeVar("ResultT")
 

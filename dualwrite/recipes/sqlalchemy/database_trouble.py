@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.core.database_conflicts import MYSQL_DRIVERS, driver_of, sqlstate_of
+from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
 
 _TROUBLE_SQLSTATE_CLASSES: Final = frozenset(
     {

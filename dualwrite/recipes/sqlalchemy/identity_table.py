@@ -11,16 +11,21 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from dualwrite.recipes.core.database_conflicts import is_conflict
-from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, DatabaseIdentity, Place, checked_place, new_suffix
-from dualwrite.recipes.sql.identity_statements import (
+from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
+    IDENTITY_TABLE,
     INSERT_IDENTITY,
     MOST_ATTEMPTS,
     SELECT_IDENTITY,
+    DatabaseIdentity,
+    Place,
+    checked_place,
     identity_is_missing,
+    new_suffix,
+    present_place,
 )
-from dualwrite.recipes.sql.pinned_tables import PinnedTables, carried_out, present_place
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, execute_query
 
 metadata = sa.MetaData()
 
@@ -67,7 +72,7 @@ def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
     """Which database this is, as far as it tells."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
-        return carried_out(present_place(), lambda sql, values: connection.execute(sa.text(sql), values).all())
+        return execute_query(present_place(), lambda sql, values: connection.execute(sa.text(sql), values).all())
     if dialect in ("mysql", "mariadb"):  # server_uuid would be another one after a failover
         return Place(None, None if pinned.schema is None else pinned.schema.lower())
     return Place()

@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.database_conflicts import is_conflict
-from dualwrite.recipes.core.state_row import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
+from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
 from dualwrite.recipes.pool.isolation import locks_whole_database
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import PinnedTables

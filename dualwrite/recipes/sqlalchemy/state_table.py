@@ -1,6 +1,6 @@
 """The state table on any database that SQLAlchemy reaches, and how its row is locked there.
 
-`state_row.py` says what the row holds. `schema.sql` is the same table for people who create tables by hand.
+`core/store.py` says what the row holds. `schema.sql` is the same table for people who create tables by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dualwrite.recipes.core.database_safety import (
     answer_for,
     checked_names,
 )
-from dualwrite.recipes.core.state_row import (
+from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
     missing_table,
     not_as_locked,
@@ -35,8 +35,24 @@ from dualwrite.recipes.core.state_row import (
     stayed_locked,
 )
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.sql.line_cut import LineCut
-from dualwrite.recipes.sql.mysql_row_lock import (
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, assert_still_there, execute_query, table_replaced
+from dualwrite.recipes.sql.postgres import (
+    IS_MARKED,
+    LOCK_NOT_AVAILABLE,
+    MARK,
+    MARK_ATTRIBUTE,
+    RAISE,
+    STILL_HELD,
+    UNDEFINED_TABLE,
+    WITNESS,
+    lock_row,
+)
+from dualwrite.recipes.sql.socket_timeout import SocketTimeout
+from dualwrite.recipes.sql.sqlite import sync
+from dualwrite.recipes.sqlalchemy.background_engine import engine_beside, shares_one_connection
+from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+from dualwrite.recipes.sqlalchemy.identity_table import ensure_identity, found_identity, kafka_transaction_database
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
     LOCK_TIMEOUTS,
     WITNESS_ID,
@@ -45,22 +61,7 @@ from dualwrite.recipes.sql.mysql_row_lock import (
     is_still_locked,
     patience,
 )
-from dualwrite.recipes.sql.mysql_row_lock import lock_row as lock_mysql_row
-from dualwrite.recipes.sql.pinned_tables import PinnedTables, assert_still_there, carried_out, replaced
-from dualwrite.recipes.sql.postgres_durability import RAISE, WITNESS
-from dualwrite.recipes.sql.postgres_row_lock import (
-    IS_MARKED,
-    LOCK_NOT_AVAILABLE,
-    MARK,
-    MARK_ATTRIBUTE,
-    STILL_HELD,
-    UNDEFINED_TABLE,
-    lock_row,
-)
-from dualwrite.recipes.sql.sqlite_durability import sync
-from dualwrite.recipes.sqlalchemy.background_engine import engine_beside, shares_one_connection
-from dualwrite.recipes.sqlalchemy.commit_wait import deciding
-from dualwrite.recipes.sqlalchemy.identity_table import ensure_identity, found_identity, kafka_transaction_database
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_row as lock_mysql_row
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, pinned_tables, schema_for
 
 metadata = sa.MetaData()
@@ -192,7 +193,7 @@ _text = cache(sa.text)
 
 
 class _PostgresRowLock(_UpdatedRow):
-    """By the statements of `postgres_row_lock.py`."""
+    """By the statements of `sql/postgres.py`."""
 
     # what is raised is written together with the state
     still_held: sa.ColumnElement[bool] = sa.and_(
@@ -439,13 +440,13 @@ class SqlAlchemyStateStore:
             text = self._row_lock.acquire(transaction, statements, transactional_id, timeout_ms)
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
-                raise replaced(statements.pinned) from error
+                raise table_replaced(statements.pinned) from error
             if not _is_lock_timeout(error):
                 raise
             raise stayed_locked(transactional_id, timeout_ms) from error
         self._row_lock.assert_transaction(transaction)
         if text is None:
-            carried_out(
+            execute_query(
                 assert_still_there(statements.pinned),
                 lambda sql, values: transaction.execute(_text(sql), values).all(),
             )
@@ -476,7 +477,7 @@ class SqlAlchemyStateStore:
         with engine_beside(self._engine).connect() as connection:
             driver: Any = connection.connection.driver_connection
             connection.detach()
-            cut = LineCut(driver, timeout_ms / 1000)
+            cut = SocketTimeout(driver, timeout_ms / 1000)
             try:
                 with cut, deciding(dialect.driver, driver) as wait:
                     seen = self._row_lock.witness(connection, self._known, transactional_id)
@@ -484,7 +485,7 @@ class SqlAlchemyStateStore:
                         raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
                     connection.commit()
             except (DBAPIError, OSError) as error:
-                if not cut.was_cut:
+                if not cut.has_fired:
                     raise
                 why = f"a commit was not answered within {timeout_ms} ms"
                 raise not_durable(transactional_id, row, why) from error

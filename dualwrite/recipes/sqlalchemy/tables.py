@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from dualwrite.recipes.sql.pinned_tables import (
     PinnedTables,
     Rows,
-    carried_out,
     checked_schema,
+    execute_query,
     find_schema,
     find_state_table,
 )
@@ -39,7 +39,7 @@ def pinned_tables(connection: sa.Connection, schema: str | None) -> PinnedTables
     """Where the state table is; None where PostgreSQL has none. Raises StateTableError."""
     dialect = connection.dialect
     if dialect.name == "postgresql":
-        return carried_out(find_state_table(schema), _asked(connection))
+        return execute_query(find_state_table(schema), _asked(connection))
     return _quoted(connection, schema or _default_schema(connection))
 
 
@@ -47,7 +47,7 @@ def home(connection: sa.Connection, schema: str | None, table: str) -> PinnedTab
     """Where another table of ours is, or would be created."""
     if connection.dialect.name != "postgresql":
         return _quoted(connection, schema or _default_schema(connection))
-    return carried_out(find_schema(schema, table), _asked(connection))
+    return execute_query(find_schema(schema, table), _asked(connection))
 
 
 def _asked(connection: sa.Connection) -> Callable[[str, Mapping[str, Any]], Rows]:

@@ -1,4 +1,5 @@
 """Dual writes on key-value stores: RocksDB and ZooKeeper.
 
-Open first: `key_value.py`, which they share.
+May import `core/`, the identity of `sql/database_identity.py` and the store's own client library. Open first:
+`key_value.py`, which both share.
 """

@@ -1,7 +1,7 @@
-"""What the dual writes on key-value stores have in common: a block keeps its changes, and its end writes them at once.
+"""The common part of dual writes on key-value stores: a block buffers its changes, and its end writes them atomically.
 
-Such a store has no transaction that could stay open, but a batch that it carries out as one: RocksDB's write batch,
-ZooKeeper's multi. So the block's changes are kept like its records, and the prepared state joins them (KIP-939).
+Such a store has no transactions that stay open, only atomic batches: RocksDB's write batch, ZooKeeper's multi. So the
+block's changes are buffered like its records, and the prepared state is added to the same batch (KIP-939).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 
 
 class BatchTransaction(ABC):
-    """The part of a `DatabaseTransaction` that is the same for all of them."""
+    """The part of a `DatabaseTransaction` that all key-value stores share."""
 
     def __init__(self) -> None:
         self.commit_was_sent = False
@@ -44,12 +44,12 @@ class BatchTransaction(ABC):
             ) from self._failure
 
     def assert_open(self) -> None:
-        """Raise IllegalStateError for a change that would come after the end of the block."""
+        """Raise IllegalStateError if the block has ended."""
         if self._ended or self.commit_was_sent:
-            raise IllegalStateError("this dual write has ended, so nothing more was changed: change inside its block")
+            raise IllegalStateError("this dual write has ended, so nothing was changed: make changes inside its block")
 
     async def flush(self) -> None:  # noqa: B027 - there is nothing to do: the changes go with the commit
-        """Nothing is held back."""
+        """Do nothing: no change is held back from the store."""
 
     @abstractmethod
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState: ...
@@ -73,7 +73,7 @@ class BatchTransaction(ABC):
         self._end()
 
     def _end(self) -> None:
-        """Give the lock back; harmless when repeated. Raises nothing that the store says."""
+        """Release the lock; harmless when repeated. Raises none of the store's errors."""
         self._ended = True
 
 
@@ -83,7 +83,7 @@ WriteT = TypeVar("WriteT", bound=DualWrite)
 
 
 class BatchStore(Protocol[TransactionT_co]):
-    """A `Database` of such transactions."""
+    """A `Database` whose transactions are batches."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]: ...

@@ -6,8 +6,8 @@
         tx.put("stock:lamp", 41)
         tx.send("stock", key="lamp", value="41")
 
-A RocksDB is open in one process only, which a file lock sees to; a second process cannot even begin. So what plays the
-row lock is a lock of this process, and it ends when the process does. Why that is safe: docs/databases.md.
+Only one process can have a RocksDB open; a file lock ensures that. So a lock inside this process serves as the row
+lock, and it ends with the process. Why that is safe: docs/databases.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.state_row import not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueDualWriter
 
@@ -32,18 +32,18 @@ STATE_COLUMN_FAMILY: Final = "kafka_transaction_state"
 """Its keys are transactional ids and its values `producer id:epoch`, both as UTF-8."""
 
 _SUFFIX_KEY: Final = ""
-"""No transactional id: its value is what this database adds to each of them, for Kafka."""
+"""A key that no transactional id has; its value is the suffix that this database adds to its ids in Kafka."""
 
 
 @dataclass
 class _Open:
-    """What the writers of this process share about one open database."""
+    """The state that the writers of this process share for one open database."""
 
     locks: dict[str, threading.Lock] = field(default_factory=dict)
     failed_writes: int = 0
-    """A failed write may be in the log all the same and come back when that is read, until another one succeeds."""
-    forgotten_failures: int = 0
-    """How many of the failed writes a later, successful write has left behind."""
+    """Failed writes; each may be in the log all the same, and reappear when it is replayed, until one succeeds."""
+    superseded_failures: int = 0
+    """How many of the failed writes were superseded by a later, successful write."""
 
 
 _open: dict[str, _Open] = {}
@@ -72,7 +72,7 @@ class _RocksDbTransaction(BatchTransaction):
         if not lock.acquire(timeout=-1 if timeout_ms is None else timeout_ms / 1000):
             raise stayed_locked(transactional_id, timeout_ms)
         self._held = lock
-        self._store.trust_again(transactional_id)
+        self._store.supersede_failures(transactional_id)
         return await self.read(transactional_id)
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
@@ -85,7 +85,7 @@ class _RocksDbTransaction(BatchTransaction):
 
     async def commit(self) -> None:
         self.commit_was_sent = True
-        self._store.carry_out(self._batch)
+        self._store.write_durably(self._batch)
 
     def _end(self) -> None:
         super()._end()
@@ -101,7 +101,7 @@ class _RocksDbStore:
         self._db = db
         self._raw_mode = raw_mode
         self._durably = WriteOptions()
-        self._durably.sync = True  # a decision that Kafka carries out must outlive the machine
+        self._durably.sync = True  # a decision that Kafka completes must survive a crash of the machine
         with _guard:
             self._shared = _open.setdefault(db.path(), _Open())
 
@@ -110,16 +110,16 @@ class _RocksDbStore:
             if STATE_COLUMN_FAMILY not in Rdict.list_cf(self._db.path()):
                 self._db.create_column_family(STATE_COLUMN_FAMILY, Options(raw_mode=self._raw_mode))
             if self.state_of(_SUFFIX_KEY) is None:
-                self._rewrite(_SUFFIX_KEY, new_suffix())
+                self.rewrite(_SUFFIX_KEY, new_suffix())
             if self.state_of(transactional_id) is None:
-                self._rewrite(transactional_id, "")
+                self.rewrite(transactional_id, "")
             return DatabaseIdentity(self.state_of(_SUFFIX_KEY) or "")
 
     async def begin(self) -> _RocksDbTransaction:
         return _RocksDbTransaction(self)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        """It is: a batch can be read once it is synced, or, after a crash, once opening has written it to a table."""
+        """Do nothing: a batch is visible only once it is synced, or after a crash once opening wrote it to a table."""
 
     def new_batch(self) -> WriteBatch:
         return WriteBatch(raw_mode=self._raw_mode)
@@ -135,18 +135,18 @@ class _RocksDbStore:
         found: bytes | None = self._db.get_column_family(STATE_COLUMN_FAMILY).get(transactional_id.encode())
         return None if found is None else found.decode()
 
-    def trust_again(self, transactional_id: str) -> None:
-        """After a write that failed, nothing that is read decides before another write has succeeded.
+    def supersede_failures(self, transactional_id: str) -> None:
+        """Write once after a failed write, before anything that is read may decide.
 
-        RocksDB refuses every write until it has put the log behind it in which the failed one may stand.
+        RocksDB accepts no write until it has abandoned the log that may contain the failed one.
         """
-        failed = self._shared.failed_writes  # one that fails from here on is not left behind by this write
-        if failed > self._shared.forgotten_failures:
-            self._rewrite(transactional_id, self.state_of(transactional_id) or "")
+        failed = self._shared.failed_writes  # this write does not supersede one that fails from here on
+        if failed > self._shared.superseded_failures:
+            self.rewrite(transactional_id, self.state_of(transactional_id) or "")
             with _counting:
-                self._shared.forgotten_failures = max(failed, self._shared.forgotten_failures)
+                self._shared.superseded_failures = max(failed, self._shared.superseded_failures)
 
-    def carry_out(self, batch: WriteBatch) -> None:
+    def write_durably(self, batch: WriteBatch) -> None:
         try:
             self._db.write(batch, self._durably)
         except BaseException:
@@ -154,10 +154,10 @@ class _RocksDbStore:
                 self._shared.failed_writes += 1
             raise
 
-    def _rewrite(self, transactional_id: str, text: str) -> None:
+    def rewrite(self, transactional_id: str, text: str) -> None:
         batch = self.new_batch()
         batch.put(transactional_id.encode(), text.encode(), self.family(STATE_COLUMN_FAMILY))
-        self.carry_out(batch)
+        self.write_durably(batch)
 
 
 class RocksDbDualTransaction(DualWrite):
@@ -168,9 +168,9 @@ class RocksDbDualTransaction(DualWrite):
         self._transaction = transaction
 
     def put(self, key: Any, value: Any, column_family: str | None = None) -> None:
-        """Set `key` when the block commits; what is read from the database before that is the old value.
+        """Set `key` when the block commits; until then, reading from the database returns the old value.
 
-        Raises IllegalStateError after the end of the block, and what rocksdict says of the key or value.
+        Raises IllegalStateError after the end of the block, and rocksdict's errors for the key or value.
         """
         self._transaction.put(key, value, column_family)
 
@@ -182,11 +182,11 @@ class RocksDbDualTransaction(DualWrite):
 class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTransaction]):
     """Atomic writes to one RocksDB and to Kafka, one at a time, under one transactional id.
 
-    `db` stays the caller's; its options must have `raw_mode` as given here. The column family
-    `kafka_transaction_state` is created when missing. `lock_timeout_ms` is how long another writer of this process may
-    hold the transactional id (None: for ever), `resolve_timeout_ms` how long a database that refuses writes is asked
-    again, and `max_buffered_bytes` how much the records of one dual write may take in memory. `producer_settings` are
-    the producer's, by Kafka's names with underscores. Raises ConfigError. Not for use by several threads at once.
+    The caller closes `db`; its options must have the same `raw_mode` as given here. The column family
+    `kafka_transaction_state` is created if missing. `lock_timeout_ms` limits the wait for another writer of this
+    process that uses the transactional id (None: no limit), `resolve_timeout_ms` the retries against a database that
+    refuses writes, and `max_buffered_bytes` the memory for the records of one dual write. `producer_settings` are those
+    of the producer, by Kafka's names with underscores. Raises ConfigError. Not thread-safe.
     """
 
     def __init__(

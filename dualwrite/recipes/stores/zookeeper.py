@@ -1,4 +1,4 @@
-"""The dual write on ZooKeeper: data and prepared state in one multi, the state in a node of its own.
+"""The dual write on ZooKeeper: data and prepared state in one atomic multi, the state in a node of its own.
 
     client = KazooClient("127.0.0.1:2181"); client.start()
     writer = ZooKeeperDualWriter(client, bootstrap_servers="127.0.0.1:9092", transactional_id="shop-1")
@@ -6,11 +6,11 @@
         tx.set("/stock/lamp", b"41")
         tx.send("stock", key="lamp", value="41")
 
-ZooKeeper has no lock that lasts until a transaction ends: a lock node goes with its session, and its owner may be the
-last to know. What plays the row lock is the version of the state node. Whoever locks writes the node again, which
-raises its version, and the multi that decides sets the node at exactly the version that its own lock gave. So to lock
-is to take the decision away from everybody who has locked before, and from then on what the node says is final for
-them. A lock node besides, which makes the others wait, only saves work. The proof: docs/databases.md.
+ZooKeeper has no lock that lasts until a transaction ends: a lock node disappears with its session, possibly before its
+owner notices. So the version of the state node serves as the row lock. Locking writes the node again, which raises its
+version, and the deciding multi sets the node only at the version that its own lock produced. A lock thus prevents every
+earlier lock holder from deciding, and the node's data is final for them. An additional lock node makes others wait,
+which only saves work. The proof: docs/databases.md.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.state_row import not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueDualWriter
 
 __all__ = ["DEFAULT_STATE_PATH", "ZooKeeperDualTransaction", "ZooKeeperDualWriter"]
 
 DEFAULT_STATE_PATH: Final = "/kafka_transaction_state"
-"""Each transactional id has a node below it, whose data is `producer id:epoch`. Its own data is what this ZooKeeper
-adds to the ids, for Kafka."""
+"""The parent of a node per transactional id, whose data is `producer id:epoch`. Its own data is the suffix that this
+ZooKeeper adds to its ids in Kafka."""
 
-_ANY_VERSION: Final = -1  # what a set with this version compares: nothing
-_LAST_VERSION: Final = -2  # versions are counted in 32 bits and come around
+_ANY_VERSION: Final = -1  # a set with this version compares nothing
+_LAST_VERSION: Final = -2  # versions have 32 bits and wrap around
 
 
 def node_name(transactional_id: str) -> str:
-    """The id as the name of a node, which may not have slashes, nor be `.` or `..`."""
+    """Return the id as a node name, which may not contain slashes, nor be `.` or `..`."""
     return quote(transactional_id, safe="").replace(".", "%2E")
 
 
 def add_versioned_set(multi: TransactionRequest, path: str, data: bytes, version: int) -> int:
-    """Set `path` if it is at `version`; returns the version that it then has, which is never the one that is any's."""
+    """Add a set of `path`, if it is at `version`; return its new version, which is never `_ANY_VERSION`."""
     multi.set_data(path, data, version)
     if version == _LAST_VERSION:
-        multi.set_data(path, data, _ANY_VERSION)  # in the same breath, so nobody sees that one
+        multi.set_data(path, data, _ANY_VERSION)  # in the same multi, so `_ANY_VERSION` is never visible
         return 0
     return version + 1
 
@@ -77,7 +77,7 @@ class _ZooKeeperTransaction(BatchTransaction):
 
     @property
     def multi(self) -> TransactionRequest:
-        """Where changes are added. Raises IllegalStateError after the end of the block."""
+        """The multi to which changes are added. Raises IllegalStateError after the end of the block."""
         self.assert_open()
         return self._multi
 
@@ -89,7 +89,7 @@ class _ZooKeeperTransaction(BatchTransaction):
         return state_in(transactional_id, text)
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
-        """Lock once more: a plain reading may be of a server that lags behind, and shows nobody who came since."""
+        """Lock again: a plain read may come from a server that lags behind, and would not show a later lock."""
         found = state_in(transactional_id, self._store.look(transactional_id)[0])
         try:
             self._version = self._store.take_at(transactional_id, str(found), self._version)
@@ -107,11 +107,11 @@ class _ZooKeeperTransaction(BatchTransaction):
         if not self._multi.operations:
             return
         self.commit_was_sent = True
-        results = self._store.answer(self._multi.commit_async())
+        results = self._store.response(self._multi.commit_async())
         refused = _refusal(results)
         if refused is None:
             return
-        self.commit_was_sent = False  # it was answered, and a multi is carried out whole or not at all
+        self.commit_was_sent = False  # it was refused, and a multi is atomic
         if self._locked is not None and refused in results[self._state_written_at :]:
             raise _lost(self._locked) from refused
         raise refused
@@ -125,16 +125,16 @@ class _ZooKeeperTransaction(BatchTransaction):
 
 def _lost(transactional_id: str) -> StateRowError:
     return StateRowError(
-        f"transactional id {transactional_id!r} was locked by another process since, which took the decision away from "
-        "this dual write; neither ZooKeeper nor Kafka was changed: give each process an id of its own"
+        f"transactional id {transactional_id!r} was locked by another process meanwhile, so this dual write can no "
+        "longer decide; neither ZooKeeper nor Kafka was changed: give each process an id of its own"
     )
 
 
 def _refusal(results: list[Any]) -> KazooException | None:
-    """Return why nothing was carried out, or None where everything was.
+    """Return why the multi was refused, or None if it was executed.
 
-    Usually one operation names the cause and the others only say that they were not carried out either; where none
-    names it, the multi was refused all the same.
+    Usually one operation has the cause as its error, and the others only report that they were not executed either. A
+    multi in which no operation has a cause was refused all the same.
     """
     errors = [result for result in results if isinstance(result, KazooException)]
     causes = [error for error in errors if not isinstance(error, RolledBackError | RuntimeInconsistency)]
@@ -156,57 +156,57 @@ class _ZooKeeperStore:
     def new_multi(self) -> TransactionRequest:
         return self._client.transaction()
 
-    def answer(self, asked: Any) -> Any:
-        """What comes back in time; without a limit a request would wait for as long as the connection is away."""
-        return asked.get(timeout=self._request_timeout_s)
+    def response(self, request: Any) -> Any:
+        """Wait for a response, for a limited time: kazoo itself would wait as long as the connection is lost."""
+        return request.get(timeout=self._request_timeout_s)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         with suppress(NodeExistsError):
-            self.answer(self._client.create_async(self.path(transactional_id), b"", makepath=True))
+            self.response(self._client.create_async(self.path(transactional_id), b"", makepath=True))
         return DatabaseIdentity(self._suffix())
 
     def _suffix(self) -> str:
-        """The data of the node above those of the ids; made where there is none yet."""
+        """Return the suffix in the parent node; create one if there is none yet."""
         while True:
-            self.answer(self._client.sync_async(self._state_path))
-            data, stat = self.answer(self._client.get_async(self._state_path))
+            self.response(self._client.sync_async(self._state_path))
+            data, stat = self.response(self._client.get_async(self._state_path))
             if data:
                 return bytes(data).decode()
-            with suppress(BadVersionError):  # another process made it in this instant
-                self.answer(self._client.set_async(self._state_path, new_suffix().encode(), stat.version))
+            with suppress(BadVersionError):  # another process created it at the same time
+                self.response(self._client.set_async(self._state_path, new_suffix().encode(), stat.version))
 
     async def begin(self) -> _ZooKeeperTransaction:
         return _ZooKeeperTransaction(self)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        """It is: whoever locks or reads the row again writes it, and ZooKeeper answers when a quorum has it on disk."""
+        """Do nothing: locking or reading the row writes it, which ZooKeeper confirms once a quorum has it on disk."""
 
     # -- the version, which fences -----------------------------------------------------------------------------
 
     def look(self, transactional_id: str) -> tuple[str | None, int]:
-        """Data and version, as the server sees them that we are connected to, which may lag behind."""
+        """Return data and version as known to the connected server, which may lag behind."""
         try:
-            data, stat = self.answer(self._client.get_async(self.path(transactional_id)))
+            data, stat = self.response(self._client.get_async(self.path(transactional_id)))
         except NoNodeError:
             return None, 0
         return data.decode(), stat.version
 
     def take(self, transactional_id: str) -> tuple[str | None, int]:
-        """From now on nobody else can decide: the data, which is final for them, and the version that is now ours."""
+        """Prevent all earlier lock holders from deciding; return the data, which is final for them, and our version."""
         while True:
             text, version = self.look(transactional_id)
             if text is None:
                 return None, 0
             try:
                 return text, self.take_at(transactional_id, text, version)
-            except BadVersionError:  # another one took it in this instant, or we saw an older state
-                self.answer(self._client.sync_async(self.path(transactional_id)))
+            except BadVersionError:  # another process locked at the same time, or the data read was outdated
+                self.response(self._client.sync_async(self.path(transactional_id)))
 
     def take_at(self, transactional_id: str, text: str, version: int) -> int:
-        """Write the node as it is, at `version`. Raises BadVersionError."""
+        """Write the node unchanged, at `version`, and return its new version. Raises BadVersionError."""
         multi = self.new_multi()
         ours = add_versioned_set(multi, self.path(transactional_id), text.encode(), version)
-        refused = _refusal(self.answer(multi.commit_async()))
+        refused = _refusal(self.response(multi.commit_async()))
         if refused is not None:
             raise refused
         return ours
@@ -214,34 +214,34 @@ class _ZooKeeperStore:
     # -- the lock node, which only saves work ------------------------------------------------------------------
 
     def wait_for_turn(self, transactional_id: str, timeout_ms: int | None) -> bool:
-        """Whether everybody else who wants the id now waits for us."""
+        """Create the lock node, and return whether that succeeded in time."""
         deadline_s = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         while True:
             try:
-                self.answer(self._client.create_async(self._turn(transactional_id), self._token, ephemeral=True))
+                self.response(self._client.create_async(self._turn(transactional_id), self._token, ephemeral=True))
                 return True
             except NodeExistsError:
-                gone = self._hear_of_its_end(transactional_id)
+                gone = self._watch_turn(transactional_id)
             if gone is None:
                 return True
             if not gone.wait(None if deadline_s is None else max(deadline_s - time.monotonic(), 0)):
                 return False
 
-    def _hear_of_its_end(self, transactional_id: str) -> threading.Event | None:
-        """None where the turn is our own, which an earlier transaction could not give back."""
+    def _watch_turn(self, transactional_id: str) -> threading.Event | None:
+        """Return an event that is set when the lock node disappears, or None if the node is our own."""
         gone = threading.Event()
         try:
-            asked = self._client.get_async(self._turn(transactional_id), watch=lambda event: gone.set())
-            token, _ = self.answer(asked)
+            request = self._client.get_async(self._turn(transactional_id), watch=lambda event: gone.set())
+            token, _ = self.response(request)
         except NoNodeError:
             gone.set()
             return gone
         return None if token == self._token else gone
 
     def give_turn(self, transactional_id: str) -> None:
-        """At once where ZooKeeper answers, else with the session at the latest.
+        """Delete the lock node without waiting; if that request fails, the node ends with the session.
 
-        After a session was lost it may take another one's turn away, who then has no less safety, but company.
+        After a lost session this may delete another process's lock node, which costs that process time, not safety.
         """
         self._client.delete_async(self._turn(transactional_id))
 
@@ -252,8 +252,8 @@ class _ZooKeeperStore:
 class ZooKeeperDualTransaction(DualWrite):
     """One dual write; what `ZooKeeperDualWriter.transaction()` yields.
 
-    The changes are carried out as one multi when the block commits, in order; what is read before that is the old
-    state. Each raises IllegalStateError after the end of the block.
+    When the block commits, the changes are executed in order as one multi; until then, reading returns the old state.
+    Each method raises IllegalStateError after the end of the block.
     """
 
     def __init__(self, transaction: _ZooKeeperTransaction, records: RecordBuffer) -> None:
@@ -261,15 +261,15 @@ class ZooKeeperDualTransaction(DualWrite):
         self._transaction = transaction
 
     def create(self, path: str, value: bytes = b"") -> None:
-        """Create a persistent node, which must not be there."""
+        """Create a persistent node, which must not exist yet."""
         self._transaction.multi.create(path, value)
 
     def set(self, path: str, value: bytes, version: int = _ANY_VERSION) -> None:
-        """Set the data of a node, which must be there, and at `version` unless that is -1."""
+        """Set the data of a node, which must exist, and be at `version` unless that is -1."""
         self._transaction.multi.set_data(path, value, version)
 
     def delete(self, path: str, version: int = _ANY_VERSION) -> None:
-        """Delete a node, which must be there, without children, and at `version` unless that is -1."""
+        """Delete a node, which must exist, have no children, and be at `version` unless that is -1."""
         self._transaction.multi.delete(path, version)
 
     def check(self, path: str, version: int) -> None:
@@ -280,14 +280,14 @@ class ZooKeeperDualTransaction(DualWrite):
 class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDualTransaction]):
     """Atomic writes to one ZooKeeper and to Kafka, one at a time, under one transactional id.
 
-    `client` is started, and stays the caller's. `state_path` is where the nodes of the transactional ids are; it is
-    created when missing. `request_timeout_ms` is how long one answer of ZooKeeper is waited for, `lock_timeout_ms` how
-    long another process may hold the transactional id (None: for ever), `resolve_timeout_ms` how long a ZooKeeper that
-    does not answer the multi is asked again, and `max_buffered_bytes` how much the records of one dual write may take
-    in memory. `producer_settings` are the producer's, by Kafka's names with underscores.
+    `client` must be started, and the caller stops it. `state_path` is the parent of the nodes of the transactional ids;
+    it is created if missing. `request_timeout_ms` limits the wait for one response of ZooKeeper, `lock_timeout_ms` the
+    wait for another process that uses the transactional id (None: no limit), `resolve_timeout_ms` the retries after a
+    multi without a response, and `max_buffered_bytes` the memory for the records of one dual write. `producer_settings`
+    are those of the producer, by Kafka's names with underscores.
 
     Two living writers with one transactional id are safe but useless: each fences the other. Use one id per
-    concurrent writer. Not for use by several threads at once. Raises ConfigError.
+    concurrent writer. Not thread-safe. Raises ConfigError.
     """
 
     def __init__(

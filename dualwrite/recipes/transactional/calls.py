@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.core.coordinator import DualWrite
-from dualwrite.recipes.core.database_conflicts import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.decisions import Outcome
 
 Inside = Literal["join", "savepoint", "refuse"]

@@ -1,4 +1,4 @@
-"""The fixtures come with dualwrite[pytest]; each test has a broker of its own."""
+"""Tests of the service with the fixtures of dualwrite[pytest]; each test has a broker of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestTransfers:
 
     def test_a_lost_answer_moves_nothing_twice(self, kafka_emulator: Emulator, kafka_faults: Faults) -> None:
         place(kafka_emulator, 1, 2, 3)
-        lost = kafka_faults.add(Fault(api="EndTxn", action=DropReply()))  # committed, and never told
+        lost = kafka_faults.add(Fault(api="EndTxn", action=DropReply()))  # committed, but the response is lost
         assert transfers.move_all(kafka_emulator.bootstrap_servers) == 3
         assert lost.hits == 1
         assert_each_moved_once(kafka_emulator, [1, 2, 3])
@@ -69,7 +69,7 @@ class TestTransfers:
         place(kafka_emulator, 1, 2, 300)
         own = {} if request_ == "TxnOffsetCommit" else {"transactional_id": transfers.TRANSACTIONAL_ID}
         kafka_crashes.kill_client(SERVICE, at=request_, applied=applied, skip=1, **own)
-        kafka_clock.advance(ms=46_000)  # session.timeout.ms, which its group waits for the dead member
+        kafka_clock.advance(ms=46_000)  # session.timeout.ms, after which the group drops the dead member
         transfers.move_all(kafka_emulator.bootstrap_servers)
         assert_each_moved_once(kafka_emulator, [1, 2, 300])
 
@@ -77,7 +77,7 @@ class TestTransfers:
         self, kafka_emulator_cluster: Emulator, kafka_faults: Faults
     ) -> None:
         place(kafka_emulator_cluster, 1, 2, 3)
-        # not on one node: librdkafka 2.16 never finds a group's coordinator again that it has lost (its issue 5511)
+        # on different nodes: librdkafka 2.16 never finds a lost group coordinator again (its issue 5511)
         kafka_emulator_cluster.move_coordinator(0, group=transfers.GROUP)
         kafka_emulator_cluster.move_coordinator(1, transactional_id=transfers.TRANSACTIONAL_ID)
         kafka_faults.add(Fault(point=PausePoint.AFTER_PREPARE_APPEND, action=CrashBefore()))
@@ -93,6 +93,6 @@ class TestTransfers:
         producer.begin_transaction()
         producer.produce(transfers.LARGE, "1000")
         assert producer.flush(30) == 0
-        kafka_clock.advance(ms=60_000 + 10_000)  # transaction.timeout.ms, and the broker looks every ten seconds
+        kafka_clock.advance(ms=60_000 + 10_000)  # transaction.timeout.ms, and the broker checks every ten seconds
         assert kafka_emulator.transactions()[0].state in ("PrepareAbort", "CompleteAbort")
         assert moved(kafka_emulator, transfers.LARGE) == []

@@ -11,7 +11,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.groups.group_records import decode_group_key, decode_group_value
+from dualwrite.broker_emulator.groups.records import decode_group_key, decode_group_value
 from dualwrite.broker_emulator.groups.states import GroupState
 from dualwrite.broker_emulator.log.record_batch import Record, iter_records
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for

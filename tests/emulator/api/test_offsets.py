@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import Emulator, PausePoint
-from dualwrite.broker_emulator.groups.offset_records import decode_key, decode_value
+from dualwrite.broker_emulator.groups.records import decode_offset_key, decode_offset_value
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_header
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.raw_client import RawClient, request_parts
@@ -137,8 +137,8 @@ def test_the_log_holds_kafkas_records(emulator: Emulator, client: RawClient) -> 
     (record,) = iter_records(plain)
     assert record.key is not None
     assert record.value is not None
-    assert decode_key(record.key) == ("g", "t", 0)
-    value = decode_value(record.value)
+    assert decode_offset_key(record.key) == ("g", "t", 0)
+    value = decode_offset_value(record.value)
     assert (value.offset, value.metadata, value.topic_id) == (1, "m", client.topic_id("t"))
     assert parse_header(transactional).is_transactional
     assert parse_header(transactional).producer_id == producer.producer_id

@@ -1,4 +1,4 @@
-"""What altering makes of settings: operations on one setting, and what each kind of resource refuses."""
+"""Altering settings: the operations on one setting, and what each type of resource refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.configs.alteration import (
     check_topic_configs,
 )
 from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
-from dualwrite.broker_emulator.configs.registry import alterable_broker_settings, topic_settings
+from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 
 TOPIC = topic_settings(Profile.KIP_939)
 BROKER = alterable_broker_settings(Profile.KIP_939)

@@ -1,4 +1,4 @@
-"""Which layer a value is told to come from, and what stays hidden."""
+"""The layer that a value is said to come from, and the values that stay hidden."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ from dualwrite.broker_emulator.configs.description import (
     only,
     topic_entries,
 )
-from dualwrite.broker_emulator.configs.registry import broker_settings, topic_settings
-from dualwrite.broker_emulator.configs.values import broker_value, group_values, static_properties
+from dualwrite.broker_emulator.configs.effective import (
+    broker_settings,
+    broker_value,
+    group_values,
+    static_properties,
+    topic_settings,
+)
 
 TOPIC, BROKER, ALL_BROKERS, STATIC, DEFAULT, _, CLIENT_METRICS, GROUP = ConfigSource
 

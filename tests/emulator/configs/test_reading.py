@@ -1,4 +1,4 @@
-"""Settings as a file or a test gives them: what is taken, what is said to be without effect, what is refused."""
+"""Settings from a file or a test: which are accepted, which are reported as without effect, which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of settings: each is consistent in itself, with `BrokerConfig`, and with what is said of it."""
+"""The tables of settings are consistent: in themselves, with `BrokerConfig`, and with their documentation."""
 
 from __future__ import annotations
 
@@ -8,28 +8,35 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Profile
-from dualwrite.broker_emulator.configs import group_settings, topic_settings
-from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS, BROKER_SYNONYMS, OF_THE_AUTHORIZER
-from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE, DIFFERENCES, TOPIC_SETTINGS_HERE
-from dualwrite.broker_emulator.configs.documentation import DOCUMENTATION
-from dualwrite.broker_emulator.configs.own_settings import OWN_SETTINGS
+from dualwrite.broker_emulator.configs.broker_settings import AUTHORIZER_SETTINGS, BROKER_SETTINGS, BROKER_SYNONYMS
+from dualwrite.broker_emulator.configs.description import DOCUMENTATION
+from dualwrite.broker_emulator.configs.differences import (
+    BROKER_SETTINGS_HERE,
+    DIFFERENCES,
+    OWN_SETTINGS,
+    TOPIC_SETTINGS_HERE,
+)
+from dualwrite.broker_emulator.configs.effective import broker_log_config, broker_settings, topic_settings
 from dualwrite.broker_emulator.configs.reading import given_text
-from dualwrite.broker_emulator.configs.registry import broker_settings
-from dualwrite.broker_emulator.configs.registry import topic_settings as settings_of_topics
+from dualwrite.broker_emulator.configs.resource_settings import (
+    BROKER_SETTING_OF_TOPIC,
+    CLIENT_METRICS_SETTINGS,
+    GROUP_SETTINGS,
+    TOPIC_SETTINGS,
+)
 from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting
-from dualwrite.broker_emulator.configs.values import broker_log_config
 from dualwrite.broker_emulator.log.log_config import LogConfig
 
 EVERY = [
     *BROKER_SETTINGS_HERE.values(),
     *TOPIC_SETTINGS_HERE.values(),
-    *group_settings.GROUP_SETTINGS.values(),
-    *group_settings.CLIENT_METRICS_SETTINGS.values(),
+    *GROUP_SETTINGS.values(),
+    *CLIENT_METRICS_SETTINGS.values(),
     *OWN_SETTINGS.values(),
 ]
 
 IN_OTHER_UNITS = {"log.retention.ms", "log.roll.ms"}
-"""Kafka has their defaults in hours."""
+"""Settings whose defaults Kafka has in hours."""
 
 
 def test_every_default_is_a_value_that_the_setting_takes() -> None:
@@ -53,7 +60,7 @@ def test_every_field_is_a_setting() -> None:
 
 
 def test_what_differs_from_kafka_is_a_setting_that_does_differ() -> None:
-    kafkas = {**topic_settings.TOPIC_SETTINGS, **BROKER_SETTINGS}
+    kafkas = {**TOPIC_SETTINGS, **BROKER_SETTINGS}
     for name, difference in DIFFERENCES.items():
         assert difference.applied_to(kafkas[name]) != kafkas[name], name
 
@@ -61,7 +68,7 @@ def test_what_differs_from_kafka_is_a_setting_that_does_differ() -> None:
 def test_what_has_an_effect_is_documented_and_nothing_else() -> None:
     fields = {field.replace("_", ".") for field in BrokerConfig.names()} - OWN_SETTINGS.keys()
     assert fields <= DOCUMENTATION.keys()
-    known = {setting.name for setting in EVERY} | OF_THE_AUTHORIZER.keys()
+    known = {setting.name for setting in EVERY} | AUTHORIZER_SETTINGS.keys()
     assert known >= DOCUMENTATION.keys()
     of_topics = {name.replace("_", ".") for name in LogConfig.__dataclass_fields__}
     assert of_topics == DOCUMENTATION.keys() & TOPIC_SETTINGS_HERE.keys() | {"min.insync.replicas"}
@@ -69,9 +76,9 @@ def test_what_has_an_effect_is_documented_and_nothing_else() -> None:
 
 def test_a_topic_without_settings_goes_by_the_brokers() -> None:
     assert broker_log_config(BrokerConfig()) == LogConfig()
-    of_kafka_4 = topic_settings.BROKER_SETTING_OF.keys() & TOPIC_SETTINGS_HERE.keys()
+    of_kafka_4 = BROKER_SETTING_OF_TOPIC.keys() & TOPIC_SETTINGS_HERE.keys()
     for name in of_kafka_4:
-        of_brokers = topic_settings.BROKER_SETTING_OF[name]
+        of_brokers = BROKER_SETTING_OF_TOPIC[name]
         theirs, own = BROKER_SETTINGS_HERE[of_brokers], TOPIC_SETTINGS_HERE[name]
         assert (
             (theirs.type, theirs.rule) == (own.type, own.rule)
@@ -81,7 +88,7 @@ def test_a_topic_without_settings_goes_by_the_brokers() -> None:
 
 
 def test_kafka_3_9_has_its_own_settings() -> None:
-    brokers, topics = broker_settings(Profile.KAFKA_3_9), settings_of_topics(Profile.KAFKA_3_9)
+    brokers, topics = broker_settings(Profile.KAFKA_3_9), topic_settings(Profile.KAFKA_3_9)
     assert "zookeeper.connect" in brokers
     assert "group.streams.session.timeout.ms" not in brokers
     assert "message.format.version" in topics
@@ -152,7 +159,7 @@ def test_the_page_names_every_difference_and_every_effect() -> None:
     settings = page.partition("## Settings\n")[2].partition("\n## ")[0]
     named = set(re.findall(r"`([a-z0-9.]+)`", settings))
     assert named >= DIFFERENCES.keys() | OWN_SETTINGS.keys()
-    effective = DOCUMENTATION.keys() - OF_THE_AUTHORIZER.keys() - {"log.flush.scheduler.interval.ms"}
+    effective = DOCUMENTATION.keys() - AUTHORIZER_SETTINGS.keys() - {"log.flush.scheduler.interval.ms"}
     assert effective <= named
     for name, difference in DIFFERENCES.items():
         assert f"| {difference.reason} |" in settings, name

@@ -1,1 +1,1 @@
-"""Control over HTTP, and its page."""
+"""The control port, and its page."""

@@ -1,4 +1,4 @@
-"""A client that knows HTTP and JSON, and nothing of the emulator."""
+"""An HTTP client that knows JSON, and nothing of the emulator."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 
-class Answer(NamedTuple):
-    """A status with what came with it."""
+class Response(NamedTuple):
+    """A status, with the body and the headers."""
 
     status: int
     body: Any
@@ -20,13 +20,13 @@ class Answer(NamedTuple):
 
     @property
     def error(self) -> dict[str, Any]:
-        """What was wrong."""
+        """The error in the body."""
         error: dict[str, Any] = self.body["error"]
         return error
 
 
 class Client:
-    """Asks one address."""
+    """Sends requests to one address."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -34,8 +34,8 @@ class Client:
 
     def ask(
         self, method: str, path: str, body: object = None, *, raw: bytes | None = None, headers: object = None
-    ) -> Answer:
-        """One request on a connection of its own."""
+    ) -> Response:
+        """Send one request on a connection of its own."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
         sent = dict(headers) if isinstance(headers, Mapping) else {}
         data = raw
@@ -44,35 +44,35 @@ class Client:
             sent.setdefault("Content-Type", "application/json")
         try:
             connection.request(method, path, body=data, headers=sent)
-            answer = connection.getresponse()
-            content = answer.read()
+            response = connection.getresponse()
+            content = response.read()
         finally:
             connection.close()
-        is_json = answer.getheader("Content-Type") == "application/json" and method != "HEAD"
-        return Answer(answer.status, json.loads(content) if is_json else content, dict(answer.getheaders()))
+        is_json = response.getheader("Content-Type") == "application/json" and method != "HEAD"
+        return Response(response.status, json.loads(content) if is_json else content, dict(response.getheaders()))
 
     def get(self, path: str) -> Any:
-        """What a GET answers with 200."""
+        """GET, expect 200, and return the body."""
         return self._done(self.ask("GET", path), 200)
 
     def post(self, path: str, body: object = None, status: int = 200) -> Any:
-        """What a POST answers."""
+        """POST, and return the body."""
         return self._done(self.ask("POST", path, body), status)
 
     def put(self, path: str, body: object) -> Any:
-        """What a PUT answers with 200."""
+        """PUT, expect 200, and return the body."""
         return self._done(self.ask("PUT", path, body), 200)
 
     def delete(self, path: str) -> Any:
-        """What a DELETE answers with 200."""
+        """DELETE, expect 200, and return the body."""
         return self._done(self.ask("DELETE", path), 200)
 
     def refused(self, status: int, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """The error that is answered."""
+        """Send a request, expect this error status, and return the error."""
         return self._done(self.ask(method, path, body), status)["error"]  # type: ignore[no-any-return]
 
     @staticmethod
-    def _done(answer: Answer, status: int) -> Any:
-        if answer.status != status:
-            pytest.fail(f"{answer.status} instead of {status}: {answer.body}")
-        return answer.body
+    def _done(response: Response, status: int) -> Any:
+        if response.status != status:
+            pytest.fail(f"{response.status} instead of {status}: {response.body}")
+        return response.body

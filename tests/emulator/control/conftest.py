@@ -1,4 +1,4 @@
-"""One emulator for the tests of a file; what a test has put in place is gone after it."""
+"""One emulator for the tests of a file; faults, holds and stopped nodes of a test are undone after it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Transaction:
 
 @pytest.fixture
 def transaction(controlled: Emulator, request: pytest.FixtureRequest) -> Iterator[Transaction]:
-    """An open transaction of an id called after the test, with a record on orders-0."""
+    """Begin a transaction, whose id is the name of the test, with a record on orders-0."""
     begun = Transaction(controlled, request.node.name)
     begun.send("orders")
     yield begun

@@ -1,4 +1,4 @@
-"""Options of the emulator's process that control over HTTP has brought."""
+"""The command line options of the control port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.process.command_line import main
         (("--clock", "sun"), "invalid choice: 'sun'"),
         (("--control", "8080"), "'8080' is not host:port"),
         (("--control", "127.0.0.1:99999"), "the greatest port is 65535"),
-        (("--control", "a..b:0"), "control cannot listen on a..b:0: that cannot be the name of a host"),
+        (("--control", "a..b:0"), "the control port cannot listen on a..b:0: it is not a valid host name"),
     ],
     ids=" ".join,
 )
@@ -29,11 +29,13 @@ def test_a_port_that_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert f"control cannot listen on {address}: address already in use" in refusal(capsys, "--control", address)
+        assert f"the control port cannot listen on {address}: address already in use" in refusal(
+            capsys, "--control", address
+        )
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that is said before the process ends with status 2."""
+    """Return the line that is printed before the process exits with status 2."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     output, errors = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What can be asked besides faults: each endpoint changes, or tells, what it says."""
+"""The endpoints besides those of faults: each one changes or returns what its description says."""
 
 from __future__ import annotations
 

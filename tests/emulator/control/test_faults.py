@@ -1,4 +1,4 @@
-"""Faults over HTTP: what can be said of them, what becomes of requests, and what is refused."""
+"""Faults over HTTP: how they are defined, what they do to requests, and which are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from dualwrite.broker_emulator import faults
-from dualwrite.broker_emulator.control.endpoints.faults import Action, NewFault
+from dualwrite.broker_emulator.control.endpoints.faults import ActionShape, NewFault
 from dualwrite.broker_emulator.control.shapes import tag_of
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Fault
@@ -25,8 +25,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def test_every_action_and_selector_of_python_is_there() -> None:
-    assert {tag_of(shape) for shape in get_args(Action)} == {kind.__name__ for kind in get_args(faults.Action)}
-    for shape in get_args(Action):
+    assert {tag_of(shape) for shape in get_args(ActionShape)} == {kind.__name__ for kind in get_args(faults.Action)}
+    for shape in get_args(ActionShape):
         kind = getattr(faults, tag_of(shape))
         assert {field.name for field in fields(shape)} - {"type"} == {field.name for field in fields(kind)}
     assert {field.name for field in fields(NewFault)} == {field.name for field in fields(Fault)} - {"predicate"} | {
@@ -34,7 +34,7 @@ def test_every_action_and_selector_of_python_is_there() -> None:
     }
 
 
-@pytest.mark.parametrize("action", [tag_of(shape) for shape in get_args(Action)])
+@pytest.mark.parametrize("action", [tag_of(shape) for shape in get_args(ActionShape)])
 def test_every_action_can_be_added(client: Client, action: str) -> None:
     asked = {"type": action, **ARGUMENTS.get(action, {})}
     added = client.post("/v1/faults", {"api": "EndTxn", "topic": "orders", "action": asked}, 201)
@@ -125,7 +125,7 @@ def test_waiting_ends_with_the_timeout(client: Client) -> None:
 def test_faults_of_the_tests_own_process_are_shown(client: Client, controlled: Emulator) -> None:
     handle = controlled.faults.add(Fault(api="EndTxn", predicate=lambda request: True))
     (shown,) = client.get("/v1/faults")["faults"]
-    assert shown["selectors"]["predicate"] == "a function of the test's own"
+    assert shown["selectors"]["predicate"] == "a Python function"
     handle.remove()
     assert client.get("/v1/faults")["faults"] == []
 
@@ -133,7 +133,7 @@ def test_faults_of_the_tests_own_process_are_shown(client: Client, controlled: E
 def test_used_up_faults_are_not_kept_for_ever(
     client: Client, monkeypatch: pytest.MonkeyPatch, transaction: Transaction
 ) -> None:
-    monkeypatch.setattr("dualwrite.broker_emulator.control.fault_book.MAX_USED_UP", 1)
+    monkeypatch.setattr("dualwrite.broker_emulator.control.controlled.MAX_USED_UP", 1)
     used_up = client.post("/v1/faults", {"api": "EndTxn", "action": {"type": "Delay", "duration_ms": 0}}, 201)
     transaction.commit()
     assert client.get(f"/v1/faults/{used_up['fault_id']}")["is_in_place"] is False
@@ -147,26 +147,26 @@ def test_used_up_faults_are_not_kept_for_ever(
         ({"acton": {"type": "Hold"}}, "'acton' is not known; did you mean 'action'?", "action"),
         ({"predicate": "x"}, "'predicate' is not known", "request"),
         ({"action": {"type": "Hodl"}}, "did you mean 'Hold'?", "Hold"),
-        ({"action": "Hold"}, "'action' is an object with a 'type', not \"Hold\"", "Hold"),
+        ({"action": "Hold"}, "'action' must be an object with a 'type', not \"Hold\"", "Hold"),
         ({"action": {"type": "Hold", "code": 1}}, "'action.code' is not known", "type"),
         ({"action": {"type": "Error"}}, "'action.code' is missing", "code"),
         ({"action": {"type": "Error", "code": "NOT_A_CODE"}}, "no error code 'NOT_A_CODE'", None),
-        ({"action": {"type": "Error", "code": 1.5}}, "'action.code' is of type integer or string, not 1.5", None),
-        ({"action": {"type": "Delay", "duration_ms": -1}}, "'action.duration_ms' is at least 0", None),
+        ({"action": {"type": "Error", "code": 1.5}}, "'action.code' must be of type integer or string, not 1.5", None),
+        ({"action": {"type": "Delay", "duration_ms": -1}}, "'action.duration_ms' must be at least 0", None),
         ({"action": {"type": "PartitionError", "code": 6}}, "PartitionError needs a topic", None),
         ({"api": "EndTransaction"}, "no API called 'EndTransaction'", None),
-        ({"api": True}, "'api' is of type string or integer, not true", None),
+        ({"api": True}, "'api' must be of type string or integer, not true", None),
         ({"api": "EndTxn", "request": {"commited": True}}, "did you mean 'committed'?", None),
-        ({"api": "EndTxn", "request": {"committed": [1]}}, "compared with a string, a number", None),
+        ({"api": "EndTxn", "request": {"committed": [1]}}, "must be a string, a number", None),
         ({"request": {"committed": True}}, "'request' needs an 'api'", None),
         ({"point": "before-mark"}, "did you mean 'before-marker'?", "before-marker"),
-        ({"point": "before-marker", "api": "EndTxn"}, "knows no api", None),
+        ({"point": "before-marker", "api": "EndTxn"}, "has no api to select by", None),
         ({"point": "before-marker", "request": {"tpoic": "x"}}, "did you mean 'topic'?", None),
-        ({"count": 0}, "count is a number from 1 on", None),
-        ({"count": "1"}, "'count' is of type integer", None),
-        ({"skip": None}, "'skip' is of type integer, not null", None),
-        ({"partition": -1}, "'partition' is at least 0", None),
-        ([], "the body is an object", None),
+        ({"count": 0}, "count must be a number of at least 1", None),
+        ({"count": "1"}, "'count' must be of type integer", None),
+        ({"skip": None}, "'skip' must be of type integer, not null", None),
+        ({"partition": -1}, "'partition' must be at least 0", None),
+        ([], "the body must be an object", None),
     ],
 )
 def test_what_can_never_mean_anything_is_refused(client: Client, body: object, said: str, known: str | None) -> None:

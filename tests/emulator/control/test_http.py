@@ -1,4 +1,4 @@
-"""The control port against clients that are careless, hostile, or not there any more."""
+"""The control port with clients that are careless, hostile, or gone."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import pytest
 
 from dualwrite.broker_emulator.control import http_connection, server
 from dualwrite.broker_emulator.control.http_connection import MAX_BODY_BYTES, HttpConnection
-from dualwrite.broker_emulator.control.origin import why_not
+from dualwrite.broker_emulator.control.origin import refusal_reason
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.emulator.control.client import Client
+from tests.emulator.inside import control_server_of
 from tests.support.conditions import until
 
 HOST = "Host: 127.0.0.1\r\n"
 
 
 class Raw:
-    """A connection on which anything can be sent."""
+    """A connection on which any bytes can be sent."""
 
     def __init__(self, client: Client) -> None:
         self.socket = socket.create_connection((client.host, client.port), timeout=20)
@@ -34,7 +35,7 @@ class Raw:
         self.socket.sendall(data.encode() if isinstance(data, str) else data)
 
     def status(self) -> int:
-        """Of the next answer, which is read whole."""
+        """Read the next response, and return its status."""
         status = int(self._reader.readline().split()[1])
         length = 0
         while (line := self._reader.readline().strip()) != b"":
@@ -45,7 +46,7 @@ class Raw:
         return status
 
     def rest(self) -> bytes:
-        """All that comes until the other side closes."""
+        """Read until the other side closes, and return all bytes."""
         data = b""
         try:
             while chunk := self._reader.read1(65536):
@@ -63,8 +64,7 @@ def raw(client: Client) -> Iterator[Raw]:
 
 
 def open_connections(emulator: Emulator) -> int:
-    assert emulator._control is not None
-    return len(emulator._control._connections)
+    return len(control_server_of(emulator).connections)
 
 
 # paths, methods, bodies
@@ -96,16 +96,16 @@ def test_head_is_a_get_without_the_body(client: Client) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/v1/faults?x=1", "takes no query: 'x' is not known"),
+        ("/v1/faults?x=1", "has no query parameters: 'x' is not known"),
         ("/v1/state?limt=1", "'query.limt' is not known; did you mean 'limit'?"),
-        ("/v1/state?limit=0", "'query.limit' is at least 1, not 0"),
-        ("/v1/state?limit=many", "'query.limit' is of type integer, not \"many\""),
+        ("/v1/state?limit=0", "'query.limit' must be at least 1, not 0"),
+        ("/v1/state?limit=many", "'query.limit' must be of type integer, not \"many\""),
         ("/v1/state?limit=1&limit=2", "names 'limit' twice"),
-        ("/v1/state?internal=yes", "'query.internal' is of type boolean"),
-        ("/v1/state?limit", "the query is not name=value"),
-        ("/v1/state?limit=%ff", "the query is not name=value"),
-        ("/v1/topics/%ff", "is no UTF-8"),
-        ("/v1/nodes/one", "'path.node' is of type integer, not \"one\""),
+        ("/v1/state?internal=yes", "'query.internal' must be of type boolean"),
+        ("/v1/state?limit", "the query must be name=value"),
+        ("/v1/state?limit=%ff", "the query must be name=value"),
+        ("/v1/topics/%ff", "is not UTF-8"),
+        ("/v1/nodes/one", "'path.node' must be of type integer, not \"one\""),
     ],
 )
 def test_what_a_path_or_a_query_cannot_say(client: Client, path: str, said: str) -> None:
@@ -117,11 +117,11 @@ def test_what_a_path_or_a_query_cannot_say(client: Client, path: str, said: str)
     [
         (b"{", "the body is not JSON"),
         (b"\xff", "the body is not JSON"),
-        (b'{"point": "before-load", "point": "before-marker"}', "'point' is there twice"),
-        (b'{"producer_id": NaN, "point": "before-load"}', "NaN is no JSON"),
+        (b'{"point": "before-load", "point": "before-marker"}', "'point' occurs twice"),
+        (b'{"producer_id": NaN, "point": "before-load"}', "NaN is not JSON"),
         (b"[" * 100_000, "the body is not JSON"),
         (b'{"producer_id": ' + b"9" * 5000 + b"}", "the body is not JSON"),
-        (b"null", "the body is an object"),
+        (b"null", "the body must be an object"),
     ],
 )
 def test_what_is_no_json(client: Client, body: bytes, said: str) -> None:
@@ -131,11 +131,11 @@ def test_what_is_no_json(client: Client, body: bytes, said: str) -> None:
 
 
 def test_a_body_says_that_it_is_json(client: Client) -> None:
-    """What a page may send anywhere without being asked is no JSON (a form, or text)."""
+    """Without a preflight request, a page can send forms and text anywhere, but not JSON."""
     answer = client.ask("POST", "/v1/holds", raw=b'{"point": "before-load"}', headers={"Content-Type": "text/plain"})
     assert answer.status == 415
     assert "curl --json" in answer.error["message"]
-    assert client.ask("POST", "/v1/nodes/0/crash", {}).error["message"].endswith("takes no body")
+    assert client.ask("POST", "/v1/nodes/0/crash", {}).error["message"].endswith("has no body")
 
 
 # who may ask
@@ -168,15 +168,15 @@ def test_pages_of_others_may_not_ask(client: Client) -> None:
     ],
 )
 def test_names_that_anybody_could_let_point_here_are_refused(host: str, is_answered: bool) -> None:
-    assert (why_not("GET", {"host": host}, "kafka.example.com") is None) == is_answered
+    assert (refusal_reason("GET", {"host": host}, "kafka.example.com") is None) == is_answered
 
 
 def test_browsers_say_where_a_request_is_from() -> None:
     headers = {"host": "localhost", "sec-fetch-site": "cross-site"}
-    assert why_not("GET", headers, "localhost") is None  # a link that leads here
-    assert "cross-site" in (why_not("POST", headers, "localhost") or "")
-    assert why_not("POST", {**headers, "sec-fetch-site": "same-origin"}, "localhost") is None
-    assert why_not("GET", {}, "localhost") == "a request needs one Host header"
+    assert refusal_reason("GET", headers, "localhost") is None  # a link that leads here
+    assert "cross-site" in (refusal_reason("POST", headers, "localhost") or "")
+    assert refusal_reason("POST", {**headers, "sec-fetch-site": "same-origin"}, "localhost") is None
+    assert refusal_reason("GET", {}, "localhost") == "a request needs exactly one Host header"
 
 
 def test_answers_are_kept_from_other_pages_and_caches(client: Client) -> None:
@@ -250,8 +250,9 @@ def test_connections_are_kept_and_requests_may_come_in_pieces_or_together(raw: R
 def test_a_client_that_is_gone_is_waited_for_no_longer(client: Client, controlled: Emulator, raw: Raw) -> None:
     added = client.post("/v1/faults", {"api": "EndTxn"}, 201)
     raw.send(f"GET /v1/faults/{added['fault_id']}/wait?hits=1&timeout_ms=60000 HTTP/1.1\r\n{HOST}\r\n")
-    until(lambda: any(each._work is not None for each in list(controlled._control._connections)))  # type: ignore[union-attr]
-    waiting = next(each._work for each in controlled._control._connections if each._work is not None)  # type: ignore[union-attr]
+    connections = control_server_of(controlled).connections
+    until(lambda: any(each.work is not None for each in list(connections)))
+    waiting = next(each.work for each in connections if each.work is not None)
     raw.close()
     until(waiting.done)
     assert waiting.cancelled()
@@ -272,7 +273,7 @@ def test_more_connections_than_there_may_be(
 
 
 class Transport(asyncio.Transport):
-    """Takes what is written, and says that it was closed."""
+    """A transport that keeps what is written, and reports that it was closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,7 +309,7 @@ def test_who_sends_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch, sent:
     assert asyncio.run(connect()).is_aborted
 
 
-async def _never(request: object) -> http_connection.HttpAnswer:
+async def _never(request: object) -> http_connection.HttpResponse:
     raise AssertionError("it is not whole")
 
 
@@ -345,5 +346,7 @@ def test_an_address_that_is_taken() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"control cannot listen on 127.0.0.1:{port}: address already in use"):
+        with pytest.raises(
+            OSError, match=f"the control port cannot listen on 127.0.0.1:{port}: address already in use"
+        ):
             Emulator(control=f"127.0.0.1:{port}").start()

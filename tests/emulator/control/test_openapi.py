@@ -1,14 +1,15 @@
-"""The description of control over HTTP: it is complete, and says of every answer what that is."""
+"""The OpenAPI document of the control port: it is complete, and every response fits its schema."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
+from dualwrite.broker_emulator.faults import Action
 from tests.emulator.control.client import Client
 from tests.emulator.control.conftest import Transaction
 
@@ -40,6 +41,14 @@ def test_every_reference_leads_somewhere(described: Any) -> None:
     assert named == set(schemas)
 
 
+def test_every_action_of_a_fault_has_a_schema_of_its_own(described: Any) -> None:
+    schemas = described["components"]["schemas"]
+    mapping = schemas["NewFault"]["properties"]["action"]["discriminator"]["mapping"]
+    assert mapping.keys() == {action.__name__ for action in get_args(Action)}
+    for name, reference in mapping.items():
+        assert schemas[reference.rpartition("/")[2]]["properties"]["type"]["const"] == name
+
+
 def test_path_parameters_are_those_of_the_path(described: Any) -> None:
     for path, methods in described["paths"].items():
         for operation in methods.values():
@@ -48,7 +57,7 @@ def test_path_parameters_are_those_of_the_path(described: Any) -> None:
 
 
 def fits(value: Any, schema: Any, schemas: Any) -> bool:
-    """Whether a value is what the little of JSON Schema that is used here says."""
+    """Return whether a value fits a schema, for the part of JSON Schema that is used here."""
     if "$ref" in schema:
         return fits(value, schemas[schema["$ref"].rpartition("/")[2]], schemas)
     if "anyOf" in schema:
@@ -92,5 +101,5 @@ def test_answers_are_as_described(client: Client, described: Any, transaction: T
             assert fits(answer.body, schema, described["components"]["schemas"]), (path, answer.body)
             asked += 1
         else:
-            assert fits(answer.body, {"$ref": "#/components/schemas/Error"}, described["components"]["schemas"])
+            assert fits(answer.body, {"$ref": "#/components/schemas/ErrorResponse"}, described["components"]["schemas"])
     assert asked >= 14

@@ -1,4 +1,4 @@
-"""Whole scenarios from other languages, against an emulator in a process of its own; those of the docs among them."""
+"""Scenarios in other languages, including those of the docs, with an emulator in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = (DOCS / "emulator-control.md").read_text()
 
 
 class EmulatorProcess:
-    """`python -m dualwrite.broker_emulator`, with control over HTTP."""
+    """`python -m dualwrite.broker_emulator`, with a control port."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "dualwrite.broker_emulator", "--topic", "orders:1"]
@@ -48,7 +48,7 @@ def process() -> Iterator[EmulatorProcess]:
 
 @pytest.fixture(scope="module")
 def committer(process: EmulatorProcess) -> Iterator[str]:
-    """The URL of a client that commits a transaction whenever it is asked to, for those who have none."""
+    """Serve a URL that commits a transaction at each GET, for languages without a Kafka client."""
     producer = Producer(bootstrap_servers=process.bootstrap_servers, transactional_id="orders-1")
     producer.init_transactions()
 
@@ -170,7 +170,7 @@ console.log("done");
 
 @needs("node")
 def test_a_scenario_of_faults_in_javascript(process: EmulatorProcess) -> None:
-    """Held, released, closed, crashed and started again, by somebody who knows neither Python nor a Kafka client."""
+    """Hold, release, close, crash and restart without Python and without a Kafka client."""
     assert run(process, "node", "--input-type=module", "-e", SCENARIO) == "done\n"
 
 

@@ -47,12 +47,12 @@ def browser(started: Browser, controlled: Emulator) -> Iterator[Browser]:
 
 
 def rows(browser: Browser, section: str) -> list[str]:
-    """The rows of a section's table, each as one line."""
+    """Return the rows of a section's table, each as one line."""
     return [" ".join(text.split()) for text in browser.texts(f"section[aria-labelledby={section}] tbody tr")]
 
 
 def shown(browser: Browser, section: str, *texts: str) -> bool:
-    """Whether one row of a section says all of this."""
+    """Return whether one row of a section has all of these texts."""
     return any(all(text in row for text in texts) for row in rows(browser, section))
 
 
@@ -273,6 +273,6 @@ def test_an_emulator_that_is_gone_is_said_to_be(started: Browser) -> None:
     with Emulator(clock=VirtualClock(), control="127.0.0.1:0") as emulator:
         started.driver.get(emulator.control_url)
         until(lambda: started.texts("#connection") == ["live"])
-    until(lambda: "does not answer" in started.texts("#connection")[0])
+    until(lambda: "does not respond" in started.texts("#connection")[0])
     assert shown(started, "nodes", "running")  # what was known stays
     started.complaints  # noqa: B018  # of connections that are refused

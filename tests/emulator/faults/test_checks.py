@@ -1,4 +1,4 @@
-"""A fault that can never hit is refused, with a sentence."""
+"""A fault that can never hit is refused with the reason."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ ANYTHING: Any = object()
     [
         (Fault(api="EndTnx"), "Kafka has no API called 'EndTnx'; did you mean 'EndTxn'"),
         (Fault(api="zzzzzz"), "Kafka has no API called 'zzzzzz'"),
-        (Fault(api=999), "Kafka has no API of key 999"),
-        (Fault(api=ANYTHING), "api is a key or a name"),
-        (Fault(topic=ANYTHING), "topic is a name"),
-        (Fault(group=ANYTHING), "group is a name"),
-        (Fault(partition=-1), "partition is a number from 0 on, not -1"),
-        (Fault(node=ANYTHING), "node is a number"),
-        (Fault(skip=-1), "skip is a number"),
-        (Fault(count=0), "count is a number from 1 on, or None"),
-        (Fault(predicate=ANYTHING), "predicate is called with each request"),
-        (Fault(action=ANYTHING), "is no action; there are Error, PartitionError"),
+        (Fault(api=999), "Kafka has no API with key 999"),
+        (Fault(api=ANYTHING), "api must be the key or the name"),
+        (Fault(topic=ANYTHING), "topic must be a string"),
+        (Fault(group=ANYTHING), "group must be a string"),
+        (Fault(partition=-1), "partition must be a number of at least 0, not -1"),
+        (Fault(node=ANYTHING), "node must be a number"),
+        (Fault(skip=-1), "skip must be a number"),
+        (Fault(count=0), "count must be a number of at least 1, or None"),
+        (Fault(predicate=ANYTHING), "predicate must be callable"),
+        (Fault(action=ANYTHING), "is not an action; there are Error, PartitionError"),
         (Fault(action=Error("NOT_CORDINATOR")), "Kafka has no error code 'NOT_CORDINATOR'"),
         (Fault(action=Error(4711)), "Kafka has no error code 4711"),
         (Fault(action=PartitionError(3)), "PartitionError needs a topic"),
-        (Fault(action=Delay(-1)), "a delay lasts a number of milliseconds"),
-        (Fault(action=Duplicate(after_requests=-1)), "after_requests is a number from 0 on"),
-        (Fault(action=Duplicate(after_requests=1, on_release=True)), "not for both"),
-        (Fault(point=ANYTHING), "is no pause point; there are before-"),
-        (Fault(point=PausePoint.BEFORE_MARKER, api="EndTxn"), "a pause point of the coordinator knows no api"),
-        (Fault(point=PausePoint.BEFORE_MARKER, group="g"), "knows no group"),
-        (Fault(point=PausePoint.BEFORE_MARKER, action=CloseAfter()), "only Hold, Delay, CrashBefore can be done"),
+        (Fault(action=Delay(-1)), "duration_ms must be a number of at least 0"),
+        (Fault(action=Duplicate(after_requests=-1)), "after_requests must be a number of at least 0"),
+        (Fault(action=Duplicate(after_requests=1, on_release=True)), "not both"),
+        (Fault(point=ANYTHING), "is not a pause point; there are before-"),
+        (Fault(point=PausePoint.BEFORE_MARKER, api="EndTxn"), "a pause point has no api to select by"),
+        (Fault(point=PausePoint.BEFORE_MARKER, group="g"), "has no group to select by"),
+        (
+            Fault(point=PausePoint.BEFORE_MARKER, action=CloseAfter()),
+            "only the actions Hold, Delay, CrashBefore are possible",
+        ),
     ],
 )
 def test_refused(fault: Fault, sentence: str) -> None:
@@ -58,7 +61,7 @@ def test_refused(fault: Fault, sentence: str) -> None:
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(ValueError, match=r"no API called.*count is a number"):
+    with pytest.raises(ValueError, match=r"no API called.*count must be a number"):
         Faults().add(Fault(api="nope", count=0))
 
 

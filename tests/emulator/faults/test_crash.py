@@ -35,7 +35,7 @@ def coordinator_of(connect: Connect, living: int = 0) -> int:
 
 
 def open_transaction(emulator: Emulator, connect: Connect) -> tuple[int, Any]:
-    """One record on each partition; the coordinator, and the producer."""
+    """Send a record to each partition; return the coordinator and the producer."""
     coordinator = coordinator_of(connect)
     producer = connect(coordinator).init_producer_id("x")
     for index in range(3):

@@ -32,7 +32,7 @@ def commit_on_three_partitions(client: RawClient) -> Any:
 
 
 def completion(emulator: Emulator) -> FaultHandle:
-    """Observes Complete being written."""
+    """Return a fault that observes that Complete is written."""
     return emulator.faults.add(Fault(point=PausePoint.AFTER_COMPLETE_APPEND))
 
 

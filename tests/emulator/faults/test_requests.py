@@ -1,4 +1,4 @@
-"""What faults do to requests, seen from connections."""
+"""The effects of faults on requests, as connections see them."""
 
 from __future__ import annotations
 

@@ -9,12 +9,18 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups import membership
-from dualwrite.broker_emulator.groups.answers import Decision, JoinAnswer, JoinRequest, SyncAnswer
 from dualwrite.broker_emulator.groups.group import Group, Protocol
-from dualwrite.broker_emulator.groups.group_records import decode_group_value, encode_group_value
-from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
-from dualwrite.broker_emulator.groups.offset_rules import Committer, commit_error
+from dualwrite.broker_emulator.groups.member_requests import (
+    GroupDecision,
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    SyncRequest,
+    SyncResponse,
+)
+from dualwrite.broker_emulator.groups.offset_rules import Committer, classic_commit_error
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings
+from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -22,23 +28,23 @@ RANGE = (Protocol("range", b"m"),)
 
 
 class SimulatedGroup:
-    """One group, its time, and the answers that its members got."""
+    """One group, its clock, and the responses that its members got."""
 
     def __init__(self, *, initial_delay_ms: int = 0, max_size: int = 100) -> None:
         self.group = Group(group_id="g", state_timestamp_ms=0)
         self.now_ms = 0
         self.settings = GroupSettings(initial_delay_ms, max_size)
-        self.joined: dict[str, JoinAnswer] = {}
-        """The newest answer of each member."""
-        self.synced: dict[str, SyncAnswer] = {}
+        self.joined: dict[str, JoinResponse] = {}
+        """The newest response to each member."""
+        self.synced: dict[str, SyncResponse] = {}
         self.stored: bytes | None = None
         """The newest record of the group."""
         self.refuse_with: ErrorCode = ErrorCode.none
-        """What the log answers to records."""
+        """The log's error for records."""
         self._ids = 0
 
-    def join(self, member_id: str = "", **values: Any) -> JoinAnswer | None:
-        """Join; None if the answer is not there yet."""
+    def join(self, member_id: str = "", **values: Any) -> JoinResponse | None:
+        """Join; return the response, or None if the request waits."""
         self._ids += 1
         request = JoinRequest(
             **{
@@ -51,28 +57,30 @@ class SimulatedGroup:
                 "protocol_type": "consumer",
                 "protocols": RANGE,
                 "new_member_id": f"member-{self._ids}",
-                "must_know_its_id": False,
+                "requires_known_member_id": False,
                 "can_skip_assignment": True,
                 **values,
             }
         )
         decided = membership.join(self.group, request, self.now_ms, self.settings)
-        if decided.answer is not None:
+        if decided.response is not None:
             self._carry_out(decided.decision)
-            return decided.answer
+            return decided.response
         self.joined.pop(decided.waits_as, None)
         self._carry_out(decided.decision)
         return self.joined.get(decided.waits_as)
 
     def add(self, **values: Any) -> str:
-        """Join as a newcomer; the member's id, whether it is answered yet or not."""
+        """Join as a new member; return its id, even if the request waits."""
         before = set(self.group.members)
-        answer = self.join(**values)
-        (new,) = {answer.member_id} if answer is not None else set(self.group.members) - before
+        response = self.join(**values)
+        (new,) = {response.member_id} if response is not None else set(self.group.members) - before
         return new
 
-    def sync(self, member_id: str, assignments: Mapping[str, bytes] | None = None, **values: Any) -> SyncAnswer | None:
-        """Ask for the assignment; None if the answer is not there yet."""
+    def sync(
+        self, member_id: str, assignments: Mapping[str, bytes] | None = None, **values: Any
+    ) -> SyncResponse | None:
+        """Sync; return the response, or None if the request waits."""
         request = SyncRequest(
             **{
                 "member_id": member_id,
@@ -85,15 +93,15 @@ class SimulatedGroup:
             }
         )
         decided = membership.sync(self.group, request, self.now_ms, self.settings)
-        if decided.answer is not None:
+        if decided.response is not None:
             self._carry_out(decided.decision)
-            return decided.answer
+            return decided.response
         self.synced.pop(member_id, None)
         self._carry_out(decided.decision)
         return self.synced.get(member_id)
 
     def sync_all(self) -> None:
-        """Everybody asks, the leader last, with an assignment of everybody's own name."""
+        """Sync all members, the leader last, which assigns each member its own name."""
         assignments = {member_id: member_id.encode() for member_id in self.group.members}
         for member_id in sorted(self.group.members, key=lambda member_id: member_id == self.group.leader):
             self.sync(member_id, assignments if member_id == self.group.leader else None)
@@ -120,10 +128,10 @@ class SimulatedGroup:
 
     def commit(self, member_id: str, generation: int, instance: str | None = None, **values: Any) -> ErrorCode:
         committer = Committer(member_id, instance, generation)
-        return commit_error(self.group, committer, **{"transactional": False, **values})
+        return classic_commit_error(self.group, committer, **{"transactional": False, **values})
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass; whatever falls due happens at its own instant."""
+        """Let time pass; each deadline is handled at its own time."""
         end_ms = self.now_ms + duration_ms
         while (due_ms := self.group.next_deadline_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -139,7 +147,7 @@ class SimulatedGroup:
     def _tick(self) -> None:
         self._carry_out(membership.tick(self.group, self.now_ms, self.settings))
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: GroupDecision) -> None:
         if decision.stores_group and self.refuse_with is not ErrorCode.none:
             decision = decision if decision.if_refused is None else decision.if_refused(self.refuse_with)
         elif decision.stores_group:
@@ -153,7 +161,7 @@ class SimulatedGroup:
 
 
 def as_recorded(group: Group) -> Group:
-    """A stable group without what is not in its record."""
+    """Return a stable group without the parts that its record does not hold."""
     members = {
         member_id: replace(member, session_deadline_ms=None, protocols=member.protocols[:1])
         for member_id, member in group.members.items()

@@ -1,4 +1,4 @@
-"""Any order of joins, syncs, heartbeats, commits, departures, failovers and time keeps a group's promises."""
+"""Any order of joins, syncs, heartbeats, commits, departures, failovers and time keeps a group's invariants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups.group import Protocol
-from dualwrite.broker_emulator.groups.group_records import decode_group_value, encode_group_value
+from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
 from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup, as_recorded
 
@@ -23,7 +23,7 @@ def encode(partitions: list[int]) -> bytes:
 
 
 class GroupModel(RuleBasedStateMachine):
-    """Members believe what they are answered; the group must never let two of them believe what excludes each other."""
+    """Members believe their responses; the group must never make two members believe contradictory things."""
 
     member_ids = Bundle("member_ids")
 
@@ -31,7 +31,7 @@ class GroupModel(RuleBasedStateMachine):
         super().__init__()
         self.simulated = SimulatedGroup()
         self.believed: dict[str, int] = {}
-        """The generation that each member last was told it is part of."""
+        """The generation in the last response to each member."""
         self.protocols: dict[int, str | None] = {}
         self.instances: dict[str, str | None] = {}
         self.newest_generation = 0
@@ -44,17 +44,17 @@ class GroupModel(RuleBasedStateMachine):
         instances=st.lists(st.sampled_from([None, "i", "j"]), max_size=3, unique_by=lambda name: name or object()),
     )
     def begin(self, initial_delay_ms: int, max_size: int, instances: list[str | None]) -> object:
-        """With a group that is stable already, mostly."""
+        """Start with a group that is mostly stable already."""
         self.simulated = SimulatedGroup(initial_delay_ms=initial_delay_ms, max_size=max_size)
         self.before = self.simulated.group
         members = [self.simulated.add(group_instance_id=instance, protocols=OFFERED[1]) for instance in instances]
         self.instances = dict(zip(members, instances, strict=True))
-        self.all_do_what_is_asked_of_them("join and sync")
+        self.all_members_do("join and sync")
         self.before = self.simulated.group
         return multiple(*members)
 
     def generation_of(self, member_id: str, missed: int) -> int:
-        """What a member takes the generation to be that did not get the last `missed` answers."""
+        """Return the generation that a member knows if it missed the last `missed` responses."""
         return max(self.believed.get(member_id, -1) - missed, -1)
 
     # what members do
@@ -63,13 +63,15 @@ class GroupModel(RuleBasedStateMachine):
         target=member_ids,
         instance=st.sampled_from(INSTANCES),
         protocols=st.sampled_from(OFFERED),
-        must_know_its_id=st.booleans(),
+        requires_known_member_id=st.booleans(),
     )
-    def come(self, instance: str | None, protocols: tuple[Protocol, ...], must_know_its_id: bool) -> object:
+    def come(self, instance: str | None, protocols: tuple[Protocol, ...], requires_known_member_id: bool) -> object:
         before = {*self.simulated.group.members, *self.simulated.group.pending_members}
-        answer = self.simulated.join(group_instance_id=instance, protocols=protocols, must_know_its_id=must_know_its_id)
+        response = self.simulated.join(
+            group_instance_id=instance, protocols=protocols, requires_known_member_id=requires_known_member_id
+        )
         known = {*self.simulated.group.members, *self.simulated.group.pending_members} - before
-        new = known if answer is None else {answer.member_id}
+        new = known if response is None else {response.member_id}
         for member_id in new:
             self.instances[member_id] = instance
         return multiple(*sorted(new - {""}))
@@ -83,9 +85,9 @@ class GroupModel(RuleBasedStateMachine):
         self.ask_for_assignment(member_id, self.generation_of(member_id, missed))
 
     def ask_for_assignment(self, member_id: str, generation: int) -> None:
-        """A leader shares the partitions out among the members it knows of."""
-        answer = self.simulated.joined.get(member_id)
-        members = [] if answer is None else [member.member_id for member in answer.members]
+        """Let a leader assign the partitions to the members that it knows."""
+        response = self.simulated.joined.get(member_id)
+        members = [] if response is None else [member.member_id for member in response.members]
         shares = {name: encode(list(PARTITIONS)[index :: len(members)]) for index, name in enumerate(members)}
         instance = self.instances[member_id]
         given = self.simulated.sync(member_id, shares, generation=generation, group_instance_id=instance)
@@ -94,15 +96,15 @@ class GroupModel(RuleBasedStateMachine):
             assert given.assignment == self.simulated.group.members[member_id].assignment
 
     @rule(does=st.sampled_from(["join", "sync", "join and sync"]))
-    def everybody_goes_on(self, does: str) -> None:
-        self.all_do_what_is_asked_of_them(does)
+    def all_members_continue(self, does: str) -> None:
+        self.all_members_do(does)
 
-    def all_do_what_is_asked_of_them(self, does: str) -> None:
+    def all_members_do(self, does: str) -> None:
         self.simulated.advance(6_000)  # a first rebalance's delay
         for member_id, member in tuple(self.simulated.group.members.items()):
             if "join" in does and not member.awaits_join and self.simulated.group.state is not GroupState.STABLE:
                 self.simulated.join(member_id, group_instance_id=member.group_instance_id, protocols=member.protocols)
-        self.answers_are_believed()
+        self.responses_are_believed()
         if "sync" in does:
             for member_id in sorted(self.simulated.group.members):
                 self.ask_for_assignment(member_id, self.believed.get(member_id, -1))
@@ -137,21 +139,21 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule()
     def coordinator_moves(self) -> None:
-        """A new coordinator goes on with what was stored."""
+        """Let a new coordinator load the stored group."""
         if self.simulated.stored is None or self.simulated.group.state is not GroupState.STABLE:
-            return  # else generations would come again, for which members are trusted to begin anew
+            return  # otherwise generations would repeat
         self.simulated.fail_over()
         self.before = self.simulated.group
 
     # what must hold
 
     @invariant()
-    def answers_are_believed(self) -> None:
-        for member_id, answer in self.simulated.joined.items():
-            if answer.error is ErrorCode.none:
-                assert answer.generation >= self.believed.get(member_id, 0)
-                self.believed[member_id] = answer.generation
-                assert self.protocols.setdefault(answer.generation, answer.protocol_name) == answer.protocol_name
+    def responses_are_believed(self) -> None:
+        for member_id, response in self.simulated.joined.items():
+            if response.error is ErrorCode.none:
+                assert response.generation >= self.believed.get(member_id, 0)
+                self.believed[member_id] = response.generation
+                assert self.protocols.setdefault(response.generation, response.protocol_name) == response.protocol_name
 
     @invariant()
     def generations_only_grow(self) -> None:
@@ -159,7 +161,7 @@ class GroupModel(RuleBasedStateMachine):
         self.newest_generation = self.simulated.group.generation
 
     @invariant()
-    def nobody_is_ahead_of_the_group(self) -> None:
+    def no_member_is_ahead_of_the_group(self) -> None:
         assert all(generation <= self.simulated.group.generation for generation in self.believed.values())
 
     @invariant()
@@ -180,7 +182,7 @@ class GroupModel(RuleBasedStateMachine):
         assert group.pending_sync <= set(group.members)
 
     @invariant()
-    def somebody_is_waited_for_until_a_deadline(self) -> None:
+    def every_wait_has_a_deadline(self) -> None:
         """No state lasts for ever because of members that went away."""
         group = self.simulated.group
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -191,7 +193,7 @@ class GroupModel(RuleBasedStateMachine):
             assert member.session_deadline_ms is not None or member.awaits_join or member.awaits_sync
 
     @invariant()
-    def requests_wait_only_where_they_can_be_answered(self) -> None:
+    def requests_wait_only_in_states_that_end_the_wait(self) -> None:
         group = self.simulated.group
         for member in group.members.values():
             assert not member.awaits_join or group.state is GroupState.PREPARING_REBALANCE

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator.groups.group import Group, Member, Protocol
-from dualwrite.broker_emulator.groups.group_records import (
+from dualwrite.broker_emulator.groups.records import (
+    OffsetKey,
+    UnknownRecordError,
     decode_group_key,
     decode_group_value,
+    decode_offset_key,
     encode_group_key,
     encode_group_value,
+    encode_offset_key,
 )
-from dualwrite.broker_emulator.groups.offset_records import OffsetKey, UnknownRecordError, decode_key, encode_key
 from dualwrite.broker_emulator.groups.states import GroupState
 
 SUBSCRIPTION = bytes.fromhex("0000 00000001 0001 74 ffffffff")
@@ -44,8 +47,8 @@ V3 = f"0003 {HEAD} 00000000000003e8 00000001 0001 6d ffff 0001 63 0002 2f68 0000
 def test_key() -> None:
     assert encode_group_key("g") == bytes.fromhex("0002 0001 67")
     assert decode_group_key(encode_group_key("g")) == "g"
-    assert decode_group_key(encode_key(OffsetKey("g", "t", 0))) is None
-    assert decode_key(encode_group_key("g")) is None
+    assert decode_group_key(encode_offset_key(OffsetKey("g", "t", 0))) is None
+    assert decode_offset_key(encode_group_key("g")) is None
 
 
 def test_value() -> None:

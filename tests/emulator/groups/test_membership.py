@@ -34,18 +34,18 @@ def test_transitions_that_are_not_in_the_table_are_refused(before: GroupState, a
 
 def test_the_first_member_leads_the_first_generation() -> None:
     simulated = SimulatedGroup()
-    answer = simulated.join()
-    assert answer is not None
-    assert (answer.error, answer.generation, answer.leader) == (0, 1, answer.member_id)
-    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
-    assert answer.members == ((answer.member_id, None, b"m"),)
+    response = simulated.join()
+    assert response is not None
+    assert (response.error, response.generation, response.leader) == (0, 1, response.member_id)
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
+    assert response.members == ((response.member_id, None, b"m"),)
     assert simulated.group.state is COMPLETING
-    assert simulated.sync(answer.member_id, {answer.member_id: b"all"}) is not None
-    assert simulated.synced[answer.member_id].assignment == b"all"
+    assert simulated.sync(response.member_id, {response.member_id: b"all"}) is not None
+    assert simulated.synced[response.member_id].assignment == b"all"
     assert simulated.group.state is STABLE
 
 
-def test_only_the_leader_is_told_who_the_members_are() -> None:
+def test_only_the_leaders_response_lists_the_members() -> None:
     simulated = SimulatedGroup(initial_delay_ms=100)
     leader, follower = simulated.add(), simulated.add()
     simulated.advance(200)
@@ -54,64 +54,64 @@ def test_only_the_leader_is_told_who_the_members_are() -> None:
     assert simulated.joined[follower].leader == leader
 
 
-def test_a_newcomer_is_sent_away_with_an_id_first() -> None:
+def test_a_new_member_must_join_again_with_its_id() -> None:
     simulated = SimulatedGroup()
-    sent_away = simulated.join(must_know_its_id=True)
+    sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
     assert sent_away.error == ErrorCode.member_id_required
     assert simulated.group.members == {}
-    answer = simulated.join(sent_away.member_id, must_know_its_id=True)
-    assert answer is not None
-    assert (answer.error, answer.member_id) == (0, sent_away.member_id)
+    response = simulated.join(sent_away.member_id, requires_known_member_id=True)
+    assert response is not None
+    assert (response.error, response.member_id) == (0, sent_away.member_id)
     assert simulated.group.pending_members == {}
 
 
-def test_an_id_that_was_given_out_is_no_static_members() -> None:
+def test_a_pending_id_cannot_become_a_static_member() -> None:
     simulated = SimulatedGroup()
-    sent_away = simulated.join(must_know_its_id=True)
+    sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
-    answer = simulated.join(sent_away.member_id, group_instance_id="i")
-    assert answer is not None
-    assert (answer.error, simulated.group.members) == (ErrorCode.unknown_server_error, {})
+    response = simulated.join(sent_away.member_id, group_instance_id="i")
+    assert response is not None
+    assert (response.error, simulated.group.members) == (ErrorCode.unknown_server_error, {})
 
 
-def test_an_id_that_is_not_used_is_taken_back() -> None:
+def test_an_id_that_is_not_used_expires() -> None:
     simulated = SimulatedGroup()
-    sent_away = simulated.join(must_know_its_id=True)
+    sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
     simulated.advance(SESSION_MS)
-    late = simulated.join(sent_away.member_id, must_know_its_id=True)
+    late = simulated.join(sent_away.member_id, requires_known_member_id=True)
     assert late is not None
     assert late.error == ErrorCode.unknown_member_id
 
 
-def test_a_rebalance_waits_for_those_who_have_an_id() -> None:
+def test_a_rebalance_waits_for_pending_ids() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1)
-    pending = simulated.join(must_know_its_id=True)
+    pending = simulated.join(requires_known_member_id=True)
     assert pending is not None
     assert simulated.join(member) is None
     simulated.advance(SESSION_MS)
     assert simulated.joined[member].generation == 2
 
 
-def test_who_has_an_id_may_join_after_all_others_have_been_given_up() -> None:
-    """Such as by who was killed after it had asked for an id: the rebalance waits for that id."""
+def test_a_pending_member_may_join_after_all_others_were_removed() -> None:
+    """A client may be killed after it got its id: the rebalance waits for that id."""
     simulated = SimulatedGroup()
     _, last = simulated.stable(2)
     simulated.advance(SESSION_MS // 4)
     assert simulated.heartbeat(last) == ErrorCode.none
     simulated.advance(SESSION_MS // 2)
-    pending = simulated.join(must_know_its_id=True)
+    pending = simulated.join(requires_known_member_id=True)
     assert pending is not None
     simulated.advance(SESSION_MS // 2)
     assert (simulated.group.state, simulated.group.members) == (PREPARING, {})
     refused = simulated.join(pending.member_id, protocols=())
     assert refused is not None
     assert refused.error == ErrorCode.inconsistent_group_protocol
-    answer = simulated.join(pending.member_id, protocols=(Protocol("sticky", b""),))
-    assert answer is not None
-    assert (answer.error, answer.leader) == (0, pending.member_id)
+    response = simulated.join(pending.member_id, protocols=(Protocol("sticky", b""),))
+    assert response is not None
+    assert (response.error, response.leader) == (0, pending.member_id)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ def test_refusals(values: dict[str, str], error: ErrorCode) -> None:
     simulated = SimulatedGroup()
     simulated.stable(1)
     before = simulated.group
-    answer = simulated.join(**values)
-    assert answer is not None
-    assert (answer.error, answer.generation, simulated.group) == (error, -1, before)
+    response = simulated.join(**values)
+    assert response is not None
+    assert (response.error, response.generation, simulated.group) == (error, -1, before)
 
 
 @pytest.mark.parametrize("values", [{"protocol_type": ""}, {"protocols": ()}])
-def test_an_empty_group_takes_anything_that_is_something(values: dict[str, str]) -> None:
-    answer = SimulatedGroup().join(**values)
-    assert answer is not None
-    assert answer.error == ErrorCode.inconsistent_group_protocol
+def test_an_empty_group_accepts_any_protocol(values: dict[str, str]) -> None:
+    response = SimulatedGroup().join(**values)
+    assert response is not None
+    assert response.error == ErrorCode.inconsistent_group_protocol
 
 
 def test_most_votes_among_the_common_protocols() -> None:
@@ -160,14 +160,14 @@ def test_group_max_size() -> None:
     assert simulated.group.state is STABLE
 
 
-def test_the_last_to_join_again_are_kept_out_of_a_group_that_is_too_large() -> None:
+def test_the_last_to_join_again_are_refused_if_the_group_is_too_large() -> None:
     simulated = SimulatedGroup()
     members = simulated.stable(3)
     simulated.settings = simulated.settings._replace(max_size=2)
     simulated.fail_over()
     assert simulated.group.state is PREPARING
-    answers = [simulated.join(member_id) for member_id in members]
-    assert [answer and answer.error for answer in answers] == [None, None, ErrorCode.group_max_size_reached]
+    responses = [simulated.join(member_id) for member_id in members]
+    assert [response and response.error for response in responses] == [None, None, ErrorCode.group_max_size_reached]
     simulated.advance(REBALANCE_MS)
     assert set(simulated.group.members) == set(members[:2])
 
@@ -175,7 +175,7 @@ def test_the_last_to_join_again_are_kept_out_of_a_group_that_is_too_large() -> N
 # rebalances
 
 
-def test_a_newcomer_makes_everybody_join_again() -> None:
+def test_a_new_member_makes_all_others_join_again() -> None:
     simulated = SimulatedGroup()
     (first,) = simulated.stable(1)
     second = simulated.add()
@@ -189,13 +189,13 @@ def test_a_newcomer_makes_everybody_join_again() -> None:
     assert simulated.synced[second].assignment == second.encode()
 
 
-def test_who_does_not_join_again_in_time_is_removed() -> None:
+def test_a_member_that_does_not_join_again_in_time_is_removed() -> None:
     simulated = SimulatedGroup()
     first, second = simulated.stable(2)
     third = simulated.add()
     simulated.join(second)
     for _ in range(REBALANCE_MS // SESSION_MS * 2):
-        simulated.heartbeat(first)  # alive, but not coming
+        simulated.heartbeat(first)  # alive, but not joining
         simulated.advance(SESSION_MS // 2)
     assert set(simulated.group.members) == {second, third}
     assert simulated.group.leader == second
@@ -220,15 +220,15 @@ def test_a_follower_with_other_metadata_starts_a_rebalance() -> None:
     assert simulated.group.state is PREPARING
 
 
-def test_who_lost_its_answer_is_answered_again() -> None:
+def test_a_member_that_lost_its_response_gets_it_again() -> None:
     simulated = SimulatedGroup()
-    answer = simulated.join()
-    assert answer is not None
-    assert simulated.join(answer.member_id) == answer
+    response = simulated.join()
+    assert response is not None
+    assert simulated.join(response.member_id) == response
     assert simulated.group.state is COMPLETING
 
 
-def test_members_that_wait_for_an_assignment_are_told_of_the_next_rebalance() -> None:
+def test_members_that_wait_for_an_assignment_learn_of_the_next_rebalance() -> None:
     simulated = SimulatedGroup()
     _, follower = simulated.stable(2)
     simulated.add()
@@ -245,9 +245,9 @@ def test_sync_refusals() -> None:
     leader, _ = simulated.stable(2)
 
     def refused(**values: object) -> int:
-        answer = simulated.sync(leader, **values)  # type: ignore[arg-type]
-        assert answer is not None
-        return answer.error
+        response = simulated.sync(leader, **values)  # type: ignore[arg-type]
+        assert response is not None
+        return response.error
 
     assert refused(generation=99) == ErrorCode.illegal_generation
     assert refused(protocol_name="other") == ErrorCode.inconsistent_group_protocol
@@ -258,7 +258,7 @@ def test_sync_refusals() -> None:
     assert refused() == ErrorCode.rebalance_in_progress
 
 
-def test_who_does_not_ask_for_its_assignment_is_removed() -> None:
+def test_a_member_that_does_not_sync_is_removed() -> None:
     simulated = SimulatedGroup(initial_delay_ms=10)
     leader, follower = simulated.add(), simulated.add()
     simulated.advance(100)
@@ -278,9 +278,9 @@ def test_a_leader_that_dies_before_it_assigned() -> None:
     assert simulated.sync(follower) is None
     simulated.advance(SESSION_MS)
     assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
-    answer = simulated.join(follower)
-    assert answer is not None
-    assert (answer.leader, set(simulated.group.members)) == (follower, {follower})
+    response = simulated.join(follower)
+    assert response is not None
+    assert (response.leader, set(simulated.group.members)) == (follower, {follower})
     assert simulated.heartbeat(leader) == ErrorCode.unknown_member_id
 
 
@@ -290,9 +290,9 @@ def test_an_assignment_that_cannot_be_stored() -> None:
     simulated.advance(100)
     simulated.sync(follower)
     simulated.refuse_with = ErrorCode.not_coordinator
-    answer = simulated.sync(leader, {leader: b"all"})
-    assert answer is not None
-    assert {answer.error, simulated.synced[follower].error} == {ErrorCode.not_coordinator}
+    response = simulated.sync(leader, {leader: b"all"})
+    assert response is not None
+    assert {response.error, simulated.synced[follower].error} == {ErrorCode.not_coordinator}
     assert simulated.group.state is PREPARING
     assert simulated.group.members[leader].assignment == b""
 
@@ -300,7 +300,7 @@ def test_an_assignment_that_cannot_be_stored() -> None:
 # the first rebalance of a group that was empty
 
 
-def test_the_initial_delay_grows_while_members_come_and_ends_with_their_patience() -> None:
+def test_the_initial_delay_grows_while_members_join_up_to_their_rebalance_timeout() -> None:
     simulated = SimulatedGroup(initial_delay_ms=3_000)
     first = simulated.add(rebalance_timeout_ms=10_000)
     for _ in range(6):
@@ -312,7 +312,7 @@ def test_the_initial_delay_grows_while_members_come_and_ends_with_their_patience
     assert len(simulated.group.members) == 7
 
 
-def test_the_initial_delay_ends_when_nobody_else_comes() -> None:
+def test_the_initial_delay_ends_when_no_other_member_joins() -> None:
     simulated = SimulatedGroup(initial_delay_ms=3_000)
     member = simulated.add()
     simulated.advance(2_999)
@@ -335,7 +335,7 @@ def test_a_member_that_is_silent_is_removed() -> None:
     assert simulated.heartbeat(first) == ErrorCode.unknown_member_id
 
 
-def test_a_member_that_waits_for_the_others_is_not_missed() -> None:
+def test_a_member_that_waits_for_the_others_stays() -> None:
     simulated = SimulatedGroup()
     first, second = simulated.stable(2)
     simulated.add()
@@ -346,7 +346,7 @@ def test_a_member_that_waits_for_the_others_is_not_missed() -> None:
     assert first in simulated.group.members
 
 
-def test_a_newcomer_whose_client_is_gone_does_not_stay_for_ever() -> None:
+def test_a_new_member_whose_client_is_gone_is_removed() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1, rebalance_timeout_ms=10_000_000)
     newcomer = simulated.add()
@@ -385,7 +385,7 @@ def test_leaving() -> None:
     assert (set(simulated.group.members), simulated.group.state) == ({third}, PREPARING)
 
 
-def test_nobody_leaves_and_nothing_happens() -> None:
+def test_unknown_members_that_leave_change_nothing() -> None:
     simulated = SimulatedGroup()
     simulated.stable(1)
     before = simulated.group
@@ -401,7 +401,7 @@ def test_leaving_while_waiting() -> None:
     assert simulated.joined[second].error == ErrorCode.unknown_member_id
     simulated.join(first)
     assert simulated.joined[first].generation == 2
-    sent_away = simulated.join(must_know_its_id=True)
+    sent_away = simulated.join(requires_known_member_id=True)
     assert sent_away is not None
     assert simulated.leave((sent_away.member_id, None)) == [ErrorCode.none]
     assert simulated.group.pending_members == {}
@@ -417,17 +417,17 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
     simulated.sync_all()
     generation = simulated.group.generation
     for instance, old in (("j", follower), ("i", leader)):
-        answer = simulated.join(group_instance_id=instance)
-        assert answer is not None
-        assert (answer.error, answer.generation, simulated.group.state) == (0, generation, STABLE)
-        assert answer.skip_assignment == (instance == "i")
-        again = simulated.sync(answer.member_id, group_instance_id=instance)
+        response = simulated.join(group_instance_id=instance)
+        assert response is not None
+        assert (response.error, response.generation, simulated.group.state) == (0, generation, STABLE)
+        assert response.skip_assignment == (instance == "i")
+        again = simulated.sync(response.member_id, group_instance_id=instance)
         assert again is not None
         assert again.assignment == old.encode()
         assert simulated.heartbeat(old, instance=instance) == ErrorCode.fenced_instance_id
         assert simulated.heartbeat(old) == ErrorCode.unknown_member_id
         assert simulated.commit(old, generation, instance) == ErrorCode.fenced_instance_id
-        assert simulated.commit(answer.member_id, generation, instance) == ErrorCode.none
+        assert simulated.commit(response.member_id, generation, instance) == ErrorCode.none
     simulated.fail_over()
     for instance in ("i", "j"):
         current = simulated.group.static_member_id(instance)
@@ -435,13 +435,13 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
         assert simulated.heartbeat(current, instance=instance) == ErrorCode.none
 
 
-def test_an_older_client_that_comes_back_as_leader_is_told_its_former_self_leads() -> None:
+def test_an_older_client_that_returns_as_leader_gets_its_former_id_as_leader() -> None:
     simulated = SimulatedGroup()
     (leader,) = simulated.stable(1, group_instance_id="i")
-    answer = simulated.join(group_instance_id="i", can_skip_assignment=False)
-    assert answer is not None
-    assert (answer.leader, answer.members, answer.skip_assignment) == (leader, (), False)
-    assert simulated.group.leader == answer.member_id
+    response = simulated.join(group_instance_id="i", can_skip_assignment=False)
+    assert response is not None
+    assert (response.leader, response.members, response.skip_assignment) == (leader, (), False)
+    assert simulated.group.leader == response.member_id
 
 
 def test_a_static_member_whose_return_cannot_be_stored() -> None:
@@ -449,22 +449,22 @@ def test_a_static_member_whose_return_cannot_be_stored() -> None:
     (member,) = simulated.stable(1, group_instance_id="i")
     before = simulated.group
     simulated.refuse_with = ErrorCode.coordinator_not_available
-    answer = simulated.join(group_instance_id="i")
-    assert answer is not None
-    assert (answer.error, simulated.group) == (ErrorCode.coordinator_not_available, before)
+    response = simulated.join(group_instance_id="i")
+    assert response is not None
+    assert (response.error, simulated.group) == (ErrorCode.coordinator_not_available, before)
     assert simulated.heartbeat(member, instance="i") == ErrorCode.none
 
 
 def test_a_static_member_that_comes_back_with_other_protocols() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1, group_instance_id="i", protocols=RANGE_FIRST)
-    answer = simulated.join(group_instance_id="i", protocols=(Protocol("roundrobin", b"r"),))
-    assert answer is not None
-    assert (answer.generation, answer.protocol_name, answer.leader) == (2, "roundrobin", answer.member_id)
+    response = simulated.join(group_instance_id="i", protocols=(Protocol("roundrobin", b"r"),))
+    assert response is not None
+    assert (response.generation, response.protocol_name, response.leader) == (2, "roundrobin", response.member_id)
     assert simulated.heartbeat(member, instance="i") == ErrorCode.fenced_instance_id
 
 
-def test_who_waits_as_a_static_member_is_fenced_by_its_successor() -> None:
+def test_requests_that_wait_for_a_static_member_are_fenced_by_its_successor() -> None:
     simulated = SimulatedGroup()
     (other,) = simulated.stable(1)
     joining = simulated.add(group_instance_id="i")
@@ -535,14 +535,14 @@ def test_a_new_coordinator_goes_on_with_the_generation() -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_who_may_commit(transactional: bool) -> None:
+def test_which_commits_are_accepted(transactional: bool) -> None:
     simulated = SimulatedGroup()
 
     def commit(member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
         return simulated.commit(member_id, generation, instance, transactional=transactional)
 
     assert commit("", -1) == ErrorCode.none
-    assert commit("anybody", -1) == ErrorCode.none  # an empty group asks nobody who says no generation
+    assert commit("anybody", -1) == ErrorCode.none  # an empty group accepts a commit without generation
     assert commit("anybody", 0) == ErrorCode.unknown_member_id
     (member,) = simulated.stable(1)
     assert commit(member, 1) == ErrorCode.none

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.groups.offset_records import (
+from dualwrite.broker_emulator.groups.records import (
     CommittedOffset,
     OffsetKey,
     UnknownRecordError,
-    decode_key,
-    decode_value,
-    encode_key,
-    encode_value,
+    decode_offset_key,
+    decode_offset_value,
+    encode_offset_key,
+    encode_offset_value,
 )
 
 TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -26,17 +26,17 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def test_the_bytes_of_a_key() -> None:
-    assert encode_key(OffsetKey("g", "topic", 3)).hex() == "0001" + "000167" + "0005746f706963" + "00000003"
+    assert encode_offset_key(OffsetKey("g", "topic", 3)).hex() == "0001" + "000167" + "0005746f706963" + "00000003"
 
 
 def test_the_bytes_of_a_value_without_topic_id() -> None:
     value = CommittedOffset(7, 2, "m", 1000)
-    assert encode_value(value).hex() == "0003" + "0000000000000007" + "00000002" + "00016d" + "00000000000003e8"
+    assert encode_offset_value(value).hex() == "0003" + "0000000000000007" + "00000002" + "00016d" + "00000000000003e8"
 
 
 def test_the_bytes_of_a_value_with_topic_id() -> None:
     value = CommittedOffset(7, 2, "m", 1000, TOPIC_ID)
-    assert encode_value(value).hex() == (
+    assert encode_offset_value(value).hex() == (
         "0004" + "0000000000000007" + "00000002" + "026d" + "00000000000003e8" + "010010" + TOPIC_ID.hex
     )
 
@@ -54,23 +54,23 @@ def test_the_bytes_of_a_value_with_topic_id() -> None:
     ],
 )
 def test_values_of_other_brokers(data: str, expected: CommittedOffset) -> None:
-    assert decode_value(bytes.fromhex(data)) == expected
+    assert decode_offset_value(bytes.fromhex(data)) == expected
 
 
 def test_a_value_from_the_future() -> None:
     with pytest.raises(UnknownRecordError):
-        decode_value(b"\0\5")
+        decode_offset_value(b"\0\5")
 
 
 def test_group_metadata_is_no_offset() -> None:
-    assert decode_key(bytes.fromhex("0002000167")) is None
+    assert decode_offset_key(bytes.fromhex("0002000167")) is None
 
 
 @given(st.builds(OffsetKey, texts, texts, int32))
 def test_keys_survive(key: OffsetKey) -> None:
-    assert decode_key(encode_key(key)) == key
+    assert decode_offset_key(encode_offset_key(key)) == key
 
 
 @given(st.builds(CommittedOffset, int64, int32, texts, int64, st.none() | st.uuids()))
 def test_values_survive(value: CommittedOffset) -> None:
-    assert decode_value(encode_value(value)) == value
+    assert decode_offset_value(encode_offset_value(value)) == value

@@ -9,8 +9,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups.consumer_protocol import read_subscribed_topics
 from dualwrite.broker_emulator.groups.group import Group
-from dualwrite.broker_emulator.groups.offset_records import CommittedOffset
 from dualwrite.broker_emulator.groups.offset_rules import delete_group_error, delete_offsets_error, is_expired
+from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.groups.states import GroupState
 
 RETENTION_MS = 100
@@ -31,7 +31,7 @@ def group(state: GroupState, protocol_type: str | None, topics: set[str] | None,
 @pytest.mark.parametrize(
     ("what", "expires_ms"),
     [
-        (group(EMPTY, None, None), 110),  # since the commit: nobody was ever a member
+        (group(EMPTY, None, None), 110),  # since the commit: the group never had members
         (group(EMPTY, "consumer", set()), 150),  # since the group is empty
         (group(EMPTY, "consumer", set(), None), 110),  # an old record does not say since when
         (group(EMPTY, "connect", None), 150),

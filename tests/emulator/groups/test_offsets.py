@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
-from dualwrite.broker_emulator.groups.offset_records import CommittedOffset, OffsetKey
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
+from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey
 
 KEY = OffsetKey("g", "t", 0)
 PARTITION = TopicPartition("t", 0)
@@ -43,7 +43,7 @@ def test_the_last_pending_offset_of_a_transaction_counts() -> None:
     assert committed(table) == 4
 
 
-def test_what_was_written_later_wins_whatever_is_completed_first() -> None:
+def test_the_later_record_wins_in_any_order_of_completion() -> None:
     table = OffsetTable()
     table.commit_pending(1, KEY, at(5), log_offset=0)
     table.commit_pending(2, KEY, at(9), log_offset=1)

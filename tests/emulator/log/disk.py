@@ -7,8 +7,8 @@ from typing import Any
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DiskLog
+from dualwrite.broker_emulator.log.files import OpenFiles
 from dualwrite.broker_emulator.log.log_config import LogConfig
-from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.storage.flusher import Flusher
@@ -23,16 +23,16 @@ def open_log(
     files: OpenFiles | None = None,
     **settings: Any,
 ) -> PartitionLog:
-    """The log in `folder`, as a broker finds it at its start. Whoever had it before is not told."""
+    """Open the log in `folder` as a starting broker does, while an earlier instance may still have it open."""
     storage = DiskLog(folder, files or OpenFiles(), Flusher(fsync), stopped_cleanly=stopped_cleanly)
     return PartitionLog("orders", 0, config=LogConfig(**settings), storage=storage, now_ms=NOW_MS)
 
 
 def segment_files(folder: Path) -> list[Path]:
-    """The files that hold the batches, oldest first."""
+    """Return the files with batches, oldest first."""
     return sorted(folder.glob("*.log"))
 
 
 def contents(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Offset, key and value of every record that is stored, control records included."""
+    """Return offset, key and value of every stored record, control records included."""
     return [(record.offset, record.key, record.value) for batch in log.batches() for record in iter_records(batch)]

@@ -1,10 +1,10 @@
-"""The search of the aborted index (3.5)."""
+"""The search of the aborted index."""
 
 from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedIndex, AbortedIndexEntry
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndex, AbortedIndexEntry
 
 
 def overlapping(index: AbortedIndex, fetch_offset: int, upper_bound: int) -> list[tuple[int, int]]:
@@ -39,7 +39,9 @@ INDEX = index_of((1, 0, 10, 5), (3, 12, 15, 5), (2, 5, 20, 21), (1, 30, 40, 41))
         (41, 99, []),
     ],
 )
-def test_what_overlaps_a_range(fetch_offset: int, upper_bound: int, expected: list[tuple[int, int]]) -> None:
+def test_transactions_that_overlap_a_range(
+    fetch_offset: int, upper_bound: int, expected: list[tuple[int, int]]
+) -> None:
     assert overlapping(INDEX, fetch_offset, upper_bound) == expected
 
 

@@ -68,7 +68,7 @@ def compact(log: PartitionLog, now_ms: int = NOW_MS) -> None:
 
 
 def data(log: PartitionLog) -> list[tuple[int, str, str | None]]:
-    """The data records; what a consumer of everything sees."""
+    """Return the data records, as a consumer of the whole log sees them."""
     return [
         (record.offset, (record.key or b"").decode(), None if record.value is None else record.value.decode())
         for stored in log.batches()
@@ -95,19 +95,19 @@ def test_the_newest_record_of_each_key_stays_where_it_was(make_log: MakeLog) -> 
     assert (log.log_start_offset, log.log_end_offset) == (0, 7)
 
 
-def test_reading_goes_on_behind_what_is_gone(make_log: MakeLog) -> None:
+def test_reading_continues_after_removed_records(make_log: MakeLog) -> None:
     log = make_log()
     for number in range(5):
         put(log, ("a", str(number)))
     compact(log)
     for offset in range(5):
-        answer = log.read(offset, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-        found = [record.offset for record in read_records(answer.records)]
+        response = log.read(offset, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+        found = [record.offset for record in read_records(response.records)]
         while not found:  # the last batch of a segment stays, empty, and says where the next one begins
-            header = parse_header(answer.records)
+            header = parse_header(response.records)
             assert header.record_count == 0
-            answer = log.read(header.last_offset + 1, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-            found = [record.offset for record in read_records(answer.records)]
+            response = log.read(header.last_offset + 1, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+            found = [record.offset for record in read_records(response.records)]
         assert found[-1] >= offset
 
 
@@ -184,16 +184,16 @@ def test_a_marker_stays_until_its_records_are_gone_and_delete_retention_ms_longe
     assert markers(log) == []
 
 
-def test_a_consumer_in_the_middle_of_an_aborted_transaction_is_told_so(make_log: MakeLog) -> None:
+def test_a_consumer_in_the_middle_of_an_aborted_transaction_gets_the_aborted_list(make_log: MakeLog) -> None:
     log = make_log()
     put(log, ("a", "x"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     put(log, ("b", "1"))
     end(log, commit=False)
     put(log, ("c", "1"))
     compact(log)
-    answer = log.read(0, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-    assert answer.aborted is not None
-    assert log._aborted(0, log.log_end_offset) == [(7, 0)]
+    response = log.read(0, max_bytes=1 << 20, read_committed=True, at_least_one=True)
+    assert response.aborted is not None
+    assert log.aborted_transactions(0, log.log_end_offset) == [(7, 0)]
 
 
 def test_open_transactions_are_not_compacted(make_log: MakeLog) -> None:
@@ -207,7 +207,7 @@ def test_open_transactions_are_not_compacted(make_log: MakeLog) -> None:
     assert data(log) == [(1, "a", "2"), (2, "a", "open"), (3, "a", "3"), (4, "a", "4")]
 
 
-def test_what_is_not_replicated_is_not_compacted(make_log: MakeLog) -> None:
+def test_unreplicated_records_are_not_compacted(make_log: MakeLog) -> None:
     log = make_log()
     put(log, ("a", "1"))
     log.hold_high_watermark()
@@ -264,7 +264,7 @@ def test_young_records_are_not_compacted(make_log: MakeLog) -> None:
     assert len(data(log)) == 2
 
 
-def test_what_the_broker_cannot_decompress_stays_and_keeps_tombstones(make_log: MakeLog) -> None:
+def test_batches_that_cannot_be_decompressed_stay_and_keep_tombstones(make_log: MakeLog) -> None:
     log = make_log(delete_retention_ms=0)
     snappy = bytearray(build_batch([(b"a", b"1")], timestamp_ms=NOW_MS))
     snappy[22] |= 2  # says that its records are compressed
@@ -353,9 +353,7 @@ def test_records_of_compacted_topics_need_keys(make_log: MakeLog) -> None:
     segment_bytes=st.sampled_from([1, 200, 400]),
 )
 @settings(max_examples=150, deadline=None)
-def test_compaction_never_changes_what_a_reader_ends_up_with(
-    steps: list[tuple[str, str, int]], segment_bytes: int
-) -> None:
+def test_compaction_never_changes_a_readers_final_values(steps: list[tuple[str, str, int]], segment_bytes: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes, min_cleanable_dirty_ratio=0.0, delete_retention_ms=1000)
     log = PartitionLog("orders", 0, config=config.with_overrides({"cleanup.policy": "compact"}))
     plain = PartitionLog("orders", 0)
@@ -403,16 +401,16 @@ def test_compaction_never_changes_what_a_reader_ends_up_with(
 
 
 def table(log: PartitionLog) -> dict[bytes, bytes]:
-    """What a read_committed reader of the whole log has at the end: the newest value of each key."""
+    """Return the newest value of each key, as a read_committed reader of the whole log sees it."""
     found: dict[bytes, bytes] = {}
     position = 0
     while True:
-        answer = log.read(position, max_bytes=300, read_committed=True, at_least_one=True)
-        if not answer.records:
+        response = log.read(position, max_bytes=300, read_committed=True, at_least_one=True)
+        if not response.records:
             return found
-        assert answer.aborted is not None
-        waiting, aborted = sorted(answer.aborted, key=lambda row: row[1]), set()
-        view = memoryview(answer.records)
+        assert response.aborted is not None
+        waiting, aborted = sorted(response.aborted, key=lambda row: row[1]), set()
+        view = memoryview(response.records)
         while view:
             header = parse_header(view)
             stored, view = view[: header.size_bytes], view[header.size_bytes :]
@@ -476,7 +474,7 @@ def test_nothing_undecided_and_nothing_unreplicated_goes(make_log: MakeLog) -> N
     assert log.log_start_offset == 4
 
 
-def test_compacted_topics_keep_what_is_old(make_log: MakeLog) -> None:
+def test_compacted_topics_keep_old_records(make_log: MakeLog) -> None:
     log = make_log("compact", retention_ms=1)
     put(log, ("a", "1"))
     put(log, ("b", "1"))

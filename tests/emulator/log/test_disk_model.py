@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log import disk_log
+from dualwrite.broker_emulator.log.files import OpenFiles
 from dualwrite.broker_emulator.log.log_config import LogConfig
-from dualwrite.broker_emulator.log.open_files import OpenFiles
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from tests.emulator.log.disk import open_log
 from tests.emulator.log.test_log_model import PRODUCERS, STEPS, History, check_replay, consume
@@ -106,7 +106,7 @@ def test_a_log_on_disk_is_the_log_in_memory(
     checkpoint_bytes=st.sampled_from([200, 1 << 20]),
 )
 @settings(max_examples=60, deadline=None)
-def test_what_is_deleted_stays_deleted_and_nothing_else_is(
+def test_deleted_records_stay_deleted_and_no_others_are(
     steps: list[tuple[str, int, int]], segment_bytes: int, checkpoint_bytes: int
 ) -> None:
     """And leader epochs, one for each start, end where the next one begins."""
@@ -152,7 +152,7 @@ def test_aborted_lists_are_exact_across_segments(
         history.step(*step)
     position = data.draw(st.integers(0, history.end_offset), label="position")
     upper_bound = data.draw(st.integers(position, history.end_offset), label="upper_bound")
-    assert history.log._aborted(position, upper_bound) == history.aborted_in(position, upper_bound)
+    assert history.log.aborted_transactions(position, upper_bound) == history.aborted_in(position, upper_bound)
     assert consume(history.log, position, 400) == history.committed_from(position)
 
 
@@ -179,4 +179,6 @@ def test_an_unclean_election_leaves_the_same_on_disk_and_in_memory(
             assert list(log.batches()) == list(memory.log.batches())
             assert sorted(log.producers()) == sorted(memory.log.producers())
             assert log.last_stable_offset == memory.log.last_stable_offset
-            assert log._aborted(0, log.log_end_offset) == memory.log._aborted(0, log.log_end_offset)
+            assert log.aborted_transactions(0, log.log_end_offset) == memory.log.aborted_transactions(
+                0, log.log_end_offset
+            )

@@ -1,4 +1,4 @@
-"""The end of a leader epoch, found by halving, against looking at every batch."""
+"""The end of a leader epoch by binary search, compared with a scan of every batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dualwrite.broker_emulator.log.leader_epochs import EpochEnd, EpochOfBatch, end_of_epoch
 
 Lengths = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 2)), max_size=30)
-"""Of each batch: its length, the gap before it that compaction left, and how many elections there were before it."""
+"""Of each batch: its length, the gap that compaction left before it, and the number of elections before it."""
 
 
 def batches_of(shape: list[tuple[int, int, int]]) -> tuple[list[EpochOfBatch], int]:

@@ -54,7 +54,7 @@ class Producer:
 
 @dataclass
 class History:
-    """Drives a log, and writes down what must come of it."""
+    """Drives a log and records the expected outcome."""
 
     transaction_version: int
     writer: str
@@ -150,7 +150,7 @@ class History:
 
     @property
     def last_stable_offset(self) -> int:
-        """3.4, said naively: nothing at or above the start of a transaction whose end is not replicated."""
+        """The last stable offset, naively: the start of the earliest transaction whose end is not replicated."""
         unstable = [t.first for t in self.transactions if t.marker is None or t.marker >= self.high_watermark]
         return min([*unstable, self.high_watermark])
 
@@ -172,7 +172,7 @@ class History:
 
 
 def consume(log: PartitionLog, position: int, max_bytes: int) -> list[tuple[int, bytes]]:
-    """All that a read_committed consumer gets from `position` on, fetch after fetch."""
+    """Return all that a read_committed consumer gets from `position` on, fetch after fetch."""
     delivered: list[tuple[int, bytes]] = []
     while True:
         result = log.read(position, max_bytes=max_bytes, read_committed=True, at_least_one=True)
@@ -211,7 +211,7 @@ def test_random_histories(
 
 
 def check_one_read(history: History, position: int, max_bytes: int) -> None:
-    """The aborted list is exact: nothing missing, and nothing beyond the batches returned."""
+    """Check that the aborted list is exact: nothing missing, and nothing beyond the returned batches."""
     result = history.log.read(position, max_bytes=max_bytes, read_committed=True, at_least_one=True)
     upper_bound = read_records(result.records)[-1].offset + 1 if result.records else position
     expected = history.aborted_in(position, upper_bound) if result.records else []
@@ -222,7 +222,7 @@ def check_one_read(history: History, position: int, max_bytes: int) -> None:
 
 
 def check_replay(history: History) -> None:
-    """What is stored is whole, in order and without gaps."""
+    """Check that the stored batches are whole, in order and without gaps."""
     expected_offset = 0
     for stored in history.log.batches():
         [(header, _)] = split_batches(stored)

@@ -1,4 +1,4 @@
-"""One partition: appends, markers, what is visible, what is remembered."""
+"""One partition: appends, markers, visibility, producer state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.aborted_index import AbortedTransaction
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin, AppendResult, PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
@@ -29,7 +29,7 @@ def append(log: PartitionLog, records: bytes, guard: VerificationGuard | None = 
 
 
 def send(log: PartitionLog, *values: bytes, pid: int = PID, epoch: int = 0, sequence: int = 0) -> AppendResult:
-    """A transactional batch, verified when it has to be, as Produce v12 does."""
+    """Append a transactional batch, verified if necessary, as Produce v12 does."""
     records = batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True)
     guard = None
     if not log.has_open_transaction(pid, epoch):
@@ -67,7 +67,7 @@ def offsets(log: PartitionLog) -> tuple[int, int, int]:
 
 
 def with_header(records: bytes, position: int, code: str, value: int) -> bytes:
-    """`records` with one header field changed and the CRC right again."""
+    """Return `records` with one header field changed and the CRC recomputed."""
     changed = bytearray(records)
     struct.pack_into(f">{code}", changed, position, value)
     struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
@@ -171,7 +171,7 @@ def test_coordinators_append_without_sequences(log: PartitionLog) -> None:
 
 def test_a_retry_is_answered_with_its_first_offset(log: PartitionLog) -> None:
     sent = [batch(producer_id=PID, producer_epoch=0, base_sequence=sequence) for sequence in range(6)]
-    append(log, batch(b"somebody else's"))
+    append(log, batch(b"another producer's"))
     assert [append(log, records).base_offset for records in sent] == [1, 2, 3, 4, 5, 6]
     assert [append(log, records).base_offset for records in sent[1:]] == [2, 3, 4, 5, 6]
     assert append(log, sent[0]).error is ErrorCode.out_of_order_sequence_number
@@ -325,7 +325,7 @@ def test_producers_are_described(log: PartitionLog) -> None:
 # --- high watermark ---
 
 
-def test_a_held_high_watermark_hides_what_comes_after(log: PartitionLog) -> None:
+def test_a_held_high_watermark_hides_later_records(log: PartitionLog) -> None:
     append(log, batch(b"a"))
     log.hold_high_watermark()
     append(log, batch(b"b"))
@@ -375,16 +375,16 @@ def test_waiters_are_told_when_something_becomes_visible(log: PartitionLog) -> N
 
 
 def test_a_waiter_may_leave_while_being_told(log: PartitionLog) -> None:
-    told: list[str] = []
+    notified: list[str] = []
 
     def once() -> None:
-        told.append("once")
+        notified.append("once")
         log.on_advance.remove(once)
 
-    log.on_advance += [once, lambda: told.append("always")]
+    log.on_advance += [once, lambda: notified.append("always")]
     append(log, batch())
     append(log, batch())
-    assert told == ["once", "always", "always"]
+    assert notified == ["once", "always", "always"]
 
 
 # --- reads ---

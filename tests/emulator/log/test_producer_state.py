@@ -1,4 +1,4 @@
-"""The rules of 3.1 and 2.7, one at a time and against a naive model."""
+"""The rules for a producer's batches and markers, one at a time and against a naive model."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
         # only a marker was written with this epoch
         (None, 5, 0, OK),
         (None, 5, 1, OUT_OF_ORDER),
-        # a new epoch starts anew
+        # a new epoch restarts the sequences
         (4, 6, 0, OK),
         (4, 6, 5, OUT_OF_ORDER),
         (None, 6, 5, OUT_OF_ORDER),
     ],
 )
-def test_sequences_after_what_is_known(
+def test_sequences_after_a_known_batch(
     last_sequence: int | None, epoch: int, sequence: int, expected: ErrorCode
 ) -> None:
     known = entry(last_sequence=last_sequence)

@@ -41,7 +41,7 @@ PRODUCERS = st.one_of(
 @pytest.mark.parametrize("writer", WRITERS)
 @given(records=PAIRS, producer=PRODUCERS, transactional=st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_what_any_writer_wrote_is_read_back(
+def test_batches_of_any_writer_are_read_back(
     writer: str,
     records: list[tuple[bytes | None, bytes | None]],
     producer: tuple[int, int, int],

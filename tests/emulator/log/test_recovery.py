@@ -1,4 +1,4 @@
-"""A log on disk after a crash: torn writes are cut off wherever they tore, damage is an error that says so."""
+"""A log on disk after a crash: torn writes are truncated wherever they tore, damage is reported as an error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DiskLog
-from dualwrite.broker_emulator.log.durable_file import sync_data
-from dualwrite.broker_emulator.log.open_files import OpenFiles
+from dualwrite.broker_emulator.log.files import OpenFiles, sync_data
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segment import StorageError
 from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
@@ -84,7 +83,7 @@ def test_a_log_cut_at_any_byte_is_the_log_of_its_whole_batches(folder: Path, che
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"\0" * 5000, b"\2" * 300, b"garbage" * 100], ids=["0", "00", "magic", "text"])
-def test_what_no_batch_is_in_is_cut_off(folder: Path, tail: bytes) -> None:
+def test_bytes_that_are_no_batch_are_truncated(folder: Path, tail: bytes) -> None:
     log = open_log(folder)
     append(log, b"kept")
     [file] = segment_files(folder)
@@ -111,7 +110,7 @@ def test_every_damaged_byte_in_the_middle_is_noticed(folder: Path) -> None:
         assert file.read_bytes() == damaged
 
 
-def test_damage_at_the_end_of_what_was_stopped_cleanly_is_an_error(folder: Path) -> None:
+def test_damage_at_the_end_after_a_clean_stop_is_an_error(folder: Path) -> None:
     log = open_log(folder)
     append(log, b"value")
     log.close()
@@ -122,7 +121,7 @@ def test_damage_at_the_end_of_what_was_stopped_cleanly_is_an_error(folder: Path)
         open_log(folder, stopped_cleanly=True)
 
 
-def test_a_file_that_lost_what_was_checkpointed_is_an_error(folder: Path) -> None:
+def test_a_file_that_lost_checkpointed_batches_is_an_error(folder: Path) -> None:
     log = open_log(folder)
     append(log, b"value")
     log.close()
@@ -161,15 +160,15 @@ def test_damage_met_by_a_reader_is_an_error(folder: Path) -> None:
     data = bytearray(file.read_bytes())
     data[8:12] = b"\x7f\0\0\0"
     file.write_bytes(data)
-    answer = log.read(1, max_bytes=100, read_committed=False, at_least_one=True)
-    assert answer.error is ErrorCode.kafka_storage_error
+    response = log.read(1, max_bytes=100, read_committed=False, at_least_one=True)
+    assert response.error is ErrorCode.kafka_storage_error
     with pytest.raises(StorageError, match="damaged"):
         list(log.batches())
 
 
 @pytest.mark.parametrize("suffix", [".index", ".snapshot"])
 @pytest.mark.parametrize("how", ["missing", "empty", "damaged"])
-def test_what_can_be_made_again_is_made_again(folder: Path, suffix: str, how: str) -> None:
+def test_indexes_and_snapshots_are_rebuilt(folder: Path, suffix: str, how: str) -> None:
     log = open_log(folder, segment_bytes=400)
     for number in range(8):
         append_in_transaction(log, b"%d" % number, number)
@@ -184,7 +183,7 @@ def test_what_can_be_made_again_is_made_again(folder: Path, suffix: str, how: st
     found = open_log(folder, segment_bytes=400)
     assert list(found.batches()) == list(log.batches())
     assert found.producers() == log.producers()
-    assert found._aborted(0, 10) == log._aborted(0, 10) == [(7, 0)]
+    assert found.aborted_transactions(0, 10) == log.aborted_transactions(0, 10) == [(7, 0)]
 
 
 def test_a_duplicate_is_recognised_after_a_crash(folder: Path) -> None:
@@ -264,7 +263,7 @@ def test_connections_that_have_taken_all_other_descriptors(folder: Path, monkeyp
 
 
 async def flush_with(fail: Callable[[int], None]) -> Flusher:
-    """A round whose one job fails as `fail` does, the first time, the second time, ..."""
+    """Run a round whose one job fails as `fail` does, the first time, the second time, ..."""
 
     class Log:
         tries = 0
@@ -316,6 +315,6 @@ def test_reading_is_as_cheap_in_a_large_segment(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "pread", counted)
     for offset in range(0, 3000, 100):
-        answer = log.read(offset, max_bytes=1, read_committed=True, at_least_one=True)
-        assert answer.records
+        response = log.read(offset, max_bytes=1, read_committed=True, at_least_one=True)
+        assert response.records
     assert read_bytes / 30 < 10_000

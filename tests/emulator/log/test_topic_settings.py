@@ -1,4 +1,4 @@
-"""Settings of a topic that its log goes by: age of segments and of what is compacted, timestamps."""
+"""A topic's settings for its log: age of segments and of compacted records, timestamps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(log: PartitionLog, key: str, value: str = "v", *, now_ms: int = NOW_MS) 
 
 
 def compact(log: PartitionLog, now_ms: int) -> list[tuple[str, str]]:
-    """What is left afterwards."""
+    """Return what is left afterwards."""
     for _ in log.compact(now_ms):
         pass
     records = (record for batch in log.batches() for record in iter_records(batch))
@@ -64,7 +64,7 @@ def test_the_age_of_a_segment_is_known_after_a_restart(tmp_path: Path) -> None:
     assert log.log_start_offset == 1
 
 
-def test_what_must_not_wait_longer_is_compacted_though_little_is_new(make_log: MakeLog) -> None:
+def test_overdue_records_are_compacted_though_little_is_dirty(make_log: MakeLog) -> None:
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.9", "segment_bytes": "1000000"}
     log = make_log(**settings, max_compaction_lag_ms=str(HOUR_MS))
     for index in range(20):

@@ -17,7 +17,7 @@ PRODUCERS = 3
 
 @dataclass
 class Writer:
-    """Writes to a log what its producers may write."""
+    """Writes batches and markers that a log's producers may write."""
 
     log: PartitionLog = field(default_factory=lambda: PartitionLog("t", 0))
     sequences: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The life of a verification guard (3.2)."""
+"""The life of a verification guard (KIP-890 part 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches for the tests: of the broker's own builder, and of two foreign ones that know nothing of it."""
+"""Batches for the tests: from the broker's own builder, and from two independent ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _kafka_python(records: Sequence[KeyValue], **fields: Any) -> bytes:
 
 
 def timed(*timestamps: int, compression: int = 0) -> bytes:
-    """One batch with a record of each of these times."""
+    """Build one batch with a record of each of these timestamps."""
     builder = AiokafkaBuilder(2, compression, False, -1, -1, -1, 100_000)
     for index, timestamp_ms in enumerate(timestamps):
         builder.append(index, timestamp_ms, None, b"v", headers=[])
@@ -61,7 +61,7 @@ def batch(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """One batch with a record per value (one record `v` when none is given)."""
+    """Build one batch with a record per value (one record `v` if no value is given)."""
     return WRITERS[writer](
         [(None, value) for value in values or (b"v",)],
         producer_id=producer_id,
@@ -72,7 +72,7 @@ def batch(
 
 
 class ReadRecord(NamedTuple):
-    """A record as kafka-python reads it, with what its batch says."""
+    """A record as kafka-python reads it, with the fields of its batch."""
 
     offset: int
     value: bytes | None
@@ -83,7 +83,7 @@ class ReadRecord(NamedTuple):
 
 
 def foreign_batches(records: bytes) -> Iterator[Any]:
-    """kafka-python's reading of every batch, its CRC checked."""
+    """Read every batch with kafka-python, with its CRC checked."""
     batches: Any = MemoryRecords(records)  # type: ignore[no-untyped-call]
     while (current := batches.next_batch()) is not None:
         assert current.validate_crc()
@@ -91,7 +91,7 @@ def foreign_batches(records: bytes) -> Iterator[Any]:
 
 
 def read_records(records: bytes) -> list[ReadRecord]:
-    """Every record of a Fetch answer, read and CRC-checked by kafka-python."""
+    """Return every record of a Fetch response, read and CRC-checked by kafka-python."""
     found: list[ReadRecord] = []
     for current in foreign_batches(records):
         facts = current.producer_id, current.is_transactional, current.is_control_batch
@@ -100,7 +100,7 @@ def read_records(records: bytes) -> list[ReadRecord]:
 
 
 def read_committed_rule(records: bytes, aborted: Sequence[tuple[int, int]], position: int) -> list[tuple[int, bytes]]:
-    """What a consumer makes of a read_committed Fetch answer from `position` on (3.5, the client's rule)."""
+    """Return the records that a consumer takes from a read_committed Fetch response from `position` on."""
     waiting = sorted(aborted, key=lambda row: row[1])
     aborted_producers: set[int] = set()
     delivered: list[tuple[int, bytes]] = []

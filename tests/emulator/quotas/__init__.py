@@ -1,1 +1,1 @@
-"""Client quotas: the arithmetic, what can be set, and what clients feel of it."""
+"""Client quotas: the arithmetic, what can be set, and how clients are throttled."""

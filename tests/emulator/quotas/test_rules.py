@@ -1,4 +1,4 @@
-"""Which quota concerns whom, and how they outlive a restart."""
+"""Which quota applies to a client, and that quotas survive a restart."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit
+from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit, Quota
 from dualwrite.broker_emulator.quotas.entity import CLIENT_ID, IP, USER, decoded, encoded, entity
-from dualwrite.broker_emulator.quotas.rules import Quota
 from dualwrite.broker_emulator.storage.storage import MemoryOnly
+from tests.emulator.inside import cluster_of
 
 RATE = Quota.PRODUCER_BYTE_RATE
 BOTH, OF_USER, OF_CLIENT = ("alice", "app"), ("alice", ""), ("", "app")
@@ -25,7 +25,7 @@ BY_PRECEDENCE = [
     ({CLIENT_ID: "app"}, OF_CLIENT),
     ({CLIENT_ID: None}, OF_CLIENT),
 ]
-"""The most specific first (KIP-55), each with whose use is counted together."""
+"""The most specific first (KIP-55), each with the usage that is counted together."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
         emulator.set_quota({RATE: 1.0}, client_id="gone")
         emulator.set_quota({RATE: None}, client_id="gone")
     with Emulator(data_dir=tmp_path) as emulator:
-        kept = {entity: dict(values) for entity, values in emulator._cluster.quotas.all()}
+        kept = {entity: dict(values) for entity, values in cluster_of(emulator).quotas.all()}
     assert kept == {
         entity({USER: "alice"}.items()): {"request_percentage": 2.5},
         entity({USER: None, CLIENT_ID: "app"}.items()): {"producer_byte_rate": 3.0},

@@ -1,4 +1,4 @@
-"""Quotas as clients feel them: throttle times in answers, and connections that are not served until time has passed.
+"""Quotas as clients see them: throttle times in responses, and connections that are muted until time has passed.
 
 Time is a VirtualClock's, so that each number is Kafka's to the millisecond and nobody waits for it.
 """
@@ -20,6 +20,7 @@ from tests.emulator.api.raw_client import (
     produce_fields,
     request_parts,
 )
+from tests.emulator.inside import operations_of
 from tests.support.conditions import until
 
 confluent_kafka: Any = import_module("confluent_kafka")
@@ -37,7 +38,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture
 def client_id() -> str:
-    """Of a client that nobody measured before."""
+    """Return the id of a client that was never measured before."""
     return f"client-{next(_names)}"
 
 
@@ -71,7 +72,7 @@ def fetch(client: RawClient, offset: int) -> Any:
 
 
 def create(client: RawClient, partitions: int, version: int) -> tuple[int, int]:
-    """Error and throttle time of a new topic."""
+    """Create a topic, and return the error and the throttle time."""
     parts = request_parts("create_topics", version)
     topic = parts.CreatableTopic(
         name=f"topic-{next(_names)}", num_partitions=partitions, replication_factor=1, assignments=(), configs=()
@@ -81,7 +82,7 @@ def create(client: RawClient, partitions: int, version: int) -> tuple[int, int]:
 
 
 def is_served(client: RawClient) -> bool:
-    """Whether the client is answered at once."""
+    """Return whether the client gets a response at once."""
     client.send("metadata", 12, topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     return not client.is_silent(0.1)
 
@@ -194,7 +195,7 @@ def test_a_throttled_client_may_leave(emulator: Emulator, client_id: str) -> Non
     emulator.set_quota({"producer_byte_rate": 1}, client_id=client_id)
     with RawClient(emulator.bootstrap_servers, client_id) as client:
         assert ms(produce(client, 20_000)) > 0
-    until(lambda: client_id not in {connection.client_id for connection in emulator._operations.connections()})
+    until(lambda: client_id not in {connection.client_id for connection in operations_of(emulator).connections()})
     emulator.advance_clock(10_000_000)
 
 
@@ -205,7 +206,7 @@ def test_a_removed_quota_concerns_nobody(emulator: Emulator, client: RawClient, 
 
 
 def test_librdkafka_is_throttled(emulator: Emulator, client_id: str) -> None:
-    """It is told for how long, and what it sends meanwhile arrives when that is over."""
+    """It learns for how long, and what it sends meanwhile is served when the time is over."""
     emulator.set_quota({"producer_byte_rate": 1000}, client_id=client_id)
     told: list[float] = []
     producer = confluent_kafka.Producer(

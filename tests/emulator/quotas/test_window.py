@@ -1,4 +1,4 @@
-"""The arithmetic of quotas: numbers by which Kafka's own tests and formulas can be followed."""
+"""The arithmetic of quotas, with the numbers of Kafka's own tests and formulas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_MS = 1_700_000_000_000
 
 
 def used(*events: tuple[int, float]) -> Samples:
-    """What was counted by milliseconds since the start."""
+    """Return the samples of counts by milliseconds since the start."""
     samples: Samples = ()
     for at_ms, value in events:
         samples = counted(samples, value, START_MS + at_ms, SIZE)

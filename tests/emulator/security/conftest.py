@@ -1,4 +1,4 @@
-"""One emulator with a listener of every kind, for all modules that only come in and out."""
+"""One emulator with a listener of every kind, for all tests that only connect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
-from dualwrite.broker_emulator.security.sasl.settings import MECHANISMS
+from dualwrite.broker_emulator.security.sasl.mechanism import MECHANISMS
 from dualwrite.testing.certificates import Certificates, make_certificates
 from tests.emulator.security.login_script import GOOD, OTHER, USER
 

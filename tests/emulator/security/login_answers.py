@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.4 does in each script of `login_cases.py`, and where the emulator does something else."""
+"""The transcripts of Apache Kafka 4.4 for each script of `login_cases.py`, and where the emulator differs."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ ANSWERS: Final[dict[str, list[str]]] = {
 
 
 class Difference(NamedTuple):
-    """What the emulator does instead, and why."""
+    """A transcript of the emulator that differs, with the reason."""
 
     transcript: list[str]
     reason: str

@@ -1,4 +1,4 @@
-"""Logins, right and wrong, with what Apache Kafka answers: mechanism x credential x what is asked when.
+"""Logins, right and wrong, with the responses of Apache Kafka: mechanism x credential x order of requests.
 
 `tests/interop/raw_wire/test_logins.py` asks that broker itself, so that this table says what it does.
 """
@@ -22,7 +22,7 @@ from tests.emulator.security.login_script import (
 LISTENERS: Final = {"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT", "BRIEF": "SASL_PLAINTEXT"}
 MECHANISMS: Final = ("OAUTHBEARER", "PLAIN", *SCRAM)
 BRIEF_MS: Final = 1_300
-"""How long a login is good for at the listener BRIEF."""
+"""The session lifetime at the listener BRIEF."""
 SCRAM_USERS: Final = {USER: GOOD, OTHER: GOOD}
 
 _MODULES: Final = "org.apache.kafka.common.security"
@@ -46,7 +46,7 @@ PROPERTIES: Final[Mapping[str, str]] = {
         for mechanism, value in _JAAS.items()
     },
 }
-"""Of the broker, by Kafka's names, besides its addresses."""
+"""The settings of the broker, by Kafka's names, without its addresses."""
 
 Script = Callable[[LoginScript], None]
 
@@ -89,7 +89,7 @@ def _bearer(
 
 
 def _bare(mechanism: str, *tokens: bytes) -> Script:
-    """By SaslHandshake v0, after which tokens are in no request."""
+    """Log in by SaslHandshake v0, after which tokens are sent without requests."""
 
     def run(script: LoginScript) -> None:
         script.handshake(mechanism, 0)
@@ -134,7 +134,7 @@ def _token(token: bytes, version: int = 2) -> Callable[[LoginScript], object]:
 
 
 _HEARD: Final = b"\1"
-"""What a client says that has heard why its token was refused."""
+"""The client's acknowledgement that its token was refused."""
 
 SCRIPTS: Final[dict[str, tuple[str, Script]]] = {
     # PLAIN x credential
@@ -299,4 +299,4 @@ SCRIPTS: Final[dict[str, tuple[str, Script]]] = {
     ),
     "a session that is over, in silence": ("BRIEF", _steps(_logged_in, lambda script: script.session_ends(), _STAYS)),
 }
-"""By name: the listener, and what is done there."""
+"""The listener and the script of each case, by name."""

@@ -1,4 +1,4 @@
-"""One connection whose login is written by hand, and a transcript of what the broker does: for any broker.
+"""One connection whose login is written by hand, with a transcript of the broker's reactions, for any broker.
 
 SCRAM is kafka-python's here, so that our own reading of it is not checked by itself.
 """
@@ -28,7 +28,7 @@ def plain_token(user: str = USER, password: str = GOOD, authorization_id: str = 
 def unsigned_token(
     now_s: float, claims: Mapping[str, Any] | None = None, header: Mapping[str, Any] | None = None
 ) -> str:
-    """A token that is good for five minutes, but for what `claims` say; None takes a claim away."""
+    """Return a token that is valid for five minutes, with `claims` replaced; None removes a claim."""
     all_claims = {"sub": USER, "iat": now_s, "exp": now_s + 300} | dict(claims or {})
     part = {name: value for name, value in all_claims.items() if value is not None}
     return f"{_encoded(header or {'alg': 'none'})}.{_encoded(part)}."
@@ -44,7 +44,7 @@ def bearer(token: str, authorization_id: str = "") -> bytes:
 
 
 class LoginScript:
-    """Says what it sends, and keeps one line for each answer."""
+    """Sends requests, and keeps one line for each response."""
 
     def __init__(self, client: RawClient, now_s: Callable[[], float], end_session: Callable[[], None]) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class LoginScript:
         header: Mapping[str, Any] | None = None,
         authorization_id: str = "",
     ) -> bytes:
-        """The only message of OAUTHBEARER, with a token by the broker's time."""
+        """Return the only message of OAUTHBEARER, with a token by the broker's time."""
         return bearer(unsigned_token(self._now_s(), claims, header), authorization_id)
 
     def versions(self, version: int = 3, software: str = "raw") -> None:
@@ -66,7 +66,7 @@ class LoginScript:
         self._note("ApiVersions", self._call("api_versions", version, **fields))
 
     def unknown_versions(self) -> None:
-        """ApiVersions of a version that nobody has."""
+        """Send ApiVersions in a version that does not exist."""
         self._client.send_bytes(struct.pack(">ihhihb", 11, 18, 99, 1, -1, 0))
         self._frame("ApiVersions v99")
 
@@ -75,7 +75,7 @@ class LoginScript:
         self._note("SaslHandshake", answer, "" if answer is None else f" of {len(answer.mechanisms)} mechanisms")
 
     def token(self, token: bytes, version: int = 2) -> bytes:
-        """SaslAuthenticate; gives the broker's token."""
+        """Send SaslAuthenticate, and return the broker's token."""
         answer = self._call("sasl_authenticate", version, auth_bytes=token)
         if answer is None or int(answer.error_code):
             self._note("SaslAuthenticate", answer, "" if answer is None else f" {answer.error_message}")
@@ -86,12 +86,12 @@ class LoginScript:
         return bytes(answer.auth_bytes)
 
     def bare_token(self, token: bytes) -> bytes:
-        """A frame that is a token and nothing else."""
+        """Send a frame that is only a token."""
         self._client.send_bytes(struct.pack(">i", len(token)) + token)
         return self._frame("token")
 
     def scram(self, mechanism: str, user: str = USER, password: str = GOOD, *, bare: bool = False) -> None:
-        """Both messages of SCRAM; what the server proves is checked."""
+        """Send both messages of SCRAM, and check the server's proof."""
         client = ScramClient(user, password, mechanism)
         send = self.bare_token if bare else self.token
         challenge = send(client.first_message())
@@ -102,28 +102,28 @@ class LoginScript:
                 client.process_server_final_message(proof)
 
     def metadata(self) -> None:
-        """What only who has logged in may ask."""
+        """Send a request that needs a login."""
         fields = {"topics": (), "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
         self._note("Metadata", self._call("metadata", 13, **fields))
 
     def raw(self, data: bytes, what: str) -> None:
-        """A frame of these bytes."""
+        """Send a frame of these bytes."""
         self._client.send_bytes(struct.pack(">i", len(data)) + data)
         self._frame(what)
 
     def session_ends(self) -> None:
-        """The time is over for which a login is good at the listener BRIEF."""
+        """Let the session lifetime of the listener BRIEF expire."""
         self._end_session()
 
     def ends(self) -> None:
-        """The broker closes the connection now."""
+        """Record whether the broker closes the connection."""
         try:
             self.transcript.append(CLOSED if self._client.is_closed() else "still open")
         except TimeoutError:
             self.transcript.append("still open")
 
     def stays(self) -> None:
-        """The broker does not close the connection."""
+        """Record whether the broker leaves the connection open."""
         self.transcript.append("open" if self._client.is_silent(0.02) else CLOSED)
 
     def _call(self, api: str, version: int, **fields: Any) -> Any:
@@ -147,7 +147,7 @@ class LoginScript:
 
 
 def shape(token: bytes) -> str:
-    """A token without what is another one every time."""
+    """Return a token without its random parts."""
     if token.startswith(b"r="):
         return "challenge"
     if token.startswith(b"v="):
@@ -158,7 +158,10 @@ def shape(token: bytes) -> str:
 
 
 def alter_scram(client: RawClient, deletions: list[tuple[str, int]], upsertions: list[tuple[str, int, int]]) -> Any:
-    """AlterUserScramCredentials: `(error, message)` by user. Each is a name and a mechanism, and maybe iterations."""
+    """Send AlterUserScramCredentials; return `(error, message)` by user.
+
+    Each element is a name and a mechanism, and possibly iterations.
+    """
     parts = request_parts("alter_user_scram_credentials", 0)
     keys = {"salt": b"salt", "salted_password": b"p" * 32}
     response = client.call(
@@ -174,7 +177,10 @@ def alter_scram(client: RawClient, deletions: list[tuple[str, int]], upsertions:
 
 
 def describe_scram(client: RawClient, *names: str) -> Any:
-    """DescribeUserScramCredentials: `(error, message, [(mechanism, iterations)])` by user; no name: all users."""
+    """Send DescribeUserScramCredentials; return `(error, message, [(mechanism, iterations)])` by user.
+
+    Without a name all users are described.
+    """
     parts = request_parts("describe_user_scram_credentials", 0)
     users = tuple(parts.UserName(name=name) for name in names) or None
     response = client.call("describe_user_scram_credentials", 0, users=users)

@@ -1,4 +1,4 @@
-"""Access control in process: rules from Python, kept, logged, and what clients make of being refused."""
+"""Access control in one process: rules from Python, stored and logged, and how clients react to refusals."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_settings_turn_it_on() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"authorizer_class_name": "my.Authorizer"}, "authorizer.class.name=my.Authorizer is not served"),
-        ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "admin"}, "'admin' is no principal"),
+        ({"authorizer_class_name": "my.Authorizer"}, "authorizer.class.name=my.Authorizer is not supported"),
+        ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "admin"}, "'admin' is not a principal"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, str], sentence: str) -> None:
@@ -119,7 +119,7 @@ def test_a_refusal_is_logged_once(emulator: Emulator, caplog: pytest.LogCaptureF
 
 
 def send(emulator: Emulator, topic: str) -> int | None:
-    """The error code that librdkafka gives the record, None where it was written."""
+    """Return the error code that librdkafka gives the record, or None if it was written."""
     settings = {"bootstrap.servers": emulator.bootstrap_servers, "enable.idempotence": False}
     producer = confluent_kafka.Producer(settings | {"log_level": 0})
     told: list[KafkaError | None] = []
@@ -129,7 +129,7 @@ def send(emulator: Emulator, topic: str) -> int | None:
 
 
 def test_dual_writes_need_the_right_to_two_phase_commit(emulator: Emulator) -> None:
-    """KIP-939. What is missing is said, and once it is granted the same call goes through."""
+    """KIP-939: the error names the missing right, and once that is granted the same call succeeds."""
     emulator.add_acls(WRITES_ORDERS, TWO_PHASE_COMMIT[0])
     producer = Producer(
         {

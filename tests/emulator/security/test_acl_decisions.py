@@ -1,4 +1,4 @@
-"""Decisions by the index are those of the rules read one by one, as KIP-11, KIP-290 and KIP-679 say them."""
+"""Decisions by the index equal those by all rules one by one, as KIP-11, KIP-290 and KIP-679 define them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from dualwrite.broker_emulator.security.acl import (
     PermissionType,
     ResourceType,
 )
-from dualwrite.broker_emulator.security.acl_index import AclIndex
-from dualwrite.broker_emulator.security.authorizer import StandardAuthorizer
+from dualwrite.broker_emulator.security.authorizer import AclIndex, StandardAuthorizer
 from dualwrite.broker_emulator.security.principal import Principal
 from dualwrite.broker_emulator.storage.storage import MemoryOnly
 
@@ -65,7 +64,7 @@ def authorizer_with(rules: Sequence[Acl], *, is_open: bool = False) -> StandardA
 
 
 def read_one_by_one(rules: Sequence[Acl], question: Question, *, is_open: bool) -> bool:
-    """The rules as the KIPs say them, in the order of their sentences."""
+    """Decide as the KIPs define it, in the order of their sentences."""
     principal, host, operation, resource_type, name = question
     if principal == ROOT:
         return True
@@ -118,7 +117,7 @@ def test_a_removed_rule_decides_no_longer(rules: list[Acl], asked: list[Question
 @settings(max_examples=150, deadline=None)
 @given(rules=st.lists(acls, max_size=6))
 def test_a_right_on_any_resource_is_found_where_a_resource_has_it(rules: list[Acl]) -> None:
-    """KIP-679 looks at patterns; what it says has to hold for names, of which longer ones show what a prefix allows."""
+    """KIP-679 decides by patterns; the decision has to hold for names, long ones for prefixes included."""
     names = {*NAMES, *(name + more for name in NAMES for more in ("~", "a~", "b~", "c~"))}
     exact = [acl for acl in rules if acl.operation in (AclOperation.ALL, AclOperation.WRITE)]
     authorizer = authorizer_with(rules)
@@ -161,7 +160,7 @@ def test_index_forgets_what_is_removed() -> None:
 
 
 def test_ten_thousand_rules_are_not_looked_through() -> None:
-    """As many look-ups as there are lengths of prefixes, whatever else there is."""
+    """The number of look-ups is that of the lengths of prefixes, however many rules there are."""
     index = AclIndex()
     for number in range(5_000):
         index.add(Acl.allow(f"User:{number}", AclOperation.READ, ResourceType.TOPIC, "shared"))
@@ -173,7 +172,7 @@ def test_ten_thousand_rules_are_not_looked_through() -> None:
     looked_at = list(index.covering(ResourceType.TOPIC, "shared", "User:17"))
     assert [acl.principal for acl in looked_at] == ["User:17"]
     assert [acl.name for acl in index.covering(ResourceType.TOPIC, "t0042-x", "User:a")] == ["t0042"]
-    assert len(list(index._patterns(ResourceType.TOPIC, "t0042-x"))) == 3
+    assert len(list(index.patterns(ResourceType.TOPIC, "t0042-x"))) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Foreign clients and our own come in by every protocol and mechanism, and are kept out by every mistake."""
+"""Foreign clients and our own log in by every protocol and mechanism, and every mistake is refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.security.sasl.settings import MECHANISMS
+from dualwrite.broker_emulator.security.sasl.mechanism import MECHANISMS
 from dualwrite.testing.certificates import Certificates
 from tests.emulator.security.login_script import WRONG
 from tests.emulator.security.ways_in import CLIENTS, TOPIC, RefusedError, WayIn
@@ -25,7 +25,7 @@ BAD_WAYS = {
     "SSL without the certificate that is required": WayIn("MUTUAL"),
 }
 BELIEVES_TO_BE_IN = ("aiokafka", "OAUTHBEARER, an old token")
-"""aiokafka 0.14 takes any answer to a token for success, and asks on and on for what nobody answers then."""
+"""aiokafka 0.14 takes any response to a token for success, and then repeats a request that is never answered."""
 REFUSED = [(client, way) for client in CLIENTS for way in BAD_WAYS if (client, way) != BELIEVES_TO_BE_IN]
 
 

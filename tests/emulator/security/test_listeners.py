@@ -1,4 +1,4 @@
-"""Several listeners: their settings by Kafka's names, their addresses, and what clients are told of them."""
+"""Several listeners: their settings by Kafka's names, and their bound and advertised addresses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
 from dualwrite.broker_emulator.net.listeners import listeners_of
-from dualwrite.broker_emulator.security.jaas import parse_jaas
 from dualwrite.broker_emulator.security.listener import Endpoint, SecurityProtocol
-from dualwrite.broker_emulator.security.settings import listeners_from
+from dualwrite.broker_emulator.security.settings import listeners_from, parse_jaas
 from dualwrite.broker_emulator.security.tls import StoreType
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
 from dualwrite.testing.ports import free_port
@@ -27,7 +26,7 @@ PLAIN_ENTRY = 'org.apache.kafka.common.security.plain.PlainLoginModule required 
 
 
 def told(address: str) -> list[str]:
-    """The brokers that Metadata tells of."""
+    """Return the brokers of a Metadata response."""
     fields = {"topics": (), "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     with RawClient(address) as client:
         return [f"{row.host}:{row.port}" for row in client.call("metadata", 12, **fields).brokers]
@@ -91,8 +90,8 @@ def test_fixed_ports_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("listeners", "nodes", "why"),
     [
-        ([], 1, "one listener or more"),
-        ([Listener("A"), Listener("A")], 1, "each of another name"),
+        ([], 1, "one or more listeners"),
+        ([Listener("A"), Listener("A")], 1, "with different names"),
         ([Listener("A", port=9092), Listener("B", port=9093)], 2, "both need port 9093"),
         ([Listener("A", port=65535)], 2, "ports beyond 65535"),
     ],
@@ -173,15 +172,15 @@ def test_nothing_is_said_of_listeners() -> None:
 WRONG = {
     "listeners": ("PLAINTEXT:9092", "is not NAME://HOST:PORT"),
     "advertised.listeners": ("OTHER://x:1", "which listeners does not have"),
-    "listener.security.protocol.map": ("A:TLS", "takes one of PLAINTEXT, SSL"),
-    "sasl.enabled.mechanisms": ("GSSAPI", "GSSAPI is not served"),
-    "connections.max.reauth.ms": ("soon", "takes a whole number, not 'soon'"),
-    "ssl.client.auth": ("perhaps", "takes one of none, requested, required"),
-    "ssl.keystore.type": ("JKS", "not read here"),
-    "ssl.enabled.protocols": ("SSLv3", "takes TLSv1.2 and TLSv1.3"),
+    "listener.security.protocol.map": ("A:TLS", "must be one of PLAINTEXT, SSL"),
+    "sasl.enabled.mechanisms": ("GSSAPI", "GSSAPI is not supported"),
+    "connections.max.reauth.ms": ("soon", "must be a whole number, not 'soon'"),
+    "ssl.client.auth": ("perhaps", "must be one of none, requested, required"),
+    "ssl.keystore.type": ("JKS", "which is not supported: export PEM or PKCS12"),
+    "ssl.enabled.protocols": ("SSLv3", "supports TLSv1.2 and TLSv1.3"),
     "ssl.truststore.location": ("", ""),
     "listener.name.a.plain.sasl.jaas.config": ("PlainLoginModule required", "semicolon"),
-    "listener.name.a.oauthbearer.sasl.jaas.config": ("PlainLoginModule required;", "OAUTHBEARER takes OAuth"),
+    "listener.name.a.oauthbearer.sasl.jaas.config": ("PlainLoginModule required;", "OAUTHBEARER needs OAuth"),
     "listener.name.a.plain.sasl.server.callback.handler.class": (
         "com.example.Ldap",
         r"names com\.example\.Ldap, which is not",
@@ -224,9 +223,9 @@ def test_settings_that_cannot_be(certificates: Certificates, name: str) -> None:
 @pytest.mark.parametrize(
     ("removed", "why"),
     [
-        ("sasl.enabled.mechanisms", "GSSAPI, which Kafka then takes, is not served"),
-        ("ssl.keystore.location", "takes ssl.keystore.location"),
-        ("listener.security.protocol.map", "does not say how the listener A is secured"),
+        ("sasl.enabled.mechanisms", "GSSAPI, which Kafka uses then, is not supported"),
+        ("ssl.keystore.location", "needs either ssl.keystore.location"),
+        ("listener.security.protocol.map", "has no security protocol for the listener A"),
     ],
 )
 def test_settings_that_are_missing(certificates: Certificates, removed: str, why: str) -> None:
@@ -243,7 +242,7 @@ def test_settings_that_are_missing(certificates: Certificates, removed: str, why
 
 
 def test_an_address_that_nobody_can_connect_to() -> None:
-    with pytest.raises(ValueError, match=r"clients cannot be told to connect to 0\.0\.0\.0"):
+    with pytest.raises(ValueError, match=r"clients cannot connect to 0\.0\.0\.0"):
         listeners_from({"listeners": "PLAINTEXT://0.0.0.0:9092"})
     (listener,) = listeners_from({"listeners": "PLAINTEXT://:0"}) or []
     assert listener.advertised(0, 5).host == socket.gethostname()
@@ -340,7 +339,7 @@ def test_as_a_process_it_prints_every_listener() -> None:
 
 
 def pem_files(certificates: Certificates, directory: Path) -> dict[str, Tls]:
-    """The same identity in every form that is read."""
+    """Return TLS settings with the same certificate in every supported format."""
     pem = certificates.broker.read_text()
     key, chain = pem.partition("-----END PRIVATE KEY-----")[0] + "-----END PRIVATE KEY-----", pem
     one_line = " ".join(chain.split("-----END PRIVATE KEY-----")[1].split())
@@ -395,7 +394,7 @@ def test_every_form_of_a_key_store(certificates: Certificates, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({}, "takes ssl.keystore.location"),
+        ({}, "needs either ssl.keystore.location"),
         ({"keystore_location": "x", "keystore_key": "k"}, "go together"),
         ({"keystore_location": "x", "client_auth": ClientAuth.REQUIRED}, "needs a truststore"),
         ({"keystore_location": "x", "enabled_protocols": ()}, "names no protocol"),
@@ -411,10 +410,10 @@ def test_files_that_are_not_what_they_should_be(certificates: Certificates, tmp_
     noise.write_bytes(bytes(range(256)))
     cases = [
         (Tls(keystore_location=tmp_path / "absent"), "absent cannot be read"),
-        (Tls(keystore_location=noise), "is no PEM file"),
+        (Tls(keystore_location=noise), "is not a PEM file"),
         (Tls(keystore_location=certificates.authority), "no certificate with its key"),
         (Tls(keystore_location=certificates.client_key), "no certificate with its key"),
-        (Tls(keystore_location=noise, keystore_type=StoreType.PKCS12), "no PKCS12 file"),
+        (Tls(keystore_location=noise, keystore_type=StoreType.PKCS12), "is not a PKCS12 file"),
         (Tls(keystore_location=certificates.broker, truststore_location=certificates.client_key), "no certificates"),
     ]
     for tls, why in cases:

@@ -1,13 +1,13 @@
-"""The table of a login's states, asked without a socket."""
+"""The tables of a login's states, without a socket."""
 
 from __future__ import annotations
 
 import pytest
 
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError
-from dualwrite.broker_emulator.security.login_states import NEXT_STATES, VERDICTS, Asked, State, Verdict
+from dualwrite.broker_emulator.security.login_states import NEXT_STATES, REACTIONS, Reaction, RequestKind, State
 from dualwrite.broker_emulator.security.principal import Principal
-from dualwrite.broker_emulator.security.sasl.settings import Sasl
+from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 
 RIGHT, WRONG, OTHER = b"\0alice\0secret", b"\0alice\0no", b"\0bob\0secret"
 USERS = {"alice": "secret", "bob": "secret"}
@@ -34,29 +34,31 @@ def logged_in(time: Time, max_reauth_ms: int) -> Login:
 
 
 def test_the_table_is_complete() -> None:
-    assert VERDICTS.keys() == set(State)
-    assert all(row.keys() == set(Asked) for row in VERDICTS.values())
+    assert REACTIONS.keys() == set(State)
+    assert all(row.keys() == set(RequestKind) for row in REACTIONS.values())
     assert NEXT_STATES.keys() == set(State)
 
 
 def test_nothing_but_a_login_is_served_before_it() -> None:
-    served = {(state, asked) for state, row in VERDICTS.items() for asked in row if row[asked] is Verdict.SERVE}
-    assert {asked for state, asked in served if state is not State.AUTHENTICATED} == set(Asked) - {Asked.OTHER}
-    assert (State.EXPECTS_HANDSHAKE, Asked.VERSIONS) not in served
+    served = {(state, kind) for state, row in REACTIONS.items() for kind in row if row[kind] is Reaction.SERVE}
+    assert {kind for state, kind in served if state is not State.AUTHENTICATED} == set(RequestKind) - {
+        RequestKind.OTHER
+    }
+    assert (State.EXPECTS_HANDSHAKE, RequestKind.VERSIONS) not in served
 
 
 def test_a_login_from_its_beginning_to_its_end() -> None:
     made = login()
-    assert made.judge(Asked.VERSIONS) is Verdict.SERVE
-    made.versions_told()
+    assert made.admit(RequestKind.VERSIONS) is Reaction.SERVE
+    made.versions_sent()
     assert made.state is State.EXPECTS_HANDSHAKE
-    assert made.judge(Asked.HANDSHAKE) is Verdict.SERVE
+    assert made.admit(RequestKind.HANDSHAKE) is Reaction.SERVE
     assert made.shake_hands("PLAIN", 1)
     assert made.state is State.EXPECTS_REQUESTS
-    assert made.judge(Asked.AUTHENTICATE) is Verdict.SERVE
+    assert made.admit(RequestKind.AUTHENTICATE) is Reaction.SERVE
     assert made.respond(RIGHT) == (b"", 0)
     assert (made.state, made.principal) == (State.AUTHENTICATED, Principal("User", "alice"))
-    assert made.judge(Asked.OTHER) is Verdict.SERVE
+    assert made.admit(RequestKind.OTHER) is Reaction.SERVE
 
 
 def test_what_fails_stays_failed() -> None:
@@ -65,7 +67,7 @@ def test_what_fails_stays_failed() -> None:
     with pytest.raises(LoginFailedError, match="Invalid username or password"):
         made.respond(WRONG)
     assert (made.state, made.principal) == (State.FAILED, None)
-    assert {made.judge(asked) for asked in Asked} == {Verdict.CLOSE}
+    assert {made.admit(kind) for kind in RequestKind} == {Reaction.CLOSE}
 
 
 def test_a_mechanism_that_is_not_enabled() -> None:
@@ -78,14 +80,14 @@ def test_a_session_ends_after_its_last_millisecond() -> None:
     time = Time()
     made = logged_in(time, 5_000)
     time.now_ms += 5_000
-    assert made.judge(Asked.OTHER) is Verdict.SERVE
+    assert made.admit(RequestKind.OTHER) is Reaction.SERVE
     time.now_ms += 1
-    assert made.judge(Asked.OTHER) is Verdict.CLOSE
-    assert made.judge(Asked.HANDSHAKE) is Verdict.SERVE
+    assert made.admit(RequestKind.OTHER) is Reaction.CLOSE
+    assert made.admit(RequestKind.HANDSHAKE) is Reaction.SERVE
     assert made.state is State.RENEWING
     made.shake_hands("PLAIN", 1)
     assert made.respond(RIGHT) == (b"", 5_000)
-    assert made.judge(Asked.OTHER) is Verdict.SERVE
+    assert made.admit(RequestKind.OTHER) is Reaction.SERVE
 
 
 def test_a_new_login_once_a_second_at_most() -> None:
@@ -93,7 +95,7 @@ def test_a_new_login_once_a_second_at_most() -> None:
     made = logged_in(time, 5_000)
     for wait_ms, renewed in ((0, True), (999, False), (1, True)):
         time.now_ms += wait_ms
-        made.judge(Asked.HANDSHAKE)
+        made.admit(RequestKind.HANDSHAKE)
         assert (made.state is State.RENEWING) == renewed
         if renewed:
             made.shake_hands("PLAIN", 1)
@@ -102,18 +104,18 @@ def test_a_new_login_once_a_second_at_most() -> None:
 
 def test_without_a_limit_there_is_no_new_login() -> None:
     made = logged_in(Time(), 0)
-    assert made.judge(Asked.HANDSHAKE) is Verdict.SERVE
+    assert made.admit(RequestKind.HANDSHAKE) is Reaction.SERVE
     assert made.state is State.AUTHENTICATED
 
 
 def test_a_new_login_is_of_the_same_user_and_mechanism() -> None:
     made = logged_in(Time(), 5_000)
-    made.judge(Asked.HANDSHAKE)
+    made.admit(RequestKind.HANDSHAKE)
     made.shake_hands("PLAIN", 1)
     with pytest.raises(LoginFailedError, match=r"from User\.alice: User\.bob"):
         made.respond(OTHER)
     made = logged_in(Time(), 5_000)
-    made.judge(Asked.HANDSHAKE)
+    made.admit(RequestKind.HANDSHAKE)
     assert made.shake_hands("SCRAM-SHA-256", 1)
     assert made.state is State.WRONG_MECHANISM
-    assert {made.judge(asked) for asked in Asked} == {Verdict.FAIL}
+    assert {made.admit(kind) for kind in RequestKind} == {Reaction.FAIL}

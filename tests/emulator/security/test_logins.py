@@ -1,4 +1,4 @@
-"""Logins at the wire, answered as by Apache Kafka."""
+"""Logins at the wire are answered as by Apache Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the subject of a certificate becomes a principal: Java's form of the name, and Kafka's rules."""
+"""From the subject of a certificate to a principal: Java's form of the name, and Kafka's rules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID as Name
 
-from dualwrite.broker_emulator.security.distinguished_name import distinguished_name, subject_of
-from dualwrite.broker_emulator.security.principal_mapping import NoRuleAppliesError, PrincipalMapping
+from dualwrite.broker_emulator.security.principal import (
+    NoRuleAppliesError,
+    PrincipalMapping,
+    distinguished_name,
+    subject_of,
+)
 
 
 def named(*parts: tuple[x509.ObjectIdentifier, str]) -> str:

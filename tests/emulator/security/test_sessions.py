@@ -1,4 +1,4 @@
-"""Clients that have to log in again while they work, faults in a login, and tokens that nobody sends."""
+"""Clients that must log in again while they work, faults in a login, and tokens that are never sent."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
 from dualwrite.broker_emulator.security.sasl.plain import Plain
 from dualwrite.broker_emulator.security.sasl.scram import Scram, ScramCredential
 from tests.emulator.api.raw_client import RawClient
+from tests.emulator.inside import cluster_of, run_in_loop
 from tests.emulator.security.login_script import GOOD, USER, bearer, plain_token
 
 SESSION_MS = 1_200
@@ -33,13 +34,14 @@ LOGIN = {
 
 
 def renewals(emulator: Emulator) -> int:
-    """Of the connections that are open."""
-    return emulator._call(
+    """Return how many open connections have logged in again."""
+    return run_in_loop(
+        emulator,
         lambda: sum(
-            connection.login is not None and connection.login._renewed_ms is not None
-            for node in emulator._cluster.nodes.values()
+            connection.login is not None and connection.login.renewed_ms is not None
+            for node in cluster_of(emulator).nodes.values()
             for connection in node.connections
-        )
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""TLS at the wire: who a client is by its certificate, and connections that never come to be secure."""
+"""TLS at the wire: the principal of a client certificate, and connections whose handshake never completes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
-from dualwrite.broker_emulator.security.distinguished_name import subject_of
-from dualwrite.broker_emulator.security.principal_mapping import PrincipalMapping
+from dualwrite.broker_emulator.security.principal import PrincipalMapping, subject_of
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
 from tests.emulator.api.raw_client import RawClient
+from tests.emulator.inside import cluster_of, run_in_loop
 from tests.emulator.security.login_script import GOOD, USER, plain_token
 from tests.support.conditions import until
 
@@ -50,11 +50,12 @@ def versions_over(connection: socket.socket) -> bytes:
 
 
 def principals(emulator: Emulator) -> list[str]:
-    """Of everybody who is connected."""
-    return emulator._call(
+    """Return the principals of all connections."""
+    return run_in_loop(
+        emulator,
         lambda: [
-            str(connection.principal) for node in emulator._cluster.nodes.values() for connection in node.connections
-        ]
+            str(connection.principal) for node in cluster_of(emulator).nodes.values() for connection in node.connections
+        ],
     )
 
 
@@ -215,7 +216,7 @@ def test_a_node_that_dies_breaks_handshakes(certificates: Certificates) -> None:
 
 
 def test_a_large_answer_and_a_large_request(secured: Emulator, certificates: Certificates) -> None:
-    """More than one record of TLS, which holds 16 KiB."""
+    """Send more than one TLS record, which holds 16 KiB."""
     name = b"x" * 30_000
     request = struct.pack(">hhih", 18, 0, 7, len(name)) + name
     frame = struct.pack(">i", len(request)) + request

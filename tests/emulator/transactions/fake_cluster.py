@@ -1,4 +1,4 @@
-"""What surrounds a coordinator in tests: a state log and partition leaders that do as they are told."""
+"""Fakes around a coordinator: a state log and partition leaders with scripted responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FakeStateLog:
     """Appends at once with NONE, unless `answers` holds errors or `gate` is closed."""
 
     records: defaultdict[int, list[tuple[bytes, bytes | None]]] = field(default_factory=lambda: defaultdict(list))
-    answers: list[ErrorCode] = field(default_factory=list)
+    responses: list[ErrorCode] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -33,10 +33,10 @@ class FakeStateLog:
 
     async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
         await self.gate.wait()
-        answer = self.answers.pop(0) if self.answers else ErrorCode.none
-        if answer is ErrorCode.none:
+        response = self.responses.pop(0) if self.responses else ErrorCode.none
+        if response is ErrorCode.none:
             self.records[partition].append((key, value))
-        return answer
+        return response
 
     def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
         return list(self.records[partition])
@@ -47,7 +47,7 @@ class FakeLeaders:
     """Takes every marker with NONE, unless `answers` holds others for the partition."""
 
     sent: list[tuple[TopicPartition, dict[str, Any]]] = field(default_factory=list)
-    answers: defaultdict[TopicPartition, list[ErrorCode | None]] = field(default_factory=lambda: defaultdict(list))
+    responses: defaultdict[TopicPartition, list[ErrorCode | None]] = field(default_factory=lambda: defaultdict(list))
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -56,8 +56,8 @@ class FakeLeaders:
     async def send(self, topic_partition: TopicPartition, **marker: Any) -> ErrorCode | None:
         self.sent.append((topic_partition, marker))
         await self.gate.wait()
-        answers = self.answers[topic_partition]
-        return answers.pop(0) if answers else ErrorCode.none
+        responses = self.responses[topic_partition]
+        return responses.pop(0) if responses else ErrorCode.none
 
 
 class FakeCluster:
@@ -72,7 +72,7 @@ class FakeCluster:
         self.blocks = ProducerIdBlocks()
 
     def coordinator(self, node_id: int = 0, leader_epoch: int | None = 0) -> TransactionCoordinator:
-        """A coordinator of this cluster, leading its one state partition unless `leader_epoch` is None."""
+        """Return a coordinator of this cluster, leading its one state partition unless `leader_epoch` is None."""
         coordinator = TransactionCoordinator(
             node_id=node_id,
             config=self.config,
@@ -90,7 +90,7 @@ class FakeCluster:
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until `condition` holds."""
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - whatever makes it true is not an event to wait for
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
 
 

@@ -12,9 +12,8 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.config import TWO_PHASE_COMMIT_TIMEOUT_MS
 from dualwrite.broker_emulator.transactions import coordinator, transitions
-from dualwrite.broker_emulator.transactions.coordinator import InitProducerIdRequest
+from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, InitProducerIdRequest, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, ProducerPair, TransactionMetadata
-from dualwrite.broker_emulator.transactions.results import EndTxnResult, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transaction_log import decode_value, encode_value, value_version
@@ -28,7 +27,7 @@ KIP = CoordinatorRules()
 
 
 def metadata(state: TransactionState, pid: int = 42, epoch: int = 5, **fields: Any) -> TransactionMetadata:
-    """An id in `state`, as TV2 leaves it there with nothing pending: the last transaction was ended by epoch - 1."""
+    """Return an id in `state` under transaction version 2, nothing pending; epoch - 1 ended the last transaction."""
     is_open = state is TransactionState.ONGOING or state in PREPARE_STATES
     values: dict[str, Any] = {
         "timeout_ms": 60_000,
@@ -45,7 +44,7 @@ def metadata(state: TransactionState, pid: int = 42, epoch: int = 5, **fields: A
 
 @dataclass
 class SimulatedId:
-    """Each request is decided and, unless `in_flight` is taken over by the test, applied at once."""
+    """Decides each request and applies it at once, unless the test takes the transition from `in_flight`."""
 
     metadata: TransactionMetadata | None = None
     rules: CoordinatorRules = KIP
@@ -60,7 +59,7 @@ class SimulatedId:
         return self.metadata
 
     def _new_producer_id(self) -> int:
-        """The same id until a transition has used it."""
+        """Return the next new producer id: the same one until a transition has used it."""
         if not coordinator.needs_new_producer_id(self.metadata):
             return -1
         if self._offered is None:
@@ -150,20 +149,20 @@ class SimulatedId:
         )
 
     def time_out(self) -> None:
-        """The transaction's timeout passes and the scan finds it."""
+        """Let the transaction's timeout pass and the scan abort it."""
         self.now_ms = max(self.now_ms, self.known.start_timestamp_ms + self.known.timeout_ms + 1)
         transition = self.decide_timeout()
         assert transition is not None
         self.apply(transition)
 
     def write_markers(self) -> None:
-        """Every partition acknowledges its marker, and the id completes."""
+        """Acknowledge the markers of all partitions, and complete the id."""
         for topic_partition in self.known.topic_partitions:
             self.metadata = transitions.acknowledged(self.known, {topic_partition})
         self.apply(transitions.completed(self.known, self.now_ms))
 
     def reload(self) -> None:
-        """Another coordinator takes over from the log."""
+        """Load the id from the log, as another coordinator does."""
         self.metadata = transitions.loaded(decode_value(TXN, self.log[-1])) if self.log else None
 
     def row(self) -> tuple[str, int, int, int, int, int]:
@@ -173,7 +172,7 @@ class SimulatedId:
 
 
 def fresh_at(pid: int, epoch: int, rules: CoordinatorRules = KIP, *new_producer_ids: int) -> SimulatedId:
-    """An id just initialised to (pid, epoch) in two-phase commit, which will be given `new_producer_ids` in turn."""
+    """Return an id just initialised to (pid, epoch) in two-phase commit, which gets `new_producer_ids` in turn."""
     start = metadata(
         TransactionState.EMPTY,
         pid,
@@ -186,7 +185,7 @@ def fresh_at(pid: int, epoch: int, rules: CoordinatorRules = KIP, *new_producer_
 
 
 def prepared_at(pid: int, epoch: int, *new_producer_ids: int) -> SimulatedId:
-    """An id with an open two-phase-commit transaction under (pid, epoch)."""
+    """Return an id with an open two-phase-commit transaction under (pid, epoch)."""
     simulated = fresh_at(pid, epoch, KIP, *new_producer_ids)
     assert simulated.add(pid, epoch) is ErrorCode.none
     return simulated

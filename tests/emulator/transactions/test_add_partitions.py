@@ -22,18 +22,18 @@ def test_an_unknown_id() -> None:
 
 
 @pytest.mark.parametrize("state", STORED_STATES)
-@pytest.mark.parametrize(("pair", "answer"), [((41, 5), 49), ((42, 4), 90), ((42, 6), 90)])
-def test_another_pair(state: TransactionState, pair: tuple[int, int], answer: int) -> None:
+@pytest.mark.parametrize(("pair", "response"), [((41, 5), 49), ((42, 4), 90), ((42, 6), 90)])
+def test_another_pair(state: TransactionState, pair: tuple[int, int], response: int) -> None:
     before = metadata(state)
     simulated = SimulatedId(before)
-    assert simulated.add(*pair) == answer
+    assert simulated.add(*pair) == response
     assert simulated.known == before
 
 
 @pytest.mark.parametrize("state", STORED_STATES)
 @pytest.mark.parametrize("pending", list(TransactionState))
 @pytest.mark.parametrize(
-    ("pair", "rules", "answer"),
+    ("pair", "rules", "response"),
     [
         ((42, 5), KIP, 51),
         ((42, 4), KIP, 51),
@@ -44,9 +44,9 @@ def test_another_pair(state: TransactionState, pair: tuple[int, int], answer: in
     ],
 )
 def test_while_a_transition_is_pending(
-    state: TransactionState, pending: TransactionState, pair: tuple[int, int], rules: CoordinatorRules, answer: int
+    state: TransactionState, pending: TransactionState, pair: tuple[int, int], rules: CoordinatorRules, response: int
 ) -> None:
-    assert SimulatedId(with_pending(metadata(state), pending), rules).add(*pair) == answer
+    assert SimulatedId(with_pending(metadata(state), pending), rules).add(*pair) == response
 
 
 @pytest.mark.parametrize("state", sorted(PREPARE_STATES))
@@ -73,21 +73,21 @@ def test_more_partitions_join_and_the_start_stays() -> None:
     assert (simulated.known.start_timestamp_ms, simulated.known.last_update_timestamp_ms) == (900, 10_000)
 
 
-def test_what_is_known_already_is_not_written_again() -> None:
+def test_known_partitions_are_not_written_again() -> None:
     simulated = SimulatedId(metadata(TransactionState.ONGOING, topic_partitions=frozenset({T0, T1})))
     assert simulated.add(42, 5, T1) == 0
     assert simulated.log == []
 
 
 def _verify(simulated: SimulatedId, pid: int, epoch: int) -> dict[int, int]:
-    answers = verify_partitions(simulated.metadata, ProducerPair(pid, epoch), [T0, T1])
-    return {topic_partition.partition: int(error) for topic_partition, error in answers.items()}
+    responses = verify_partitions(simulated.metadata, ProducerPair(pid, epoch), [T0, T1])
+    return {topic_partition.partition: int(error) for topic_partition, error in responses.items()}
 
 
 @pytest.mark.parametrize("state", STORED_STATES)
-@pytest.mark.parametrize(("pair", "answer"), [((41, 5), 49), ((42, 4), 90), ((42, 6), 90)])
-def test_verifying_another_pair(state: TransactionState, pair: tuple[int, int], answer: int) -> None:
-    assert _verify(SimulatedId(metadata(state)), *pair) == {0: answer, 1: answer}
+@pytest.mark.parametrize(("pair", "response"), [((41, 5), 49), ((42, 4), 90), ((42, 6), 90)])
+def test_verifying_another_pair(state: TransactionState, pair: tuple[int, int], response: int) -> None:
+    assert _verify(SimulatedId(metadata(state)), *pair) == {0: response, 1: response}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_verifying_another_pair(state: TransactionState, pair: tuple[int, int], 
     ],
 )
 @pytest.mark.parametrize("pending", [None, *TransactionState])
-def test_verifying_ignores_what_is_pending(
+def test_verifying_ignores_a_pending_transition(
     state: TransactionState, known: int, unknown: int, pending: TransactionState | None
 ) -> None:
     """KAFKA-14904: a batch of a partition that is in the transaction must not be refused because another is added."""

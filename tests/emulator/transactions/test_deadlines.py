@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.transactions.deadlines import Deadlines
+from dualwrite.broker_emulator.transactions.owned_partition import Deadlines
 
 Steps = st.lists(
     st.one_of(
-        st.tuples(st.just("look_at"), st.sampled_from("abcd"), st.integers(0, 20)),
+        st.tuples(st.just("schedule"), st.sampled_from("abcd"), st.integers(0, 20)),
         st.tuples(st.just("take_due"), st.just(""), st.integers(0, 20)),
     ),
     max_size=60,
@@ -21,8 +21,8 @@ def test_every_name_comes_out_once_at_its_earliest_deadline(steps: list[tuple[st
     deadlines = Deadlines()
     expected: dict[str, int] = {}
     for step, name, time_ms in steps:
-        if step == "look_at":
-            deadlines.look_at(name, time_ms)
+        if step == "schedule":
+            deadlines.schedule(name, time_ms)
             expected[name] = min(expected.get(name, time_ms), time_ms)
         else:
             due = {known for known, deadline_ms in expected.items() if deadline_ms <= time_ms}
@@ -36,7 +36,7 @@ def test_every_name_comes_out_once_at_its_earliest_deadline(steps: list[tuple[st
 def test_a_deadline_that_moves_on_is_not_kept_twice() -> None:
     deadlines = Deadlines()
     for time_ms in range(1000, 3000):
-        deadlines.look_at("x", time_ms)
+        deadlines.schedule("x", time_ms)
     assert len(deadlines) == 1
     assert deadlines.take_due(999) == []
     assert deadlines.take_due(5000) == ["x"]

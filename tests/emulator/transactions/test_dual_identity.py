@@ -50,15 +50,15 @@ def test_kip_939_example_b() -> None:
     assert simulated.row() == ("PrepareCommit", 42, MAX, 73, 85, 0)
     simulated.write_markers()
     assert simulated.row() == ("CompleteCommit", 85, 0, 73, -1, -1)
-    # the client that did not see the answer asks again
+    # the client that did not get the response retries
     assert simulated.commit(73, MAX) == (0, 85, 0)
-    # and the ones it had fenced do not get the live identity for asking
+    # and the ones it had fenced do not get the live pair by retrying
     assert simulated.commit(73, MAX - 1).error == 49
     assert simulated.commit(42, MAX - 1).error == 49
 
 
 def recovered_at_the_limit() -> SimulatedId:
-    """The state of example B after row 8: open under 42/32766, the client holds 73/32767; 85 is the next new pid."""
+    """Return example B's state after row 8: open under 42/32766, the client holds 73/32767; 85 is the next new pid."""
     simulated = prepared_at(42, MAX - 1, 73, 85)
     while simulated.known.client_pair != (73, MAX):
         simulated.keep()
@@ -135,7 +135,7 @@ OLDER_PAIRS = [(42, 100), (42, 101), (42, 99), (42, 103), (41, 102), (73, 0)]
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", [0, 2])
 def test_only_the_client_pair_ends(pair: tuple[int, int], commit: bool, version: int) -> None:
-    """Also the answer to a delayed EndTxn of the incarnation that crashed."""
+    """Also the response to a delayed EndTxn of the incarnation that crashed."""
     simulated = prepared_at(42, 100)
     simulated.keep()
     simulated.keep()
@@ -177,25 +177,25 @@ def test_init_without_keep_at_the_limit() -> None:
 
 
 def test_v4_cannot_end_a_recovered_transaction() -> None:
-    """Its answer could not tell the client the pair it completes under."""
+    """Its response has no field for the pair it completes under."""
     simulated = prepared_at(42, 100)
     simulated.keep()
     assert simulated.end(42, 101, commit=True, version=0).error is ErrorCode.unsupported_version
 
 
 @pytest.mark.parametrize(
-    ("pair", "answer"),
+    ("pair", "response"),
     [((42, 100), 0), ((42, 101), 48), ((42, 99), 90), ((42, 102), 90), ((41, 100), 90), ((73, 0), 90)],
 )
 def test_late_writes_of_the_crashed_incarnation_still_belong_to_its_transaction(
-    pair: tuple[int, int], answer: int
+    pair: tuple[int, int], response: int
 ) -> None:
     simulated = prepared_at(42, 100)
     simulated.keep()
     known = verify_partitions(simulated.known, ProducerPair(*pair), [T0])
-    assert known == {T0: answer}
-    assert simulated.add(*pair, T1) == answer
-    assert simulated.known.topic_partitions == ({T0, T1} if answer == 0 else {T0})
+    assert known == {T0: response}
+    assert simulated.add(*pair, T1) == response
+    assert simulated.known.topic_partitions == ({T0, T1} if response == 0 else {T0})
     assert simulated.known.next_pair == (42, 101)
 
 

@@ -35,14 +35,14 @@ V4_CELLS = [  # state, commit, abort
 
 
 @pytest.mark.parametrize(
-    ("state", "commit", "answer"),
+    ("state", "commit", "outcome"),
     [(state, commit, row[not commit]) for state, *row in V4_CELLS for commit in (True, False)],
 )
-def test_v4_with_the_ids_own_pair(state: str, commit: bool, answer: int) -> None:
+def test_v4_with_the_ids_own_pair(state: str, commit: bool, outcome: int) -> None:
     before = metadata(TransactionState[state])
     simulated = SimulatedId(before)
-    assert simulated.end(42, 5, commit=commit, version=0) == (max(answer, 0), -1, -1)
-    if answer != ENDED:
+    assert simulated.end(42, 5, commit=commit, version=0) == (max(outcome, 0), -1, -1)
+    if outcome != ENDED:
         assert (simulated.known, simulated.log) == (before, [])
         return
     assert simulated.row() == ("PrepareCommit" if commit else "PrepareAbort", 42, 5, -1, -1, -1)
@@ -59,16 +59,16 @@ def test_v4_with_the_ids_own_pair(state: str, commit: bool, answer: int) -> None
 @pytest.mark.parametrize("state", STORED_STATES)
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("is_pending", [True, False])
-@pytest.mark.parametrize(("pair", "answer"), [((41, 5), 49), ((42, 4), 90), ((42, 6), 90)])
+@pytest.mark.parametrize(("pair", "outcome"), [((41, 5), 49), ((42, 4), 90), ((42, 6), 90)])
 def test_v4_with_another_pair(
-    state: TransactionState, commit: bool, is_pending: bool, pair: tuple[int, int], answer: int
+    state: TransactionState, commit: bool, is_pending: bool, pair: tuple[int, int], outcome: int
 ) -> None:
     """Pid and epoch come before what is pending."""
     before = metadata(state)
     if is_pending:
         before = with_pending(before, TransactionState.ONGOING)
     simulated = SimulatedId(before)
-    assert simulated.end(*pair, commit=commit, version=0).error == answer
+    assert simulated.end(*pair, commit=commit, version=0).error == outcome
     assert simulated.known == before
 
 
@@ -90,26 +90,26 @@ V5_CELLS = [  # state, abort+retry, abort+current, commit+retry, commit+current
     ("COMPLETE_ABORT", REPLAY, ENDED, 90, 48),
 ]
 V5 = [
-    (state, commit, is_retry, answer)
+    (state, commit, is_retry, outcome)
     for state, *row in V5_CELLS
-    for (commit, is_retry), answer in zip(
+    for (commit, is_retry), outcome in zip(
         [(False, True), (False, False), (True, True), (True, False)], row, strict=True
     )
 ]
 
 
-@pytest.mark.parametrize(("state", "commit", "is_retry", "answer"), V5)
-def test_v5(state: str, commit: bool, is_retry: bool, answer: int) -> None:
+@pytest.mark.parametrize(("state", "commit", "is_retry", "outcome"), V5)
+def test_v5(state: str, commit: bool, is_retry: bool, outcome: int) -> None:
     before = metadata(TransactionState[state])
     simulated = SimulatedId(before)
     response = simulated.end(42, 4 if is_retry else 5, commit=commit)
-    if answer == REPLAY:
+    if outcome == REPLAY:
         assert response == (0, 42, 5)
-    elif answer == ENDED:
+    elif outcome == ENDED:
         assert response == (0, 42, 6)
     else:
-        assert response == (answer, -1, -1)
-    if answer != ENDED:
+        assert response == (outcome, -1, -1)
+    if outcome != ENDED:
         assert (simulated.known, simulated.log) == (before, [])
         return
     assert simulated.row() == ("PrepareCommit" if commit else "PrepareAbort", 42, 6, -1, -1, -1)
@@ -120,29 +120,29 @@ def test_v5(state: str, commit: bool, is_retry: bool, answer: int) -> None:
     assert simulated.row() == ("CompleteCommit" if commit else "CompleteAbort", 42, 6, 42, -1, -1)
 
 
-@pytest.mark.parametrize(("state", "commit", "is_retry", "answer"), [cell for cell in V5 if cell[0] != "ONGOING"])
-def test_v5_after_a_rotation(state: str, commit: bool, is_retry: bool, answer: int) -> None:
+@pytest.mark.parametrize(("state", "commit", "is_retry", "outcome"), [cell for cell in V5 if cell[0] != "ONGOING"])
+def test_v5_after_a_rotation(state: str, commit: bool, is_retry: bool, outcome: int) -> None:
     """The same cells where the retry still names the pid from before: 41 with epoch 32766."""
     stored = (41, MAX) if TransactionState[state] in PREPARE_STATES else (42, 0)
     rotation = {"next_producer_id": 42, "next_producer_epoch": 0} if stored[1] == MAX else {"previous_producer_id": 41}
     before = metadata(TransactionState[state], *stored, last_producer_epoch=MAX - 1, **rotation)
     simulated = SimulatedId(before)
     response = simulated.end(*((41, MAX - 1) if is_retry else stored), commit=commit)
-    if answer == REPLAY:
+    if outcome == REPLAY:
         assert response == (0, 42, 0)
-    elif answer == ENDED:
+    elif outcome == ENDED:
         assert response == (0, 42, 1)
     else:
-        assert response == (answer, -1, -1)
+        assert response == (outcome, -1, -1)
 
 
 @pytest.mark.parametrize("state", STORED_STATES)
 @pytest.mark.parametrize("commit", [True, False])
-@pytest.mark.parametrize(("pair", "answer"), [((41, 5), 49), ((42, 3), 90), ((42, 6), 90), ((42, MAX), 90)])
-def test_v5_with_another_pair(state: TransactionState, commit: bool, pair: tuple[int, int], answer: int) -> None:
+@pytest.mark.parametrize(("pair", "outcome"), [((41, 5), 49), ((42, 3), 90), ((42, 6), 90), ((42, MAX), 90)])
+def test_v5_with_another_pair(state: TransactionState, commit: bool, pair: tuple[int, int], outcome: int) -> None:
     before = metadata(state)
     simulated = SimulatedId(before)
-    assert simulated.end(*pair, commit=commit).error == answer
+    assert simulated.end(*pair, commit=commit).error == outcome
     assert simulated.known == before
 
 
@@ -153,23 +153,23 @@ def test_v5_with_another_pair(state: TransactionState, commit: bool, pair: tuple
 def test_v5_a_pending_transition_comes_first(
     state: TransactionState, commit: bool, pair: tuple[int, int], pending: TransactionState
 ) -> None:
-    """KAFKA-18660: who was already told the rotated pair must not be refused by pid while Prepare is pending."""
+    """KAFKA-18660: a client that already got the rotated pair must not be refused by pid while Prepare is pending."""
     assert SimulatedId(with_pending(metadata(state), pending)).end(*pair, commit=commit).error == 51
 
 
 def test_a_commit_that_comes_after_the_server_aborted() -> None:
-    for rules, answer in ((KIP, 90), (BEFORE_KAFKA_20785, 48)):
+    for rules, outcome in ((KIP, 90), (BEFORE_KAFKA_20785, 48)):
         simulated = SimulatedId(metadata(TransactionState.ONGOING), rules)
         simulated.time_out()
         simulated.write_markers()
-        assert simulated.commit(42, 5).error == answer
+        assert simulated.commit(42, 5).error == outcome
         assert simulated.abort(42, 5) == (0, 42, 6)
 
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("state", sorted(COMPLETE_STATES))
 def test_an_end_without_bump_has_no_retry_by_the_epoch_before(state: TransactionState, commit: bool) -> None:
-    """Nobody ended a transaction with epoch 4 here: the holder of 4 was fenced by an InitProducerId."""
+    """No transaction was ended with epoch 4 here: the holder of 4 was fenced by an InitProducerId."""
     simulated = SimulatedId(metadata(state, client_transaction_version=0))
     assert simulated.end(42, 4, commit=commit).error == 90
 

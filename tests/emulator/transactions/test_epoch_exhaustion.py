@@ -92,7 +92,7 @@ def test_an_id_that_is_stuck_at_the_limit_is_aborted_there(rules: CoordinatorRul
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_nobody_ends_a_transaction_at_the_limit(commit: bool) -> None:
+def test_no_client_ends_a_transaction_at_the_limit(commit: bool) -> None:
     assert open_at(MAX).end(42, MAX, commit=commit).error == 90
 
 
@@ -105,7 +105,7 @@ def test_an_empty_abort_rotates_as_well() -> None:
 
 
 def test_a_rotation_survives_a_failover() -> None:
-    """KAFKA-20310: without the next producer id in the log, the id would complete at 32767 and the answer be a lie."""
+    """KAFKA-20310: without the next producer id in the log, the id would complete at 32767, against its response."""
     simulated = open_at(MAX - 1)
     assert simulated.commit(42, MAX - 1) == (0, 1000, 0)
     simulated.reload()

@@ -56,7 +56,7 @@ def test_checks_that_precede_the_coordinator(
         (BrokerConfig(profile=Profile.KAFKA_3_9), False),
     ],
 )
-def test_who_can_keep_a_prepared_transaction(config: BrokerConfig, keep_supported: bool) -> None:
+def test_which_clusters_can_keep_a_prepared_transaction(config: BrokerConfig, keep_supported: bool) -> None:
     assert CoordinatorRules.from_config(config).keep_prepared_supported == keep_supported
 
 
@@ -84,7 +84,7 @@ def test_a_new_id_whose_record_could_not_be_written_is_forgotten() -> None:
 IDLE_CELLS: list[tuple[tuple[int, ...], int, tuple[int, int, int], int]] = [
     ((), 4, (0, 42, 6), -1),
     ((42, 5), 4, (0, 42, 6), 5),
-    ((42, 4), 4, (0, 42, 5), 4),  # the answer to the last bump was lost: no second bump
+    ((42, 4), 4, (0, 42, 5), 4),  # the response to the last bump was lost: no second bump
     ((42, 4), -1, (90, -1, -1), -1),
     ((42, 3), 4, (90, -1, -1), 4),
     ((42, 6), 4, (90, -1, -1), 4),
@@ -93,17 +93,17 @@ IDLE_CELLS: list[tuple[tuple[int, ...], int, tuple[int, int, int], int]] = [
 
 
 @pytest.mark.parametrize("state", IDLE)
-@pytest.mark.parametrize(("expected", "last", "answer", "last_after"), IDLE_CELLS)
+@pytest.mark.parametrize(("expected", "last", "response", "last_after"), IDLE_CELLS)
 def test_with_nothing_open(
-    state: TransactionState, expected: tuple[int, ...], last: int, answer: tuple[int, int, int], last_after: int
+    state: TransactionState, expected: tuple[int, ...], last: int, response: tuple[int, int, int], last_after: int
 ) -> None:
     before = metadata(state, last_producer_epoch=last)
     simulated = SimulatedId(before)
-    assert simulated.init(*expected, timeout_ms=1234)[:3] == answer
-    if answer[0]:
+    assert simulated.init(*expected, timeout_ms=1234)[:3] == response
+    if response[0]:
         assert simulated.known == before
         return
-    assert simulated.row() == ("Empty", *answer[1:], -1, -1, -1)
+    assert simulated.row() == ("Empty", *response[1:], -1, -1, -1)
     known = simulated.known
     assert known.last_producer_epoch == last_after
     assert (known.timeout_ms, known.start_timestamp_ms, known.last_update_timestamp_ms) == (1234, -1, 10_000)
@@ -120,7 +120,7 @@ def test_the_last_epoch_rotates_to_a_new_pid(state: TransactionState, epoch: int
     assert simulated.known.last_producer_epoch == (epoch if is_claimed else -1)
 
 
-def test_a_lost_answer_to_a_rotation_is_given_again() -> None:
+def test_a_lost_response_to_a_rotation_is_sent_again() -> None:
     simulated = SimulatedId(metadata(TransactionState.EMPTY, 42, MAX - 1))
     assert simulated.init(42, MAX - 1)[:3] == (0, 1000, 0)
     assert simulated.init(42, MAX - 1)[:3] == (0, 1000, 0)
@@ -134,11 +134,11 @@ def test_the_memory_of_a_rotation_ends_with_the_next_step() -> None:
     assert simulated.init(42, MAX - 1).error == 90
 
 
-@pytest.mark.parametrize(("rules", "answer"), [(KIP, 0), (CoordinatorRules(exhausted_init_retry_fails=True), -1)])
-def test_retry_of_an_earlier_bump_at_the_last_epoch(rules: CoordinatorRules, answer: int) -> None:
-    """KIP-360 wants the idempotent answer; Kafka's code throws before it looks at the epoch."""
+@pytest.mark.parametrize(("rules", "response"), [(KIP, 0), (CoordinatorRules(exhausted_init_retry_fails=True), -1)])
+def test_retry_of_an_earlier_bump_at_the_last_epoch(rules: CoordinatorRules, response: int) -> None:
+    """KIP-360 wants the idempotent response; Kafka's code throws before it checks the epoch."""
     simulated = SimulatedId(metadata(TransactionState.EMPTY, 42, MAX - 1), rules)
-    assert simulated.init(42, MAX - 2).error == answer
+    assert simulated.init(42, MAX - 2).error == response
 
 
 @pytest.mark.parametrize("state", [s for s in TransactionState if s not in (6, 7)])
@@ -150,22 +150,22 @@ def test_a_pending_transition_comes_before_any_fencing(
 ) -> None:
     before = with_pending(metadata(state), pending)
     simulated = SimulatedId(before)
-    answer = simulated.init(*expected, **options).error
-    assert answer == (42 if expected and options else 51)
+    response = simulated.init(*expected, **options).error
+    assert response == (42 if expected and options else 51)
     assert simulated.known == before
 
 
 @pytest.mark.parametrize("state", sorted(PREPARE_STATES))
 @pytest.mark.parametrize(
-    ("expected", "options", "answer"),
+    ("expected", "options", "response"),
     [((), {}, 51), ((), {"keep": True}, 51), ((42, 5), {}, 51), ((42, 1), {}, 51), ((41, 5), {}, 90)],
 )
 def test_while_being_ended(
-    state: TransactionState, expected: tuple[int, ...], options: dict[str, Any], answer: int
+    state: TransactionState, expected: tuple[int, ...], options: dict[str, Any], response: int
 ) -> None:
     before = metadata(state)
     simulated = SimulatedId(before)
-    assert simulated.init(*expected, **options) == (answer, -1, -1, -1, -1)
+    assert simulated.init(*expected, **options) == (response, -1, -1, -1, -1)
     assert simulated.known == before
 
 
@@ -200,14 +200,14 @@ def test_an_open_transaction_is_aborted(
     assert simulated.init()[:3] == (0, 42, 7)
 
 
-@pytest.mark.parametrize(("rules", "answer"), [(KIP, (0, 42, 6)), (TV0, (90, -1, -1))])
+@pytest.mark.parametrize(("rules", "response"), [(KIP, (0, 42, 6)), (TV0, (90, -1, -1))])
 def test_the_holder_that_had_its_own_transaction_aborted_retries(
-    rules: CoordinatorRules, answer: tuple[int, int, int]
+    rules: CoordinatorRules, response: tuple[int, int, int]
 ) -> None:
     simulated = SimulatedId(metadata(TransactionState.ONGOING), rules)
     assert simulated.init(42, 5).error == 51
     simulated.write_markers()
-    assert simulated.init(42, 5)[:3] == answer
+    assert simulated.init(42, 5)[:3] == response
 
 
 def test_a_zombie_with_the_right_pid_aborts_and_is_fenced_on_its_retry() -> None:

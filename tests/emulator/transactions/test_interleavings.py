@@ -26,8 +26,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
 from dualwrite.broker_emulator.transactions import transitions
+from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, ProducerPair, TransactionMetadata
-from dualwrite.broker_emulator.transactions.results import EndTxnResult, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transitions import Transition
 
@@ -45,7 +45,7 @@ class EndRequest(NamedTuple):
 
 @dataclass
 class InFlight:
-    """A decision whose record is being appended, and what the client is told when that succeeds."""
+    """A decision whose record is being appended, and the response to the client if that succeeds."""
 
     transition: Transition
     init: tuple[ProducerPair, InitProducerIdResult] | None = None
@@ -54,7 +54,7 @@ class InFlight:
 
 @dataclass
 class History:
-    """What an onlooker concludes from the log and the answers alone."""
+    """What an observer concludes from the log and the responses alone."""
 
     latest_client_epoch: dict[int, int] = field(default_factory=dict)
     latest_producer_epoch: dict[int, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Interleavings(RuleBasedStateMachine):
         two_pc=st.booleans(),
     )
     def begin(self, epoch: int, next_epoch: int | None, two_pc: bool) -> ProducerPair:
-        """An idle id, or one with a transaction that was recovered many times already."""
+        """Start with an idle id, or one with a transaction that was already recovered many times."""
         self.id = fresh_at(42, epoch)
         start = self.id.known if two_pc else self.id.known._replace(timeout_ms=10_000)
         if next_epoch is not None:
@@ -164,7 +164,7 @@ class Interleavings(RuleBasedStateMachine):
     def the_live_client_does_a_transaction(
         self, partition: TopicPartition, commit: bool, is_ended: bool
     ) -> MultipleResults[EndRequest]:
-        """Undisturbed; whatever it sent may be delivered again later."""
+        """Run undisturbed; its requests may be delivered again later."""
         pair = self.id.known.client_pair
         self.add(pair, partition, True)
         request = EndRequest(pair, commit)
@@ -214,7 +214,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(appended=st.booleans())
     def failover(self, appended: bool) -> None:
-        """The record that was being appended made it into the log, or did not; no one was told either way."""
+        """Let the append in flight reach the log or not; the client gets no response either way."""
         if self.in_flight is not None and appended:
             self.id.apply(self.in_flight.transition)
             self._appended(self.id.known)
@@ -257,7 +257,7 @@ class Interleavings(RuleBasedStateMachine):
         self.history.held.add(pair)
 
     def _appended(self, metadata: TransactionMetadata) -> None:
-        """What a reader of the log sees of each record: it checks epochs, outcomes and who is fenced from now on."""
+        """Check epochs, outcomes and fencing as a reader of the log sees them in each record."""
         history = self.history
         self.at_append = metadata
         client = metadata.client_pair if metadata.next_pair == NO_PAIR else metadata.next_pair

@@ -1,4 +1,4 @@
-"""Patterns of transactional ids: the same answers as Python's engine, in time that grows with the text only."""
+"""Patterns of transactional ids: the same results as Python's engine, in time that grows with the text only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def patterns() -> st.SearchStrategy[str]:
 
 @settings(max_examples=500, deadline=None, derandomize=True, database=None)
 @given(patterns(), st.text("ab.1-", max_size=6))
-def test_it_answers_as_python_does(pattern: str, text: str) -> None:
+def test_it_matches_as_python_does(pattern: str, text: str) -> None:
     try:
         expected = re.compile(pattern).fullmatch(text) is not None
     except re.error:  # a suffix behind one of another part, a*{2} and the like
@@ -59,7 +59,7 @@ def test_nothing_takes_long(pattern: str) -> None:
         *(r"\1", r"(a)\1", "(?=a)", "(?<!a)", "(?P=n)", "(a{1000}){1000}"),
     ],
 )
-def test_what_is_refused(pattern: str) -> None:
+def test_patterns_that_are_refused(pattern: str) -> None:
     with pytest.raises(PatternError):
         LinearPattern(pattern)
 

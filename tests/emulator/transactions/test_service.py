@@ -36,9 +36,9 @@ async def begin(
     two_pc: bool = False,
     version: int = 2,
 ) -> tuple[int, int]:
-    answer = await coordinator.init_producer_id(TXN, timeout_ms, enable_2pc=two_pc)
-    assert answer.error is ErrorCode.none
-    pair = (answer.producer_id, answer.producer_epoch)
+    response = await coordinator.init_producer_id(TXN, timeout_ms, enable_2pc=two_pc)
+    assert response.error is ErrorCode.none
+    pair = (response.producer_id, response.producer_epoch)
     if partitions:
         assert await coordinator.add_partitions(TXN, *pair, partitions, transaction_version=version) is ErrorCode.none
     return pair
@@ -54,7 +54,7 @@ def marker(pid: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, ve
     }
 
 
-# --- who answers -----------------------------------------------------------------------------------------------------
+# --- ownership -------------------------------------------------------------------------------------------------------
 
 
 @in_loop
@@ -113,8 +113,8 @@ async def test_every_partition_gets_its_marker_and_then_the_id_completes(
     cluster = FakeCluster()
     coordinator = cluster.coordinator(leader_epoch=9)
     pid, epoch = await begin(coordinator, *partitions)
-    answer = await coordinator.end_txn(TXN, pid, epoch, commit=commit, transaction_version=2)
-    assert answer == (0, pid, epoch + 1)
+    response = await coordinator.end_txn(TXN, pid, epoch, commit=commit, transaction_version=2)
+    assert response == (0, pid, epoch + 1)
     await until_state(coordinator, TXN, "CompleteCommit" if commit else "CompleteAbort")
     expected = marker(pid, epoch + 1, commit=commit, coordinator_epoch=9)
     assert sorted(cluster.leaders.sent, key=lambda sent: sent[0]) == [(partition, expected) for partition in partitions]
@@ -135,8 +135,8 @@ async def test_markers_of_a_recovered_transaction_carry_its_own_pair() -> None:
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     pid, epoch = await begin(coordinator, T0, two_pc=True)
-    answer = await coordinator.init_producer_id(TXN, 0, enable_2pc=True, keep_prepared=True)
-    assert answer == (0, pid, epoch + 1, pid, epoch)
+    response = await coordinator.init_producer_id(TXN, 0, enable_2pc=True, keep_prepared=True)
+    assert response == (0, pid, epoch + 1, pid, epoch)
     assert coordinator.describe(TXN)[2:7] == ("Ongoing", 2147483647, 1_000_000, pid, epoch)
     assert (await coordinator.end_txn(TXN, pid, epoch + 1, commit=True, transaction_version=2)) == (0, pid, epoch + 2)
     await until_state(coordinator, TXN, "CompleteCommit")
@@ -171,7 +171,7 @@ async def test_everything_waits_while_a_record_is_being_appended() -> None:
 
 
 @in_loop
-async def test_the_answer_does_not_wait_for_the_markers_and_what_follows_does() -> None:
+async def test_the_response_does_not_wait_for_the_markers_but_the_next_transaction_does() -> None:
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     pid, epoch = await begin(coordinator, T0, T1)
@@ -191,25 +191,25 @@ async def test_the_answer_does_not_wait_for_the_markers_and_what_follows_does() 
 APPEND_FAILURES = [(3, 15), (7, 15), (19, 15), (20, 15), (6, 16), (56, 16), (10, -1), (18, -1), (2, 2)]
 
 
-@pytest.mark.parametrize(("failure", "answer"), APPEND_FAILURES)
+@pytest.mark.parametrize(("failure", "response"), APPEND_FAILURES)
 @in_loop
-async def test_a_failed_append_leaves_the_id_as_it_was(failure: int, answer: int) -> None:
+async def test_a_failed_append_leaves_the_id_as_it_was(failure: int, response: int) -> None:
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     fail = [ErrorCode(failure)]
-    cluster.log.answers += fail
-    assert await coordinator.init_producer_id(TXN, 1000) == (answer, -1, -1, -1, -1)
+    cluster.log.responses += fail
+    assert await coordinator.init_producer_id(TXN, 1000) == (response, -1, -1, -1, -1)
     assert coordinator.describe(TXN).error == 105
     pid, epoch = await begin(coordinator)
-    cluster.log.answers += fail
-    assert await coordinator.add_partitions(TXN, pid, epoch, [T0], transaction_version=2) == answer
+    cluster.log.responses += fail
+    assert await coordinator.add_partitions(TXN, pid, epoch, [T0], transaction_version=2) == response
     assert coordinator.describe(TXN).state == "Empty"
     assert await coordinator.add_partitions(TXN, pid, epoch, [T0], transaction_version=2) == 0
-    cluster.log.answers += fail
-    assert await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=2) == (answer, -1, -1)
+    cluster.log.responses += fail
+    assert await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=2) == (response, -1, -1)
     assert coordinator.describe(TXN)[2:] == ("Ongoing", 60_000, 1_000_000, pid, epoch, (T0,))
-    cluster.log.answers += fail
-    assert (await coordinator.init_producer_id(TXN, 1000)).error == answer
+    cluster.log.responses += fail
+    assert (await coordinator.init_producer_id(TXN, 1000)).error == response
     assert coordinator.describe(TXN)[2:] == ("Ongoing", 60_000, 1_000_000, pid, epoch, (T0,))
     assert cluster.leaders.sent == []
     assert await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=2) == (0, pid, epoch + 1)
@@ -220,11 +220,11 @@ async def test_completion_is_appended_until_it_succeeds() -> None:
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     pair = await begin(coordinator, T0)
-    cluster.log.answers += [ErrorCode.none, ErrorCode.not_enough_replicas, ErrorCode.request_timed_out]
+    cluster.log.responses += [ErrorCode.none, ErrorCode.not_enough_replicas, ErrorCode.request_timed_out]
     assert (await coordinator.end_txn(TXN, *pair, commit=True, transaction_version=2)).error == 0
     await until_state(coordinator, TXN, "CompleteCommit")
     assert len(cluster.leaders.sent) == 1
-    assert cluster.log.answers == []
+    assert cluster.log.responses == []
 
 
 @in_loop
@@ -250,7 +250,7 @@ async def test_a_marker_is_sent_until_it_is_taken(error: int) -> None:
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     pair = await begin(coordinator, T0, T1)
-    cluster.leaders.answers[T1] = [ErrorCode(error), ErrorCode(error)]
+    cluster.leaders.responses[T1] = [ErrorCode(error), ErrorCode(error)]
     await coordinator.end_txn(TXN, *pair, commit=True, transaction_version=2)
     await until(lambda: coordinator.describe(TXN).topic_partitions == (T1,))
     await until_state(coordinator, TXN, "CompleteCommit")
@@ -258,31 +258,31 @@ async def test_a_marker_is_sent_until_it_is_taken(error: int) -> None:
     assert [sent[0] for sent in cluster.leaders.sent].count(T0) == 1
 
 
-@pytest.mark.parametrize("answer", [ErrorCode(43), ErrorCode(35), None])
+@pytest.mark.parametrize("response", [ErrorCode(43), ErrorCode(35), None])
 @in_loop
-async def test_a_partition_that_cannot_take_a_marker_is_dropped(answer: ErrorCode | None) -> None:
+async def test_a_partition_that_cannot_take_a_marker_is_dropped(response: ErrorCode | None) -> None:
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     pair = await begin(coordinator, T0, T1)
-    cluster.leaders.answers[T1] = [answer]
+    cluster.leaders.responses[T1] = [response]
     await coordinator.end_txn(TXN, *pair, commit=True, transaction_version=2)
     await until_state(coordinator, TXN, "CompleteCommit")
     assert len(cluster.leaders.sent) == 2
 
 
-@pytest.mark.parametrize("answer", [47, 52])
+@pytest.mark.parametrize("response", [47, 52])
 @in_loop
-async def test_a_fenced_marker_stops_all_until_the_next_load(answer: int) -> None:
+async def test_a_fenced_marker_stops_all_until_the_next_load(response: int) -> None:
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     pid, epoch = await begin(coordinator, T0, T1)
-    cluster.leaders.answers[T0] = [ErrorCode(answer)]
-    cluster.leaders.answers[T1] = [ErrorCode(6)] * 1000
+    cluster.leaders.responses[T0] = [ErrorCode(response)]
+    cluster.leaders.responses[T1] = [ErrorCode(6)] * 1000
     await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=2)
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert coordinator.describe(TXN)[2:] == ("PrepareCommit", 60_000, 1_000_000, pid, epoch + 1, (T0, T1))
     assert (await coordinator.init_producer_id(TXN, 1000)).error == 51
-    cluster.leaders.answers.clear()
+    cluster.leaders.responses.clear()
     cluster.leaders.sent.clear()
     coordinator.load_partition(0, 1)
     await until_state(coordinator, TXN, "CompleteCommit")
@@ -291,13 +291,13 @@ async def test_a_fenced_marker_stops_all_until_the_next_load(answer: int) -> Non
 
 
 @in_loop
-async def test_an_illegal_answer_to_a_marker_is_reported() -> None:
+async def test_an_illegal_response_to_a_marker_is_reported() -> None:
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     reports: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context))
     pair = await begin(coordinator, T0)
-    cluster.leaders.answers[T0] = [ErrorCode.coordinator_not_available]
+    cluster.leaders.responses[T0] = [ErrorCode.coordinator_not_available]
     await coordinator.end_txn(TXN, *pair, commit=True, transaction_version=2)
     await until(lambda: bool(reports))
     assert "coordinator_not_available" in str(reports[0]["exception"])
@@ -333,18 +333,18 @@ async def test_failover_after_some_markers() -> None:
     cluster = FakeCluster()
     old, new = cluster.coordinator(0, 3), cluster.coordinator(1, leader_epoch=None)
     pid, epoch = await begin(old, T0, T1)
-    cluster.leaders.answers[T1] = [ErrorCode.not_leader_or_follower] * 1000
+    cluster.leaders.responses[T1] = [ErrorCode.not_leader_or_follower] * 1000
     await old.end_txn(TXN, pid, epoch, commit=False, transaction_version=2)
     await until(lambda: old.describe(TXN).topic_partitions == (T1,))
     old.unload_partition(0)
-    cluster.leaders.answers.clear()
+    cluster.leaders.responses.clear()
     cluster.leaders.sent.clear()
     new.load_partition(0, 4)
     assert new.describe(TXN).topic_partitions == (T0, T1)
     await until_state(new, TXN, "CompleteAbort")
     again = [sent[0] for sent in cluster.leaders.sent if sent[1]["coordinator_epoch"] == 4]
     assert sorted(again) == [T0, T1]
-    await until(lambda: not old._tasks)
+    await until(lambda: not old.background_tasks)
     assert len(cluster.log.records[0]) == 4  # the old coordinator did not complete it as well
 
 
@@ -359,9 +359,9 @@ async def test_a_marker_of_the_old_coordinator_that_was_on_its_way() -> None:
     old.unload_partition(0)
     new.load_partition(0, 4)
     await until_state(new, TXN, "CompleteCommit")
-    cluster.leaders.answers[T0] = [ErrorCode.transaction_coordinator_fenced]
+    cluster.leaders.responses[T0] = [ErrorCode.transaction_coordinator_fenced]
     hold.release()
-    await until(lambda: not old._tasks)
+    await until(lambda: not old.background_tasks)
     assert [sent[1]["coordinator_epoch"] for sent in cluster.leaders.sent] == [4, 3]
     assert new.describe(TXN).state == "CompleteCommit"
 
@@ -391,13 +391,13 @@ async def test_a_transaction_times_out_strictly_after_its_timeout(version: int, 
     pid, epoch = await begin(coordinator, T0, timeout_ms=500, version=version)
     cluster.clock.advance(500)
     coordinator.abort_timed_out()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
     cluster.clock.advance(1)
     coordinator.abort_timed_out()
     await until_state(coordinator, TXN, "CompleteAbort")
     assert cluster.leaders.sent == [(T0, marker(pid, epoch + 1, commit=False, version=marker_version))]
-    answer = await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=version)
-    assert answer.error == 90
+    response = await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=version)
+    assert response.error == 90
     assert await coordinator.add_partitions(TXN, pid, epoch, [T0], transaction_version=version) == 90
 
 
@@ -408,13 +408,13 @@ async def test_two_phase_commit_never_times_out() -> None:
     await begin(coordinator, T0, timeout_ms=1, two_pc=True)
     cluster.clock.advance(10**12)
     coordinator.abort_timed_out()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
     assert coordinator.describe(TXN)[2:4] == ("Ongoing", 2147483647)
 
 
 @in_loop
 async def test_commit_and_timeout_at_once() -> None:
-    """Race 1: whoever is pending first wins, and the other sees it."""
+    """Race 1: the first one to be pending wins, and the other is refused."""
     cluster = FakeCluster()
     coordinator = cluster.coordinator()
     pid, epoch = await begin(coordinator, T0, timeout_ms=500)
@@ -434,9 +434,9 @@ async def test_an_abort_whose_append_failed_is_made_by_the_next_scan() -> None:
     coordinator = cluster.coordinator()
     await begin(coordinator, T0, timeout_ms=500)
     cluster.clock.advance(501)
-    cluster.log.answers.append(ErrorCode.not_enough_replicas)
+    cluster.log.responses.append(ErrorCode.not_enough_replicas)
     coordinator.abort_timed_out()
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert coordinator.describe(TXN).state == "Ongoing"
     coordinator.abort_timed_out()
     await until_state(coordinator, TXN, "CompleteAbort")
@@ -449,7 +449,7 @@ async def test_an_unused_id_expires_and_starts_over() -> None:
     pid, epoch = await begin(coordinator)
     cluster.clock.advance(999)
     coordinator.expire_transactional_ids()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
     cluster.clock.advance(1)
     cluster.log.gate.clear()
     coordinator.expire_transactional_ids()
@@ -458,14 +458,14 @@ async def test_an_unused_id_expires_and_starts_over() -> None:
     assert coordinator.list().transactions == ()
     assert (await coordinator.init_producer_id(TXN, 1000)).error == 51  # race 9
     cluster.log.gate.set()
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert cluster.log.records[0][-1][1] is None
     assert (await coordinator.end_txn(TXN, pid, epoch, commit=True, transaction_version=2)).error == 49
     assert await coordinator.add_partitions(TXN, pid, epoch, [T0], transaction_version=2) == 49
     successor = cluster.coordinator(1, 1)
     assert successor.describe(TXN).error == 105
-    answer = await coordinator.init_producer_id(TXN, 1000, producer_id=pid, producer_epoch=epoch)
-    assert answer == (0, pid + 1, 0, -1, -1)
+    response = await coordinator.init_producer_id(TXN, 1000, producer_id=pid, producer_epoch=epoch)
+    assert response == (0, pid + 1, 0, -1, -1)
 
 
 @in_loop
@@ -474,9 +474,9 @@ async def test_an_id_whose_tombstone_could_not_be_written_stays() -> None:
     coordinator = cluster.coordinator()
     await begin(coordinator)
     cluster.clock.advance(1000)
-    cluster.log.answers.append(ErrorCode.not_enough_replicas)
+    cluster.log.responses.append(ErrorCode.not_enough_replicas)
     coordinator.expire_transactional_ids()
-    await until(lambda: not coordinator._tasks and not cluster.log.answers)
+    await until(lambda: not coordinator.background_tasks and not cluster.log.responses)
     assert coordinator.describe(TXN).state == "Empty"
     assert (await coordinator.init_producer_id(TXN, 1000)).error == 0
 
@@ -488,18 +488,18 @@ async def test_an_open_transaction_does_not_expire() -> None:
     await begin(coordinator, T0, two_pc=True)
     cluster.clock.advance(10**9)
     coordinator.expire_transactional_ids()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
 
 
 @in_loop
-async def test_scans_look_only_at_what_may_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scans_check_only_ids_that_may_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred ids that are used again and again, and one that is left alone."""
     cluster = FakeCluster(transactional_id_expiration_ms=100_000)
     coordinator = cluster.coordinator()
     pairs = {}
     for name in [TXN, *(f"busy-{index}" for index in range(100))]:
-        answer = await coordinator.init_producer_id(name, 50_000)
-        pairs[name] = (answer.producer_id, answer.producer_epoch)
+        response = await coordinator.init_producer_id(name, 50_000)
+        pairs[name] = (response.producer_id, response.producer_epoch)
     del pairs[TXN]
     looked_at: list[str] = []
 
@@ -525,13 +525,13 @@ async def test_scans_look_only_at_what_may_be_due(monkeypatch: pytest.MonkeyPatc
     cluster.clock.advance(10_000)
     coordinator.expire_transactional_ids()
     assert sorted(looked_at) == sorted([*pairs, TXN])  # and the busy ones get a later deadline
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert coordinator.describe(TXN).error == 105
     coordinator.expire_transactional_ids()
     assert looked_at.count(TXN) == 2  # by the scan, and once more before the tombstone was written
     cluster.clock.advance(89_999)
     coordinator.expire_transactional_ids()
-    assert not coordinator._tasks
+    assert not coordinator.background_tasks
     cluster.clock.advance(1)
     coordinator.expire_transactional_ids()
     await until(lambda: coordinator.list().transactions == ())
@@ -541,7 +541,7 @@ async def test_scans_look_only_at_what_may_be_due(monkeypatch: pytest.MonkeyPatc
 
 
 @in_loop
-async def test_describe_shows_what_kafka_shows() -> None:
+async def test_describe_shows_the_fields_that_kafka_shows() -> None:
     coordinator = FakeCluster().coordinator()
     assert coordinator.describe(TXN).error == 105
     pid, epoch = await begin(coordinator)
@@ -551,9 +551,9 @@ async def test_describe_shows_what_kafka_shows() -> None:
 async def _three_ids(cluster: FakeCluster) -> TransactionCoordinator:
     coordinator = cluster.coordinator()
     for name in ("orders-0", "orders-1", "bills"):
-        answer = await coordinator.init_producer_id(name, 60_000)
+        response = await coordinator.init_producer_id(name, 60_000)
         if name != "bills":
-            await coordinator.add_partitions(name, answer.producer_id, 0, [T0], transaction_version=2)
+            await coordinator.add_partitions(name, response.producer_id, 0, [T0], transaction_version=2)
         cluster.clock.advance(1000)
     return coordinator
 
@@ -578,9 +578,9 @@ async def _three_ids(cluster: FakeCluster) -> TransactionCoordinator:
 @in_loop
 async def test_list(filters: dict[str, Any], unknown: tuple[str, ...], names: list[str]) -> None:
     coordinator = await _three_ids(FakeCluster())
-    answer = coordinator.list(**filters)
-    assert (answer.error, answer.unknown_state_filters) == (0, unknown)
-    assert [row.transactional_id for row in answer.transactions] == names
+    response = coordinator.list(**filters)
+    assert (response.error, response.unknown_state_filters) == (0, unknown)
+    assert [row.transactional_id for row in response.transactions] == names
 
 
 @in_loop
@@ -611,7 +611,7 @@ async def test_a_transaction_meets_the_pause_points_in_order() -> None:
     pair = await begin(coordinator, T0)
     await coordinator.end_txn(TXN, *pair, commit=True, transaction_version=2)
     await until_state(coordinator, TXN, "CompleteCommit")
-    await until(lambda: not coordinator._tasks)
+    await until(lambda: not coordinator.background_tasks)
     assert met == [
         "before-state-append Empty",
         "after-state-append Empty",

@@ -90,7 +90,7 @@ def test_unknown_tags_are_skipped() -> None:
         ONGOING_HEAD_V1 + "01 02 03 000002",  # a tag of the wrong size
     ],
 )
-def test_what_cannot_be_understood_is_refused(value: str) -> None:
+def test_a_value_that_cannot_be_decoded_is_refused(value: str) -> None:
     with pytest.raises(TransactionLogError):
         decode_value("txn-1", bytes.fromhex(value))
 
@@ -100,7 +100,7 @@ def test_an_unknown_key_is_refused() -> None:
         decode_key(bytes.fromhex("0001000174"))
 
 
-def test_states_of_memory_are_not_written() -> None:
+def test_states_that_exist_in_memory_only_are_not_written() -> None:
     dead = TransactionMetadata(
         transactional_id="x", producer_id=1, producer_epoch=2, timeout_ms=3, state=TransactionState.DEAD
     )
@@ -165,7 +165,7 @@ _partitions = st.frozensets(st.builds(TopicPartition, st.text(min_size=1, max_si
         has_failed_epoch_fence=st.just(False),
     )
 )
-def test_what_is_written_is_what_is_read(metadata: TransactionMetadata) -> None:
+def test_a_value_is_read_as_it_was_written(metadata: TransactionMetadata) -> None:
     assert decode_value("x", encode_value(metadata, 1)) == metadata
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator.groups.consumer import records
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup, records_between
-from dualwrite.broker_emulator.groups.consumer.records import apply, decode_key
-from dualwrite.broker_emulator.groups.group_records import decode_group_key
+from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
+from dualwrite.broker_emulator.groups.consumer.records import apply, decode_consumer_group_key, records_between
+from dualwrite.broker_emulator.groups.records import decode_group_key
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
 from tests.emulator.api.test_groups import delete, delete_offset, describe, leave, listed
@@ -139,7 +139,7 @@ class Group:
 
 
 def _group_of(key: bytes) -> str | None:
-    decoded = decode_key(key)
+    decoded = decode_consumer_group_key(key)
     return decode_group_key(key) if decoded is None else decoded.group_id
 
 
@@ -520,7 +520,7 @@ def test_records(members: Group, broker: Broker) -> None:
     def wrote() -> None:
         new = members.records()
         written.extend(new)
-        kinds.append([decoded.kind for key, _ in new if (decoded := decode_key(key)) is not None])
+        kinds.append([decoded.kind for key, _ in new if (decoded := decode_consumer_group_key(key)) is not None])
 
     steps: list[dict[str, Any]] = [
         {"member": "m1", "epoch": 0, "instance_id": "i", "rack_id": "r"},
@@ -542,7 +542,7 @@ def test_records(members: Group, broker: Broker) -> None:
     assert kinds[-4:] == [[8, 7, 5, 3], [8], [8, 7, 5, 3, 6], [6, 4, 3]]
     group: AnyGroup | None = None
     for key, value in written:
-        decoded = decode_key(key)
+        decoded = decode_consumer_group_key(key)
         assert decoded is not None
         group = apply(group, decoded, value)
         if value is not None and group is not None:

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator.groups.group_records import decode_group_key, decode_group_value, encode_group_value
-from dualwrite.broker_emulator.groups.offset_records import decode_key, decode_value, encode_value
+from dualwrite.broker_emulator.groups.records import (
+    decode_group_key,
+    decode_group_value,
+    decode_offset_key,
+    decode_offset_value,
+    encode_group_value,
+    encode_offset_value,
+)
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
 from tests.emulator.api.test_groups import (
@@ -262,7 +268,7 @@ def test_records(client: RawClient, wire: Wire, group: str, topic: str) -> None:
     assert deleted is None
     committed, forgotten = offsets
     assert committed is not None
-    assert encode_value(decode_value(committed)) == committed
+    assert encode_offset_value(decode_offset_value(committed)) == committed
     assert forgotten is None
 
 
@@ -278,7 +284,7 @@ def records_of(wire: Wire, group: str) -> tuple[list[bytes | None], list[bytes |
             if decode_group_key(key) == group:
                 groups.append(value)
             else:
-                offset_key = decode_key(key)
+                offset_key = decode_offset_key(key)
                 if offset_key is not None and offset_key.group_id == group:
                     offsets.append(value)
     return groups, offsets

@@ -1,47 +1,44 @@
-"""Everything that can be asked, by the kind of thing that it is about."""
+"""The endpoints of the control port, one file per subject; each file ends with its table."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
+from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
     config,
-    connections,
-    coordinators,
-    description,
+    documents,
     faults,
-    features,
     groups,
-    health,
     holds,
-    metrics,
+    leadership,
     nodes,
-    page,
+    overview,
     partitions,
-    quotas,
-    replicas,
-    state,
     topics,
     transactions,
 )
+from dualwrite.broker_emulator.control.openapi import document
 
-ENDPOINTS = (
-    *health.ENDPOINTS,
-    *state.ENDPOINTS,
+
+async def _describe(controlled: ControlledEmulator) -> dict[str, Any]:
+    return document(ENDPOINTS)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *overview.ENDPOINTS,
     *faults.ENDPOINTS,
     *holds.ENDPOINTS,
     *clock.ENDPOINTS,
     *nodes.ENDPOINTS,
-    *coordinators.ENDPOINTS,
-    *connections.ENDPOINTS,
     *topics.ENDPOINTS,
     *partitions.ENDPOINTS,
-    *replicas.ENDPOINTS,
+    *leadership.ENDPOINTS,
     *transactions.ENDPOINTS,
     *groups.ENDPOINTS,
-    *features.ENDPOINTS,
-    *quotas.ENDPOINTS,
     *config.ENDPOINTS,
-    *metrics.ENDPOINTS,
-    *description.ENDPOINTS,
-    *page.ENDPOINTS,
+    *documents.ENDPOINTS,
+    Endpoint("GET", "/v1/openapi.json", _describe, "This description, in OpenAPI 3.1"),
 )

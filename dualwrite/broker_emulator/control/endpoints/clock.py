@@ -1,4 +1,4 @@
-"""The broker's clock: read, and moved forward where it is virtual."""
+"""The broker's clock: read it, and advance it if it is virtual."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import conflict
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
 
 _STEP_MS: Final = 600_000
-"""Clients are served after so much virtual time; a year in one go would keep them waiting for seconds."""
+"""Virtual time per step. Clients are served between steps: a year in one step would block them for seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockView:
     """The broker's time."""
 
-    kind: Annotated[Literal["system", "virtual"], "A virtual clock stands still until it is moved."]
+    kind: Annotated[Literal["system", "virtual"], "A virtual clock stands still until it is advanced."]
     now_ms: Annotated[int, "Milliseconds since the Unix epoch."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """How far."""
+    """How far to advance the clock."""
 
     duration_ms: Annotated[int, AtLeast(0), AtMost(366 * 86_400_000)]
 
 
-def view(controlled: Controlled) -> ClockView:
-    """The time as it is shown."""
+def view(controlled: ControlledEmulator) -> ClockView:
+    """Return the view of the clock."""
     clock = controlled.cluster.clock
     return ClockView(kind="virtual" if isinstance(clock, VirtualClock) else "system", now_ms=clock.now_ms())
 
 
-async def show(controlled: Controlled) -> ClockView:
+async def show(controlled: ControlledEmulator) -> ClockView:
     return view(controlled)
 
 
-async def advance(controlled: Controlled, body: Advance) -> ClockView:
+async def advance(controlled: ControlledEmulator, body: Advance) -> ClockView:
     clock = controlled.cluster.clock
     if not isinstance(clock, VirtualClock):
-        raise conflict("the clock is the machine's; only one of --clock virtual can be moved")
+        raise conflict("the clock is the machine's; only a virtual clock (--clock virtual) can be advanced")
     left_ms = body.duration_ms
     while left_ms > 0:
         step_ms = min(left_ms, _STEP_MS)
@@ -61,7 +61,7 @@ ENDPOINTS = (
         "POST",
         "/v1/clock/advance",
         advance,
-        "Move a virtual clock forward; every timer that became due has run when this is answered",
+        "Advance a virtual clock; the response is sent after every timer that became due has run",
         (HTTPStatus.CONFLICT,),
     ),
 )

@@ -5,143 +5,62 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import reduce
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints
 
 from dualwrite.broker_emulator import faults
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.request_fields import RequestFields, plain
-from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost, tag_of
+from dualwrite.broker_emulator.control.shapes import TAG, AtLeast, AtMost
 from dualwrite.broker_emulator.faults import Fault, FaultHandle
 from dualwrite.broker_emulator.pause_points import PausePoint
 
-Code: TypeAlias = Annotated[int | str, "Kafka's number or name of an error, such as 51 or CONCURRENT_TRANSACTIONS"]
-Milliseconds: TypeAlias = Annotated[int, AtLeast(0)]
+_JSON_KINDS: Mapping[str, Any] = {
+    "code": Annotated[int | str, "Kafka's number or name of an error, such as 51 or CONCURRENT_TRANSACTIONS."],
+    "duration_ms": Annotated[int, AtLeast(0)],
+    "after_requests": Annotated[int, AtLeast(0)],
+}
+"""The JSON types of actions' fields, where JSON differs from Python or has a bound."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Error:
-    """Answer with an error everywhere the response has room for it; nothing is applied."""
-
-    type: Literal["Error"]
-    code: Code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionError:
-    """Answer an error for the selected topic (and partition) only; the rest is applied and answered."""
-
-    type: Literal["PartitionError"]
-    code: Code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delay:
-    """Wait, in real time, then serve the request as usual."""
-
-    type: Literal["Delay"]
-    duration_ms: Milliseconds
+def _shape(action: type[Any]) -> Any:
+    """Return the JSON shape of an action: `type`, the name of its class, followed by its own fields."""
+    kinds = {**get_type_hints(action), **_JSON_KINDS}
+    summary, _, _ = (action.__doc__ or "").partition("\n\n")
+    return make_dataclass(
+        action.__name__,
+        [
+            (TAG, Literal[action.__name__]),
+            *((each.name, kinds[each.name], field(default=each.default)) for each in fields(action)),
+        ],
+        namespace={"__doc__": summary},
+        frozen=True,
+        slots=True,
+        kw_only=True,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropRequest:
-    """Do not apply the request, and never answer on this connection again."""
+_ACTIONS: Mapping[str, Callable[..., faults.Action]] = {action.__name__: action for action in get_args(faults.Action)}
 
-    type: Literal["DropRequest"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropReply:
-    """Apply the request, close the connection instead of answering."""
-
-    type: Literal["DropReply"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseBefore:
-    """Close the connection instead of applying the request."""
-
-    type: Literal["CloseBefore"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseAfter:
-    """Apply the request, answer it, then close the connection."""
-
-    type: Literal["CloseAfter"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """Keep the request, not applied, until it is released; then serve it, even if its client is gone."""
-
-    type: Literal["Hold"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldReply:
-    """Apply the request, keep the answer until it is released."""
-
-    type: Literal["HoldReply"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashBefore:
-    """Crash the node that got the request instead of applying it."""
-
-    type: Literal["CrashBefore"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashAfter:
-    """Apply the request, then crash the node instead of answering."""
-
-    type: Literal["CrashAfter"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate:
-    """Apply the request twice: at once, after that many more requests, or when it is released."""
-
-    type: Literal["Duplicate"]
-    after_requests: Annotated[int, AtLeast(0)] = 0
-    on_release: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reorder:
-    """Apply the next request that the fault selects before this one."""
-
-    type: Literal["Reorder"]
-
-
-Action: TypeAlias = (
-    Error
-    | PartitionError
-    | Delay
-    | DropRequest
-    | DropReply
-    | CloseBefore
-    | CloseAfter
-    | Hold
-    | HoldReply
-    | CrashBefore
-    | CrashAfter
-    | Duplicate
-    | Reorder
-)
+# derived at run time, so that an action is declared once; type checkers see Any
+if TYPE_CHECKING:
+    ActionShape: TypeAlias = Any
+else:
+    ActionShape = reduce(or_, map(_shape, _ACTIONS.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFault:
-    """Which requests are meant, and what happens to them. A selector that is not given accepts everything."""
+    """Which requests the fault selects, and what happens to them. An omitted selector accepts everything."""
 
-    action: Annotated[Action | None, "What happens; without it, matching requests are only counted."] = None
+    action: Annotated[ActionShape | None, "What happens to the requests; without it, they are only counted."] = None
     api: Annotated[str | int | None, "An API's name or key, such as EndTxn or 26."] = None
-    point: Annotated[PausePoint | None, "Instead of requests: the coordinator's passing of this instant."] = None
+    point: Annotated[PausePoint | None, "Instead of requests: a coordinator that passes this pause point."] = None
     client_id: str | None = None
     transactional_id: str | None = None
     group: str | None = None
@@ -150,43 +69,43 @@ class NewFault:
     node: Annotated[int, AtLeast(0)] | None = None
     request: Annotated[
         dict[str, Any] | None,
-        "Fields of the decoded request by Kafka's names in snake case, such as committed or producer_id, and the value "
-        "that each must have; at a pause point, of its context.",
+        "The values that fields of the decoded request must have, by Kafka's names in snake case, such as committed or "
+        "producer_id; at a pause point, fields of its context.",
     ] = None
-    count: Annotated[int | None, "How many matching requests are hit; null is every one until removed."] = 1
-    skip: Annotated[int, AtLeast(0), "How many matching requests pass first."] = 0
+    count: Annotated[int | None, "How many matching requests are hit; null: every one until the fault is removed."] = 1
+    skip: Annotated[int, AtLeast(0), "How many matching requests pass before the first hit."] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultView:
-    """A fault, and what became of it."""
+    """A fault, and what it has done."""
 
     fault_id: int
     action: dict[str, Any] | None
-    selectors: Annotated[dict[str, Any], "Those that were given, and count and skip."]
-    hits: Annotated[int, "How many requests were hit (or, without an action, counted)."]
-    held: Annotated[int, "How many requests, answers or copies wait for release at this moment."]
-    unsent: Annotated[int, "How many answers nobody was sent."]
-    is_in_place: Annotated[bool, "Whether requests may still be hit."]
+    selectors: Annotated[dict[str, Any], "The selectors that were given, with count and skip."]
+    hits: Annotated[int, "How many requests were hit, or, without an action, counted."]
+    held: Annotated[int, "How many requests, responses or copies are waiting for a release now."]
+    unsent: Annotated[int, "How many responses were never sent."]
+    is_in_place: Annotated[bool, "Whether the fault may still hit requests."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultList:
-    """Faults in the order in which they were added; the first that acts decides."""
+    """Faults in the order in which they were added; the first one with an action that matches decides."""
 
     faults: tuple[FaultView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsentList:
-    """Answers that no client saw: to copies of requests, and those that were dropped."""
+    """Responses that no client received: those to copies of requests, and dropped ones."""
 
     unsent: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """How many faults were taken away."""
+    """How many faults were removed."""
 
     removed: int
 
@@ -200,21 +119,21 @@ class FaultPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultWait:
-    """What is waited for; all that are given."""
+    """What to wait for: all conditions that are given."""
 
-    hits: Annotated[int, AtLeast(1), "At least so many requests were hit."] | None = None
-    held: Annotated[int, AtLeast(1), "At least so many wait for release."] | None = None
-    unsent: Annotated[int, AtLeast(1), "At least so many answers were sent to nobody."] | None = None
+    hits: Annotated[int, AtLeast(1), "At least this many requests were hit."] | None = None
+    held: Annotated[int, AtLeast(1), "At least this many are waiting for a release."] | None = None
+    unsent: Annotated[int, AtLeast(1), "At least this many responses were not sent."] | None = None
     timeout_ms: Annotated[int, AtLeast(0), AtMost(60_000)] = 10_000
 
 
 _GONE_TIMEOUT_S: Final = 1.0
 
-_SELECTORS = tuple(field.name for field in fields(NewFault) if field.name not in ("action", "request"))
+_SELECTORS = tuple(each.name for each in fields(NewFault) if each.name not in ("action", "request"))
 
 
-def view(controlled: Controlled, handle: FaultHandle) -> FaultView:
-    """A fault as it is shown."""
+def view(controlled: ControlledEmulator, handle: FaultHandle) -> FaultView:
+    """Return the view of a fault."""
     return FaultView(
         fault_id=handle.fault_id,
         action=_shown_action(handle.fault.action),
@@ -222,7 +141,7 @@ def view(controlled: Controlled, handle: FaultHandle) -> FaultView:
         hits=handle.hits,
         held=handle.held,
         unsent=len(handle.unsent),
-        is_in_place=controlled.fault_book.is_in_place(handle),
+        is_in_place=controlled.known_faults.is_in_place(handle),
     )
 
 
@@ -230,8 +149,8 @@ def _shown_action(action: faults.Action | None) -> dict[str, Any] | None:
     if action is None:
         return None
     return {
-        "type": type(action).__name__,
-        **{field.name: plain(getattr(action, field.name)) for field in fields(action)},
+        TAG: type(action).__name__,
+        **{each.name: plain(getattr(action, each.name)) for each in fields(action)},
     }
 
 
@@ -241,14 +160,14 @@ def _shown_selectors(fault: Fault) -> dict[str, Any]:
     if isinstance(fault.predicate, RequestFields):
         shown["request"] = dict(fault.predicate.wanted)
     elif fault.predicate is not None:
-        shown["predicate"] = "a function of the test's own"
+        shown["predicate"] = "a Python function"
     return shown
 
 
-async def add(controlled: Controlled, body: NewFault) -> FaultView:
+async def add(controlled: ControlledEmulator, body: NewFault) -> FaultView:
     try:
         fault = _fault(body)
-        return view(controlled, controlled.fault_book.add(fault))
+        return view(controlled, controlled.known_faults.add(fault))
     except ValueError as error:
         raise bad_request(str(error)) from None
 
@@ -259,42 +178,37 @@ def _fault(body: NewFault) -> Fault:
     return Fault(action=_action(body.action), predicate=wanted, **selectors)
 
 
-def _action(action: Action | None) -> faults.Action | None:
-    if action is None:
+def _action(shape: Any) -> faults.Action | None:
+    if shape is None:
         return None
-    arguments = {field.name: getattr(action, field.name) for field in fields(action) if field.name != "type"}
-    return _KINDS[action.type](**arguments)
+    arguments = {each.name: getattr(shape, each.name) for each in fields(shape) if each.name != TAG}
+    return _ACTIONS[shape.type](**arguments)
 
 
-_KINDS: Mapping[str, Callable[..., faults.Action]] = {
-    tag_of(shape): getattr(faults, tag_of(shape)) for shape in get_args(Action)
-}
+async def list_all(controlled: ControlledEmulator) -> FaultList:
+    return FaultList(faults=tuple(view(controlled, handle) for handle in controlled.known_faults.all()))
 
 
-async def list_all(controlled: Controlled) -> FaultList:
-    return FaultList(faults=tuple(view(controlled, handle) for handle in controlled.fault_book.all()))
-
-
-def _find(controlled: Controlled, path: FaultPath) -> FaultHandle:
-    handle = controlled.fault_book.find(path.fault_id)
+def _find(controlled: ControlledEmulator, path: FaultPath) -> FaultHandle:
+    handle = controlled.known_faults.find(path.fault_id)
     if handle is None:
-        known = [str(handle.fault_id) for handle in controlled.fault_book.all()]
+        known = [str(handle.fault_id) for handle in controlled.known_faults.all()]
         raise not_found(f"there is no fault {path.fault_id}", known)
     return handle
 
 
-async def show(controlled: Controlled, path: FaultPath) -> FaultView:
+async def show(controlled: ControlledEmulator, path: FaultPath) -> FaultView:
     return view(controlled, _find(controlled, path))
 
 
-async def unsent(controlled: Controlled, path: FaultPath) -> UnsentList:
+async def unsent(controlled: ControlledEmulator, path: FaultPath) -> UnsentList:
     return UnsentList(unsent=tuple(plain(response) for response in _find(controlled, path).unsent))
 
 
-async def wait(controlled: Controlled, path: FaultPath, query: FaultWait) -> FaultView:
+async def wait(controlled: ControlledEmulator, path: FaultPath, query: FaultWait) -> FaultView:
     handle = _find(controlled, path)
     if query.hits is query.held is query.unsent is None:
-        raise bad_request("say what to wait for", ["hits", "held", "unsent"])
+        raise bad_request("give at least one condition to wait for", ["hits", "held", "unsent"])
 
     def is_reached() -> bool:
         return (
@@ -312,7 +226,7 @@ async def wait(controlled: Controlled, path: FaultPath, query: FaultWait) -> Fau
     return view(controlled, handle)
 
 
-async def release(controlled: Controlled, path: FaultPath) -> FaultView:
+async def release(controlled: ControlledEmulator, path: FaultPath) -> FaultView:
     handle = _find(controlled, path)
     hits = handle.hits
     handle.release()
@@ -321,24 +235,24 @@ async def release(controlled: Controlled, path: FaultPath) -> FaultView:
 
 
 async def _until_gone(handle: FaultHandle, hits: int) -> None:
-    """Wait until those have gone who were let go, so that who asks next is told so; others may come meanwhile."""
+    """Wait until the released requests have gone on, so that the view counts them no longer; new ones may arrive."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_GONE_TIMEOUT_S):
             await handle.until(lambda: handle.held == 0 or handle.hits > hits)
 
 
-async def remove(controlled: Controlled, path: FaultPath) -> FaultView:
+async def remove(controlled: ControlledEmulator, path: FaultPath) -> FaultView:
     handle = _find(controlled, path)
     hits = handle.hits
-    controlled.fault_book.remove(handle)
+    controlled.known_faults.remove(handle)
     await _until_gone(handle, hits)
     return view(controlled, handle)
 
 
-async def remove_all(controlled: Controlled) -> Removed:
-    handles = controlled.fault_book.all()
+async def remove_all(controlled: ControlledEmulator) -> Removed:
+    handles = controlled.known_faults.all()
     for handle in handles:
-        controlled.fault_book.remove(handle)
+        controlled.known_faults.remove(handle)
     return Removed(removed=len(handles))
 
 
@@ -348,16 +262,16 @@ _MISSING = (HTTPStatus.NOT_FOUND,)
 ENDPOINTS = (
     Endpoint("GET", "/v1/faults", list_all, "All faults, with their hits"),
     Endpoint("POST", "/v1/faults", add, "Put a fault in place", status=HTTPStatus.CREATED),
-    Endpoint("DELETE", "/v1/faults", remove_all, "Remove all faults, and let everything go that they hold"),
+    Endpoint("DELETE", "/v1/faults", remove_all, "Remove all faults, and release everything that they hold"),
     Endpoint("GET", _ONE, show, "One fault", _MISSING),
-    Endpoint("DELETE", _ONE, remove, "Remove a fault, and let everything go that it holds", _MISSING),
+    Endpoint("DELETE", _ONE, remove, "Remove a fault, and release everything that it holds", _MISSING),
     Endpoint(
         "GET",
         _ONE + "/wait",
         wait,
-        "Wait until requests were hit, are held, or were not answered",
+        "Wait until a number of requests were hit, are held, or have unsent responses",
         (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
     ),
-    Endpoint("GET", _ONE + "/unsent", unsent, "The answers that nobody was sent", _MISSING),
-    Endpoint("POST", _ONE + "/release", release, "Let everything go that the fault holds now", _MISSING),
+    Endpoint("GET", _ONE + "/unsent", unsent, "The responses that were never sent", _MISSING),
+    Endpoint("POST", _ONE + "/release", release, "Release everything that the fault holds now", _MISSING),
 )

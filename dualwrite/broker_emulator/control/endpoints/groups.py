@@ -1,4 +1,4 @@
-"""What the group coordinators know: groups, their members, and what they have committed."""
+"""The state of the group coordinators: groups, their members, and their committed offsets."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from http import HTTPStatus
 from typing import Annotated, Literal
 
 from dualwrite.broker_emulator.cluster.topic_partition import TopicPartition
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import not_found
-from dualwrite.broker_emulator.control.limits import Limit, first
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup
-from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
+from dualwrite.broker_emulator.control.shapes import Limit, first
+from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, ConsumerMember
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, MalformedError, read_assignment
 from dualwrite.broker_emulator.groups.group import Group, Member
@@ -23,7 +22,7 @@ from dualwrite.broker_emulator.suggestions import did_you_mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedPartition:
-    """A partition that a member reads."""
+    """A partition that is assigned to a member."""
 
     topic: str
     partition: int
@@ -34,15 +33,15 @@ class MemberView:
     """One member of a group."""
 
     member_id: str
-    group_instance_id: Annotated[str | None, "Of a static member (KIP-345)."]
+    group_instance_id: Annotated[str | None, "Only of a static member (KIP-345)."]
     client_id: str
     client_host: str
-    session_timeout_ms: Annotated[int | None, "Null where the group's own counts (KIP-848)."]
+    session_timeout_ms: Annotated[int | None, "Null where the group's timeout applies (KIP-848)."]
     rebalance_timeout_ms: int
-    epoch: Annotated[int | None, "How far it has come (KIP-848)."]
-    state: Annotated[str | None, "What it waits for (KIP-848)."]
-    assignment: Annotated[tuple[AssignedPartition, ...] | None, "Null where it is not that of a consumer."]
-    revoking: Annotated[tuple[AssignedPartition, ...], "What it has to give up (KIP-848)."]
+    epoch: Annotated[int | None, "The member epoch (KIP-848)."]
+    state: Annotated[str | None, "The member state (KIP-848)."]
+    assignment: Annotated[tuple[AssignedPartition, ...] | None, "Null if it is not a consumer's assignment."]
+    revoking: Annotated[tuple[AssignedPartition, ...], "The partitions that it has to give up (KIP-848)."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +49,13 @@ class GroupView:
     """One group."""
 
     group: str
-    type: Annotated[Literal["classic", "consumer"], "The protocol: consumer is that of KIP-848."]
+    type: Annotated[Literal["classic", "consumer"], "The protocol; consumer means KIP-848."]
     state: Annotated[str, "By Kafka's name, such as Stable."]
     protocol_type: str | None
-    protocol: Annotated[str | None, "How members and partitions are brought together."]
-    epoch: Annotated[int, "The generation of a classic group, else the group epoch."]
-    assignment_epoch: Annotated[int | None, "The group epoch that the target assignment was made for (KIP-848)."]
-    leader: Annotated[str | None, "The member that assigns, in a classic group."]
+    protocol: Annotated[str | None, "The assignor."]
+    epoch: Annotated[int, "The generation of a classic group, or the group epoch."]
+    assignment_epoch: Annotated[int | None, "The group epoch of the target assignment (KIP-848)."]
+    leader: Annotated[str | None, "The member that assigns partitions, in a classic group."]
     members: tuple[MemberView, ...]
     coordinator: Annotated[int | None, "The node."]
 
@@ -66,14 +65,14 @@ class GroupList:
     """Groups, by id."""
 
     groups: tuple[GroupView, ...]
-    total: Annotated[int, "How many there are, the limit aside."]
+    total: Annotated[int, "How many there are in all, whatever the limit."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQuery:
-    """Which groups."""
+    """Selects groups."""
 
-    group: Annotated[str | None, "This one only; 404 where it is not known."] = None
+    group: Annotated[str | None, "Only this group; 404 if it is unknown."] = None
     limit: Limit = 1000
 
 
@@ -86,14 +85,14 @@ class GroupPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetView:
-    """What a group has committed for a partition."""
+    """A group's committed offset of a partition."""
 
     topic: str
     partition: int
-    offset: Annotated[int | None, "Null where there is a pending one only."]
+    offset: Annotated[int | None, "Null if there is only a pending one."]
     leader_epoch: int | None
     metadata: str | None
-    is_pending: Annotated[bool, "Whether an open transaction has committed another one (KIP-447)."]
+    is_pending: Annotated[bool, "Whether an open transaction holds another offset (KIP-447)."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +102,14 @@ class OffsetList:
     offsets: tuple[OffsetView, ...]
 
 
-def views(controlled: Controlled, query: GroupQuery) -> GroupList:
-    """Groups as they are shown."""
+def views(controlled: ControlledEmulator, query: GroupQuery) -> GroupList:
+    """Return the view of the selected groups."""
     found = (group for group in controlled.operations.groups() if query.group in (None, group.group_id))
     shown, total = first(found, query.limit)
     return GroupList(groups=tuple(_view(controlled, group) for group in shown), total=total)
 
 
-def _view(controlled: Controlled, group: AnyGroup) -> GroupView:
+def _view(controlled: ControlledEmulator, group: AnyGroup) -> GroupView:
     node = controlled.cluster.group_coordinator(group.group_id)
     coordinator = None if node is None else node.node_id
     if isinstance(group, ConsumerGroup):
@@ -149,7 +148,7 @@ def _classic_member(group: Group, member: Member) -> MemberView:
 
 
 def _assigned(assignment: bytes) -> tuple[AssignedPartition, ...] | None:
-    if not assignment:  # the member waits for it
+    if not assignment:  # not assigned yet
         return ()
     try:
         partitions = read_assignment(assignment).partitions
@@ -158,7 +157,7 @@ def _assigned(assignment: bytes) -> tuple[AssignedPartition, ...] | None:
     return tuple(AssignedPartition(topic=topic, partition=partition) for topic, partition in sorted(partitions))
 
 
-def _consumer_view(controlled: Controlled, group: ConsumerGroup, coordinator: int | None) -> GroupView:
+def _consumer_view(controlled: ControlledEmulator, group: ConsumerGroup, coordinator: int | None) -> GroupView:
     assignors = sorted({member.server_assignor for member in group.members.values() if member.server_assignor})
     return GroupView(
         group=group.group_id,
@@ -174,7 +173,7 @@ def _consumer_view(controlled: Controlled, group: ConsumerGroup, coordinator: in
     )
 
 
-def _consumer_member(controlled: Controlled, member: ConsumerMember) -> MemberView:
+def _consumer_member(controlled: ControlledEmulator, member: ConsumerMember) -> MemberView:
     return MemberView(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
@@ -189,25 +188,25 @@ def _consumer_member(controlled: Controlled, member: ConsumerMember) -> MemberVi
     )
 
 
-def _named(controlled: Controlled, partitions: Iterable[TopicIdPartition]) -> tuple[AssignedPartition, ...]:
+def _named(controlled: ControlledEmulator, partitions: Iterable[TopicIdPartition]) -> tuple[AssignedPartition, ...]:
     topics = ((controlled.cluster.topic_by_id(topic_id), partition) for topic_id, partition in partitions)
     named = sorted((topic.name, partition) for topic, partition in topics if topic is not None)
     return tuple(AssignedPartition(topic=topic, partition=partition) for topic, partition in named)
 
 
-async def list_all(controlled: Controlled, query: GroupQuery) -> GroupList:
+async def list_all(controlled: ControlledEmulator, query: GroupQuery) -> GroupList:
     found = views(controlled, query)
     if query.group is not None and not found.total:
         raise _unknown(controlled, query.group)
     return found
 
 
-def _unknown(controlled: Controlled, group: str) -> Exception:
+def _unknown(controlled: ControlledEmulator, group: str) -> Exception:
     known = [each.group_id for each in controlled.operations.groups()][:100]
-    return not_found(f"no coordinator that is alive knows the group {group!r}{did_you_mean(group, known)}", known)
+    return not_found(f"no living coordinator knows the group {group!r}{did_you_mean(group, known)}", known)
 
 
-async def offsets(controlled: Controlled, path: GroupPath) -> OffsetList:
+async def offsets(controlled: ControlledEmulator, path: GroupPath) -> OffsetList:
     node = controlled.cluster.group_coordinator(path.group)
     shard = None if node is None else node.groups.shard(path.group)
     if not isinstance(shard, GroupShard) or path.group not in shard.groups:
@@ -230,5 +229,5 @@ def _offset(shard: GroupShard, group: str, name: TopicPartition) -> OffsetView:
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/groups", list_all, "Groups with their members", (HTTPStatus.NOT_FOUND,)),
-    Endpoint("GET", "/v1/groups/{group}/offsets", offsets, "What a group has committed", (HTTPStatus.NOT_FOUND,)),
+    Endpoint("GET", "/v1/groups/{group}/offsets", offsets, "The committed offsets of a group", (HTTPStatus.NOT_FOUND,)),
 )

@@ -1,4 +1,4 @@
-"""Pause points: hold one, wait until somebody is there, release."""
+"""Pause points: hold one, wait until a coordinator reaches it, release it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
@@ -17,14 +17,14 @@ from dualwrite.broker_emulator.pause_points import Hold, PausePoint, everybody
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewHold:
-    """Which pause point is held, and for whom. A selector that is not given accepts everything."""
+    """The pause point to hold, and for which transactions. An omitted selector accepts everything."""
 
     point: PausePoint
     transactional_id: str | None = None
     producer_id: int | None = None
     topic: str | None = None
     partition: int | None = None
-    node: Annotated[int | None, "The node that the coordinator, or the partition's leader, is on."] = None
+    node: Annotated[int | None, "The node of the coordinator, or of the partition's leader."] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +33,17 @@ class HoldView:
 
     hold_id: int
     point: PausePoint
-    selectors: Annotated[dict[str, Any], "Those that were given."]
+    selectors: Annotated[dict[str, Any], "The selectors that were given."]
     hits: Annotated[int, "How often it was reached."]
-    waiting: Annotated[int, "How many wait there at this moment."]
+    waiting: Annotated[int, "How many are waiting there now."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldList:
-    """The pause points that are held, and all that there are."""
+    """The held pause points, and the names of all pause points."""
 
     holds: tuple[HoldView, ...]
-    points: Annotated[tuple[PausePoint, ...], "All, in the order in which one transaction meets them."]
+    points: Annotated[tuple[PausePoint, ...], "All, in the order in which a transaction passes them."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class HoldPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldWait:
-    """How often it was reached, and how long that may take."""
+    """How often the pause point must be reached, and within what time."""
 
     hits: Annotated[int, AtLeast(1)] = 1
     timeout_ms: Annotated[int, AtLeast(0), AtMost(60_000)] = 10_000
@@ -63,7 +63,7 @@ class HoldWait:
 
 @dataclass(frozen=True, slots=True)
 class ContextMatch:
-    """Accepts contexts in which each of these has this value."""
+    """A predicate: each of these names has this value in the context of a pause point."""
 
     wanted: Mapping[str, Any]
 
@@ -75,51 +75,51 @@ _IN_CONTEXT = {"node": "node_id"}
 
 
 def view(hold: Hold) -> HoldView:
-    """A held pause point as it is shown."""
+    """Return the view of a held pause point."""
     selectors: dict[str, Any] = {}
     if isinstance(hold.match, ContextMatch):
         selectors = dict(hold.match.wanted)
     elif hold.match is not everybody:
-        selectors = {"predicate": "a function of the test's own"}
+        selectors = {"predicate": "a Python function"}
     return HoldView(hold_id=hold.hold_id, point=hold.point, selectors=selectors, hits=hold.hits, waiting=hold.waiting)
 
 
-async def add(controlled: Controlled, body: NewHold) -> HoldView:
+async def add(controlled: ControlledEmulator, body: NewHold) -> HoldView:
     given = {field.name: getattr(body, field.name) for field in fields(body) if field.name != "point"}
     wanted = {name: value for name, value in given.items() if value is not None}
     return view(controlled.cluster.pause_points.hold(body.point, ContextMatch(wanted)))
 
 
-async def list_all(controlled: Controlled) -> HoldList:
+async def list_all(controlled: ControlledEmulator) -> HoldList:
     return HoldList(holds=tuple(view(hold) for hold in controlled.cluster.pause_points.holds), points=tuple(PausePoint))
 
 
-def _find(controlled: Controlled, path: HoldPath) -> Hold:
+def _find(controlled: ControlledEmulator, path: HoldPath) -> Hold:
     holds = {hold.hold_id: hold for hold in controlled.cluster.pause_points.holds}
     if path.hold_id not in holds:
-        raise not_found(f"there is no hold {path.hold_id}: it was released, or never made", map(str, holds))
+        raise not_found(f"there is no hold {path.hold_id}: it was released, or never existed", map(str, holds))
     return holds[path.hold_id]
 
 
-async def show(controlled: Controlled, path: HoldPath) -> HoldView:
+async def show(controlled: ControlledEmulator, path: HoldPath) -> HoldView:
     return view(_find(controlled, path))
 
 
-async def wait(controlled: Controlled, path: HoldPath, query: HoldWait) -> HoldView:
+async def wait(controlled: ControlledEmulator, path: HoldPath, query: HoldWait) -> HoldView:
     hold = _find(controlled, path)
     try:
         async with asyncio.timeout(query.timeout_ms / 1000):
             await hold.until_hit(query.hits)
     except TimeoutError:
-        now = f"was reached {hold.hits} times"
-        raise conflict(f"not within {query.timeout_ms} ms; {hold.point} {now}", "not-reached") from None
+        message = f"not within {query.timeout_ms} ms; {hold.point} was reached {hold.hits} times"
+        raise conflict(message, "not-reached") from None
     return view(hold)
 
 
-async def release(controlled: Controlled, path: HoldPath) -> HoldView:
+async def release(controlled: ControlledEmulator, path: HoldPath) -> HoldView:
     hold = _find(controlled, path)
     hold.release()
-    await asyncio.sleep(0)  # who waited there has gone when this is answered
+    await asyncio.sleep(0)  # everything that waited has gone on when the response is sent
     return view(hold)
 
 
@@ -127,9 +127,21 @@ _ONE = "/v1/holds/{hold_id}"
 _MISSING = (HTTPStatus.NOT_FOUND,)
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/holds", list_all, "The pause points that are held, and all that there are"),
-    Endpoint("POST", "/v1/holds", add, "Hold everybody who reaches a pause point", status=HTTPStatus.CREATED),
+    Endpoint("GET", "/v1/holds", list_all, "The held pause points, and the names of all"),
+    Endpoint("POST", "/v1/holds", add, "Hold a pause point: block whatever reaches it", status=HTTPStatus.CREATED),
     Endpoint("GET", _ONE, show, "One held pause point", _MISSING),
-    Endpoint("GET", _ONE + "/wait", wait, "Wait until it was reached", (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)),
-    Endpoint("POST", _ONE + "/release", release, "Let everybody go who waits there, now and later", _MISSING),
+    Endpoint(
+        "GET",
+        _ONE + "/wait",
+        wait,
+        "Wait until a held pause point is reached",
+        (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
+    ),
+    Endpoint(
+        "POST",
+        _ONE + "/release",
+        release,
+        "Release a pause point for everything that waits there or reaches it later",
+        _MISSING,
+    ),
 )

@@ -1,4 +1,4 @@
-"""Partitions: their logs, their producers and open transactions; who leads them; replication held back."""
+"""Partitions: their logs, producers and open transactions, and holding back their replication."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from http import HTTPStatus
 from typing import Annotated
 
 from dualwrite.broker_emulator.cluster.cluster import NO_LEADER, Partition
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.endpoints.nodes import find as find_node
 from dualwrite.broker_emulator.control.endpoints.topics import find as find_topic
 from dualwrite.broker_emulator.control.errors import ControlError, as_conflict, bad_request, conflict, not_found
-from dualwrite.broker_emulator.control.limits import Limit, first
-from dualwrite.broker_emulator.control.shapes import AtLeast
+from dualwrite.broker_emulator.control.shapes import AtLeast, Limit, first
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerView:
-    """What a partition knows of a producer; null where it knows nothing."""
+    """What a partition knows about a producer; null where it knows nothing."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int | None
     last_timestamp_ms: int | None
     coordinator_epoch: Annotated[int | None, "Of the last marker."]
-    open_transaction_first_offset: Annotated[int | None, "Where its open transaction begins on this partition."]
-    transactional_id: Annotated[str | None, "Whose producer id it is, as far as a coordinator knows."]
+    open_transaction_first_offset: Annotated[int | None, "The first offset of its open transaction on this partition."]
+    transactional_id: Annotated[str | None, "The owner of the producer id, if a coordinator knows it."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +35,15 @@ class PartitionView:
 
     topic: str
     partition: int
-    leader: Annotated[int | None, "Null while no node with a copy is alive."]
+    leader: Annotated[int | None, "Null while no node with a replica is alive."]
     leader_epoch: int
     replicas: Annotated[tuple[int, ...], "The preferred leader first."]
-    adding_replicas: Annotated[tuple[int, ...], "Those that a reassignment adds, and that lack something still."]
-    removing_replicas: Annotated[tuple[int, ...], "Those that a reassignment will take away."]
+    adding_replicas: Annotated[tuple[int, ...], "The nodes that a reassignment adds and that have not caught up yet."]
+    removing_replicas: Annotated[tuple[int, ...], "The nodes that a reassignment will remove."]
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
-    last_stable_offset: Annotated[int, "Where readers of committed records stop."]
+    last_stable_offset: Annotated[int, "Consumers with read_committed read up to here."]
     size_bytes: int
     is_replication_held: bool
     open_transactions: Annotated[tuple[ProducerView, ...], "Producers with an open transaction here."]
@@ -64,15 +62,15 @@ class PartitionList:
     """Partitions, by topic."""
 
     partitions: tuple[PartitionView, ...]
-    total: Annotated[int, "How many there are, the limit aside."]
+    total: Annotated[int, "How many there are in all, whatever the limit."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionQuery:
-    """Which partitions."""
+    """Selects partitions."""
 
     topic: str | None = None
-    internal: Annotated[bool, "Whether internal topics are shown too."] = False
+    internal: Annotated[bool, "Whether internal topics are included."] = False
     limit: Limit = 1000
 
 
@@ -85,29 +83,23 @@ class PartitionPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewLeader:
-    """The node that is to lead."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationRelease:
     """How far followers may fetch."""
 
     up_to: Annotated[
-        Annotated[int, AtLeast(0)] | None, "The offset that is not replicated yet; without it, everything is."
+        Annotated[int, AtLeast(0)] | None,
+        "The first offset that stays unreplicated; null: none.",
     ] = None
 
 
-def views(controlled: Controlled, query: PartitionQuery) -> PartitionList:
-    """Partitions as they are shown."""
+def views(controlled: ControlledEmulator, query: PartitionQuery) -> PartitionList:
+    """Return the view of the selected partitions."""
     shown, total = first(_partitions(controlled, query), query.limit)
     owners = _Owners(controlled)
     return PartitionList(partitions=tuple(_view(partition, owners) for partition in shown), total=total)
 
 
-def _partitions(controlled: Controlled, query: PartitionQuery) -> Iterator[Partition]:
+def _partitions(controlled: ControlledEmulator, query: PartitionQuery) -> Iterator[Partition]:
     topics = controlled.cluster.topics
     for name in sorted(topics):
         if query.topic in (None, name) and (query.internal or query.topic == name or not topics[name].is_internal):
@@ -115,9 +107,9 @@ def _partitions(controlled: Controlled, query: PartitionQuery) -> Iterator[Parti
 
 
 class _Owners:
-    """Transactional ids by producer id, looked up when first asked for."""
+    """Transactional ids by producer id, collected at the first use."""
 
-    def __init__(self, controlled: Controlled) -> None:
+    def __init__(self, controlled: ControlledEmulator) -> None:
         self._controlled = controlled
         self._by_producer_id: dict[int, str] | None = None
 
@@ -133,7 +125,7 @@ class _Owners:
 
 def _view(partition: Partition, owners: _Owners) -> PartitionView:
     log = partition.log
-    is_stable = log.last_stable_offset == log.log_end_offset  # and then nobody has to be looked at
+    is_stable = log.last_stable_offset == log.log_end_offset  # then no producer has an open transaction
     producers = () if is_stable else tuple(_producers(partition, owners))
     return PartitionView(
         topic=partition.topic.name,
@@ -153,8 +145,8 @@ def _view(partition: Partition, owners: _Owners) -> PartitionView:
     )
 
 
-def view(controlled: Controlled, partition: Partition) -> PartitionView:
-    """A partition as it is shown."""
+def view(controlled: ControlledEmulator, partition: Partition) -> PartitionView:
+    """Return the view of a partition."""
     return _view(partition, _Owners(controlled))
 
 
@@ -178,46 +170,35 @@ def _producer_view(producer: ProducerDescription, owner: str | None) -> Producer
     )
 
 
-async def list_all(controlled: Controlled, query: PartitionQuery) -> PartitionList:
+async def list_all(controlled: ControlledEmulator, query: PartitionQuery) -> PartitionList:
     if query.topic is not None:
         find_topic(controlled, query.topic)
     return views(controlled, query)
 
 
-def find(controlled: Controlled, path: PartitionPath) -> Partition:
-    """A partition. Raises ControlError where there is none."""
+def find(controlled: ControlledEmulator, path: PartitionPath) -> Partition:
+    """Return a partition. Raises ControlError if it does not exist."""
     partitions = find_topic(controlled, path.topic).partitions
     if not 0 <= path.partition < len(partitions):
         raise not_found(f"{path.topic} has no partition {path.partition}", map(str, range(len(partitions))))
     return partitions[path.partition]
 
 
-async def show(controlled: Controlled, path: PartitionPath) -> PartitionDetails:
+async def show(controlled: ControlledEmulator, path: PartitionPath) -> PartitionDetails:
     partition, owners = find(controlled, path), _Owners(controlled)
     return PartitionDetails(partition=_view(partition, owners), producers=tuple(_producers(partition, owners)))
 
 
-async def move_leader(controlled: Controlled, path: PartitionPath, body: NewLeader) -> PartitionView:
-    partition = find(controlled, path)
-    move(controlled, partition, body.node)
-    return view(controlled, partition)
-
-
-def move(controlled: Controlled, partition: Partition, node: int) -> None:
-    """Let a node lead a partition. Raises ControlError where it cannot."""
-    find_node(controlled, node)
-    with as_conflict():
-        controlled.operations.move_leader(partition, node)
-
-
-async def hold_replication(controlled: Controlled, path: PartitionPath) -> PartitionView:
+async def hold_replication(controlled: ControlledEmulator, path: PartitionPath) -> PartitionView:
     partition = find(controlled, path)
     with as_conflict():
         controlled.operations.hold_replication(path.topic, path.partition)
     return view(controlled, partition)
 
 
-async def release_replication(controlled: Controlled, path: PartitionPath, body: ReplicationRelease) -> PartitionView:
+async def release_replication(
+    controlled: ControlledEmulator, path: PartitionPath, body: ReplicationRelease
+) -> PartitionView:
     partition = find(controlled, path)
     if not partition.log.is_high_watermark_held:
         raise conflict(f"the replication of {path.topic}-{path.partition} is not held")
@@ -239,7 +220,12 @@ _ERRORS = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 ENDPOINTS = (
     Endpoint("GET", "/v1/partitions", list_all, "Partitions with their offsets and open transactions", _MISSING),
     Endpoint("GET", _ONE, show, "One partition with all its producers", _MISSING),
-    Endpoint("PUT", _ONE + "/leader", move_leader, "Let a node lead, under a new leader epoch", _ERRORS),
     Endpoint("POST", _ONE + "/hold-replication", hold_replication, "Keep followers from fetching", _ERRORS),
-    Endpoint("POST", _ONE + "/release-replication", release_replication, "Let followers fetch, all or a part", _ERRORS),
+    Endpoint(
+        "POST",
+        _ONE + "/release-replication",
+        release_replication,
+        "Let followers fetch again, everything or up to an offset",
+        _ERRORS,
+    ),
 )

@@ -1,4 +1,4 @@
-"""Topics: list, create, give more partitions, delete."""
+"""Topics: list, create, add partitions, delete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 from dualwrite.broker_emulator.cluster.cluster import Topic
 from dualwrite.broker_emulator.cluster.topic_names import why_not_a_topic_name
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
@@ -17,7 +17,7 @@ from dualwrite.broker_emulator.suggestions import did_you_mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic that is to be. Its copies are on all nodes unless a number is given."""
+    """A new topic. Without a replication factor it has a replica on every node."""
 
     name: str
     partitions: Annotated[int, AtLeast(1), AtMost(10_000)] = 1
@@ -27,7 +27,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCount:
-    """How many partitions a topic is to have."""
+    """The new number of partitions of a topic."""
 
     count: Annotated[int, AtMost(10_000)]
 
@@ -40,7 +40,7 @@ class TopicView:
     topic_id: str
     partitions: int
     is_internal: bool
-    configs: Annotated[dict[str, str | None], "The topic's own."]
+    configs: Annotated[dict[str, str | None], "The topic's own settings."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ def _view(topic: Topic) -> TopicView:
     )
 
 
-def find(controlled: Controlled, name: str) -> Topic:
-    """A topic. Raises ControlError where there is none."""
+def find(controlled: ControlledEmulator, name: str) -> Topic:
+    """Return a topic. Raises ControlError if it does not exist."""
     topics = controlled.cluster.topics
     if name not in topics:
         known = sorted(topic.name for topic in topics.values() if not topic.is_internal)
@@ -76,21 +76,21 @@ def find(controlled: Controlled, name: str) -> Topic:
     return topics[name]
 
 
-async def list_all(controlled: Controlled) -> TopicList:
+async def list_all(controlled: ControlledEmulator) -> TopicList:
     topics = controlled.cluster.topics
     return TopicList(topics=tuple(_view(topics[name]) for name in sorted(topics)))
 
 
-async def show(controlled: Controlled, path: TopicPath) -> TopicView:
+async def show(controlled: ControlledEmulator, path: TopicPath) -> TopicView:
     return _view(find(controlled, path.topic))
 
 
-async def create(controlled: Controlled, body: NewTopic) -> TopicView:
+async def create(controlled: ControlledEmulator, body: NewTopic) -> TopicView:
     problem = why_not_a_topic_name(body.name)
     if problem is not None:
         raise bad_request(problem)
     if body.name in controlled.cluster.topics:
-        raise conflict(f"there is a topic {body.name!r} already")
+        raise conflict(f"there is already a topic {body.name!r}")
     try:
         topic = controlled.cluster.create_topic(
             body.name, body.partitions, configs=body.configs, replication_factor=body.replication_factor
@@ -100,14 +100,14 @@ async def create(controlled: Controlled, body: NewTopic) -> TopicView:
     return _view(topic)
 
 
-async def create_partitions(controlled: Controlled, path: TopicPath, body: NewCount) -> TopicView:
+async def create_partitions(controlled: ControlledEmulator, path: TopicPath, body: NewCount) -> TopicView:
     topic = find(controlled, path.topic)
     with as_conflict():
         controlled.operations.create_partitions(topic.name, body.count)
     return _view(topic)
 
 
-async def delete(controlled: Controlled, path: TopicPath) -> TopicView:
+async def delete(controlled: ControlledEmulator, path: TopicPath) -> TopicView:
     topic = find(controlled, path.topic)
     if topic.is_internal:
         raise conflict(f"{topic.name} belongs to the coordinators and cannot be deleted")
@@ -123,6 +123,6 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/topics", list_all, "All topics"),
     Endpoint("POST", "/v1/topics", create, "Create a topic", (HTTPStatus.CONFLICT,), HTTPStatus.CREATED),
     Endpoint("GET", _ONE, show, "One topic", (HTTPStatus.NOT_FOUND,)),
-    Endpoint("PUT", _ONE + "/partitions", create_partitions, "Let a topic have more partitions", _ERRORS),
+    Endpoint("PUT", _ONE + "/partitions", create_partitions, "Add partitions to a topic", _ERRORS),
     Endpoint("DELETE", _ONE, delete, "Delete a topic", _ERRORS),
 )

@@ -1,4 +1,4 @@
-"""What the transaction coordinators know: every field of every transactional id."""
+"""The state of the transaction coordinators: every field of every transactional id."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from http import HTTPStatus
 from typing import Annotated, TypeAlias
 
 from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.control.controlled import Controlled
+from dualwrite.broker_emulator.control.controlled import ControlledEmulator
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.control.errors import bad_request, not_found
-from dualwrite.broker_emulator.control.limits import Limit
+from dualwrite.broker_emulator.control.shapes import Limit
 from dualwrite.broker_emulator.suggestions import did_you_mean
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import PREPARE_STATES, STATE_BY_LABEL, TransactionState
@@ -24,28 +24,28 @@ class TransactionPartition:
 
     topic: str
     partition: int
-    is_marker_written: Annotated[bool, "While it is being ended: whether this partition knows already."]
+    is_marker_written: Annotated[bool, "While the transaction ends: whether this partition has its marker."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionView:
-    """One transactional id; null where nothing is known or nothing is open."""
+    """One transactional id; a field is null where it is unknown or no transaction is open."""
 
     transactional_id: str
     state: Annotated[str, "By Kafka's name, such as Ongoing."]
-    pending_state: Annotated[str | None, "What is being written and is not in the log yet."]
-    producer_id: Annotated[int, "Of the open transaction; while it is being ended, that of its markers."]
+    pending_state: Annotated[str | None, "The next state, while it is not in the log yet."]
+    producer_id: Annotated[int, "Of the open transaction; while it ends, that of its markers."]
     producer_epoch: int
     last_producer_epoch: int | None
     previous_producer_id: int | None
-    next_producer_id: Annotated[int | None, "Recorded for the one that follows (KIP-890, KIP-939)."]
+    next_producer_id: Annotated[int | None, "Recorded for the next transaction (KIP-890, KIP-939)."]
     next_producer_epoch: int | None
     client_transaction_version: int
-    is_two_phase_commit: Annotated[bool, "Whether it never times out (KIP-939)."]
+    is_two_phase_commit: Annotated[bool, "Whether it takes part in two-phase commit and never times out (KIP-939)."]
     is_kept_prepared: Annotated[bool, "Whether a recovering client has taken the open transaction over (KIP-939)."]
     has_failed_epoch_fence: bool
     timeout_ms: int
-    is_open: Annotated[bool, "Whether there is a transaction that is not completely ended."]
+    is_open: Annotated[bool, "Whether a transaction is open or still ending."]
     start_timestamp_ms: int | None
     last_update_timestamp_ms: int | None
     open_for_ms: Annotated[int | None, "By the broker's clock."]
@@ -59,17 +59,17 @@ class TransactionList:
     """Transactional ids: those with an open transaction first, oldest first, then the others by id."""
 
     transactions: tuple[TransactionView, ...]
-    total: Annotated[int, "How many there are, the limit aside."]
+    total: Annotated[int, "How many there are in all, whatever the limit."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionQuery:
-    """Which transactional ids."""
+    """Selects transactional ids."""
 
     state: Annotated[str | None, "By Kafka's name."] = None
     open: Annotated[bool | None, "Only those with an open transaction, or only the others."] = None
-    prefix: Annotated[str, "What the id begins with."] = ""
-    transactional_id: Annotated[str | None, "This one only; 404 where it is not known."] = None
+    prefix: Annotated[str, "A prefix of the id."] = ""
+    transactional_id: Annotated[str | None, "Only this id; 404 if it is unknown."] = None
     limit: Limit = 1000
 
 
@@ -78,8 +78,8 @@ _OPEN_STATES = PREPARE_STATES | {TransactionState.ONGOING}
 _Known: TypeAlias = tuple[TransactionMetadata, Node]
 
 
-def views(controlled: Controlled, query: TransactionQuery) -> TransactionList:
-    """Transactional ids as they are shown."""
+def views(controlled: ControlledEmulator, query: TransactionQuery) -> TransactionList:
+    """Return the view of the selected transactional ids."""
     now_ms = controlled.cluster.clock.now_ms()
     total = 0
 
@@ -151,16 +151,18 @@ def _view(metadata: TransactionMetadata, node: Node, now_ms: int) -> Transaction
     )
 
 
-async def list_all(controlled: Controlled, query: TransactionQuery) -> TransactionList:
+async def list_all(controlled: ControlledEmulator, query: TransactionQuery) -> TransactionList:
     if query.state is not None and query.state not in STATE_BY_LABEL:
         hint = did_you_mean(query.state, STATE_BY_LABEL)
-        raise bad_request(f"no transaction is ever in a state {query.state!r}{hint}", STATE_BY_LABEL)
+        raise bad_request(f"there is no transaction state {query.state!r}{hint}", STATE_BY_LABEL)
     found = views(controlled, query)
     if query.transactional_id is not None and not found.total:
-        raise not_found(f"no coordinator that is alive and has loaded its ids knows {query.transactional_id!r}")
+        raise not_found(f"no living coordinator that has loaded its ids knows {query.transactional_id!r}")
     return found
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/transactions", list_all, "Transactional ids with all that is known", (HTTPStatus.NOT_FOUND,)),
+    Endpoint(
+        "GET", "/v1/transactions", list_all, "Transactional ids with everything that is known", (HTTPStatus.NOT_FOUND,)
+    ),
 )

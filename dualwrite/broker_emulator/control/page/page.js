@@ -1,6 +1,6 @@
-// The page of the broker emulator. Everything that it shows comes from /v1/state and is put in place as text, never as
-// HTML: transactional ids, client ids and groups are called as their owners like. Elements stay where they are from one
-// refresh to the next, so that neither focus nor scroll position is lost.
+// The page of the broker emulator. Everything that it shows comes from /v1/state and is inserted as text, never as HTML,
+// because clients choose the names of transactional ids, client ids and groups. Elements are kept from one refresh to
+// the next, so that neither focus nor scroll position is lost.
 
 const POLL_MS = 1000;
 const ROWS = 200;
@@ -27,7 +27,7 @@ function setText(target, value) {
   if (target.textContent !== value) target.textContent = value;
 }
 
-// --- how things are written ---
+// --- formatting ---
 
 const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 
@@ -46,11 +46,11 @@ const assignments = (object) => Object.entries(object).map(([name, value]) => `$
 function selectors(fault) {
   const { count: most, skip, ...shown } = fault.selectors;
   if (skip) shown.skip = skip;
-  if (fault.action) shown.count = most ?? "every one";
+  if (fault.action) shown.count = most ?? "unlimited";
   return assignments(shown);
 }
 
-// Partitions of one topic stand together: orders 0-2, 5
+// Partitions are grouped by topic: orders 0-2, 5
 function partitions(list) {
   const topics = new Map();
   for (const { topic, partition } of list) topics.set(topic, [...(topics.get(topic) ?? []), partition]);
@@ -70,7 +70,7 @@ function ranges(numbers) {
 const lines = (texts, className = "mono") => texts.map((line) => text(line, className));
 const linesCell = { className: "lines" };
 
-// --- what can be done ---
+// --- requests ---
 
 async function ask(method, path, body) {
   const options = { method, headers: {} };
@@ -78,10 +78,10 @@ async function ask(method, path, body) {
     options.headers["Content-Type"] = "application/json";
     options.body = JSON.stringify(body);
   }
-  const answer = await fetch(path, options);
-  const said = await answer.json();
-  if (!answer.ok) throw new Error(said.error.message);
-  return said;
+  const response = await fetch(path, options);
+  const content = await response.json();
+  if (!response.ok) throw new Error(content.error.message);
+  return content;
 }
 
 async function act(done, method, path, body) {
@@ -108,7 +108,7 @@ function showProblem(sentence) {
   setText(problem, sentence);
 }
 
-// --- sections: a table each, with a sentence for when it is empty ---
+// --- sections: one table each, with a sentence for when it is empty ---
 
 const KINDS_OF_STATE = {
   Ongoing: "warn", PrepareCommit: "warn", PrepareAbort: "warn", CompleteCommit: "good", CompleteAbort: "", Empty: "",
@@ -167,11 +167,11 @@ const SECTIONS = [
     key: (fault) => `${fault.fault_id}`,
     columns: [
       { label: "Fault", heads: true, cell: (fault) => [text(fault.fault_id)] },
-      { label: "Action", cell: (fault) => [text(fault.action ? assignments(fault.action).map((part) => part.replace(/^type=/, "")).join(" ") : "only counts", "mono")] },
+      { label: "Action", cell: (fault) => [text(fault.action ? assignments(fault.action).map((part) => part.replace(/^type=/, "")).join(" ") : "counts only", "mono")] },
       { label: "Selects", cell: (fault) => lines(selectors(fault)), attributes: linesCell },
       { label: "Hits", number: true, cell: (fault) => [text(fault.hits)] },
-      { label: "Waiting", cell: (fault) => (fault.held ? [badge(`${fault.held} held`, "warn")] : [text("nobody", "quiet")]) },
-      { label: "Not answered", number: true, cell: (fault) => [text(fault.unsent)] },
+      { label: "Waiting", cell: (fault) => (fault.held ? [badge(`${fault.held} held`, "warn")] : [text("none", "quiet")]) },
+      { label: "Unsent responses", number: true, cell: (fault) => [text(fault.unsent)] },
       { label: "State", cell: (fault) => [fault.is_in_place ? badge("in place", "warn") : badge("used up")] },
     ],
     actions: (fault) => [
@@ -179,7 +179,7 @@ const SECTIONS = [
       action("Remove", `Remove fault ${fault.fault_id}`, `Fault ${fault.fault_id} removed`, "DELETE", `/v1/faults/${fault.fault_id}`),
     ],
     empty: () => [
-      "No faults: every request is served as Kafka would. To hold the next commit or abort, for example: ",
+      "No faults: every request is served as Kafka would serve it. For example, hold the next commit or abort: ",
       element("code", {}, `curl --json '{"api": "EndTxn", "action": {"type": "Hold"}}' ${location.origin}/v1/faults`),
     ],
   },
@@ -191,15 +191,15 @@ const SECTIONS = [
     columns: [
       { label: "Hold", heads: true, cell: (hold) => [text(hold.hold_id)] },
       { label: "Pause point", cell: (hold) => [text(hold.point, "mono")] },
-      { label: "Selects", cell: (hold) => (Object.keys(hold.selectors).length ? lines(assignments(hold.selectors)) : [text("everybody", "quiet")]), attributes: linesCell },
+      { label: "Selects", cell: (hold) => (Object.keys(hold.selectors).length ? lines(assignments(hold.selectors)) : [text("everything", "quiet")]), attributes: linesCell },
       { label: "Reached", number: true, cell: (hold) => [text(hold.hits)] },
-      { label: "Waiting", cell: (hold) => (hold.waiting ? [badge(`${hold.waiting} held`, "warn")] : [text("nobody", "quiet")]) },
+      { label: "Waiting", cell: (hold) => (hold.waiting ? [badge(`${hold.waiting} held`, "warn")] : [text("none", "quiet")]) },
     ],
     actions: (hold) => [
       action("Release", `Release hold ${hold.hold_id} of ${hold.point}`, `Hold ${hold.hold_id} released`, "POST", `/v1/holds/${hold.hold_id}/release`, undefined, "primary"),
     ],
     empty: () => [
-      "No pause point is held. To stop coordinators before they write markers, for example: ",
+      "No pause point is held. For example, stop coordinators before they write markers: ",
       element("code", {}, `curl --json '{"point": "before-marker"}' ${location.origin}/v1/holds`),
     ],
   },
@@ -223,7 +223,7 @@ const SECTIONS = [
     ],
     empty: (state) =>
       state.transactions.total > 0
-        ? [`No transaction is open. ${count(state.transactions.total, "transactional id is", "transactional ids are")} known: tick “ended transactions” to see them.`]
+        ? [`No transaction is open. ${count(state.transactions.total, "transactional id is", "transactional ids are")} known: select “ended transactions” to see them.`]
         : ["No transactions yet. They appear when a producer with a transactional.id is initialised against ", element("code", {}, state.health.bootstrap_servers), "."],
   },
   {
@@ -249,7 +249,7 @@ const SECTIONS = [
         ? [action("Release", `Release the replication of ${partition.topic}-${partition.partition}`, `Replication of ${partition.topic}-${partition.partition} released`, "POST", `/v1/topics/${encodeURIComponent(partition.topic)}/partitions/${partition.partition}/release-replication`, {}, "primary")]
         : [],
     empty: () => [
-      "No topics yet. They are created when they are first used, or so: ",
+      "No topics yet. Topics are created at their first use, or with: ",
       element("code", {}, `curl --json '{"name": "orders", "partitions": 3}' ${location.origin}/v1/topics`),
     ],
   },
@@ -317,7 +317,7 @@ class Section {
     const head = element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...labels));
     this.table = element("table", { role: "table", "aria-labelledby": description.id }, head, this.body);
     this.empty = element("p", { className: "empty" });
-    this.emptySaid = null;
+    this.emptyText = null;
     this.element = element("section", { "aria-labelledby": description.id }, element("div", { className: "heading" }, this.heading, this.count), this.table, this.empty);
   }
 
@@ -354,7 +354,7 @@ class Section {
       const neighbour = row.element.nextElementSibling ?? row.element.previousElementSibling;
       row.element.remove();
       this.rows.delete(key);
-      // a neighbour that goes too hands the focus on in its turn
+      // if the neighbour is removed too, it passes the focus on in turn
       if (hadFocus) (neighbour?.querySelector("button, a") ?? this.heading).focus({ preventScroll: true });
     }
   }
@@ -367,8 +367,8 @@ class Section {
     this.empty.hidden = rows !== 0;
     const sentence = this.description.empty(state);
     const said = sentence.map((part) => part.textContent ?? part).join("");
-    if (said !== this.emptySaid) this.empty.replaceChildren(...sentence);
-    this.emptySaid = said;
+    if (said !== this.emptyText) this.empty.replaceChildren(...sentence);
+    this.emptyText = said;
   }
 }
 
@@ -397,7 +397,7 @@ class Row {
     if (this.description.actions) this.#drawActions(this.description.actions(data));
   }
 
-  // A link that has the focus, or a text that is being selected, stays the same element where only its text is another.
+  // A focused link or a text that is being selected stays the same element if only its text changes.
   #replaceTexts(inner, said) {
     const present = [...inner.children];
     const same = present.length === said.length && present.every((part, index) => part.cloneNode(false).isEqualNode(said[index].cloneNode(false)) && !said[index].childElementCount);
@@ -440,7 +440,7 @@ function drawHead(state) {
   setText(byId("bootstrap"), state.health.bootstrap_servers);
   setText(byId("profile"), state.health.profile);
   setText(byId("cluster-id"), state.health.cluster_id);
-  setText(byId("clock-kind"), state.clock.kind === "virtual" ? "Clock (virtual: stands still until moved)" : "Clock");
+  setText(byId("clock-kind"), state.clock.kind === "virtual" ? "Clock (virtual: stands still until advanced)" : "Clock");
   const now = new Date(state.clock.now_ms).toISOString();
   byId("clock").setAttribute("datetime", now);
   setText(byId("clock"), now.replace("T", " ").replace(/\.\d+Z$/, " UTC"));
@@ -474,21 +474,21 @@ async function refresh() {
     lastState = await ask("GET", `/v1/state?limit=${ROWS}&internal=${byId("show-internal").checked}`);
     draw();
     drawConnection(isPaused ? "paused" : "live", isPaused ? "paused" : "live");
-    if (isLost) announce("The emulator answers again");
+    if (isLost) announce("The emulator is responding again");
     isLost = false;
   } catch (error) {
-    drawConnection("lost", `the emulator does not answer; what is shown is old (${error.message})`);
-    if (!isLost) announce("The emulator does not answer");
+    drawConnection("lost", `the emulator does not respond; the data shown is old (${error.message})`);
+    if (!isLost) announce("The emulator does not respond");
     isLost = true;
   }
-  // an emulator that has very much to show is not asked all the time
+  // an emulator with a very large state is queried less often
   if (!isPaused) timer = setTimeout(refresh, Math.max(POLL_MS, 10 * (performance.now() - began)));
 }
 
 function setPaused(paused) {
   isPaused = paused;
   byId("pause").setAttribute("aria-pressed", String(paused));
-  announce(paused ? "Refreshing is paused" : "Refreshing goes on");
+  announce(paused ? "Refreshing is paused" : "Refreshing resumed");
   refresh();
 }
 
@@ -507,7 +507,7 @@ byId("show-help").addEventListener("click", () => byId("help").showModal());
 byId("advance").addEventListener("submit", (event) => {
   event.preventDefault();
   const ms = Math.round(Number(byId("duration").value) * 1000);
-  act(`The clock was moved by ${duration(ms)}`, "POST", "/v1/clock/advance", { duration_ms: ms });
+  act(`The clock was advanced by ${duration(ms)}`, "POST", "/v1/clock/advance", { duration_ms: ms });
 });
 
 function jumpTo(id) {
@@ -518,11 +518,11 @@ function jumpTo(id) {
 const KEYS = [
   ...SECTIONS.map(({ id, title }, index) => ({ key: String(index + 1), does: `go to “${title}”`, run: () => jumpTo(id) })),
   { key: "/", does: "filter rows", run: () => byId("filter").focus() },
-  { key: "p", does: "pause refreshing, or go on", run: () => setPaused(!isPaused) },
+  { key: "p", does: "pause or resume refreshing", run: () => setPaused(!isPaused) },
   { key: "?", does: "show these keys", run: () => byId("help").showModal() },
 ];
 byId("keys").append(...KEYS.flatMap(({ key, does }) => [element("dt", {}, element("kbd", {}, key)), element("dd", {}, does)]));
-byId("keys").append(element("dt", {}, element("kbd", {}, "Escape")), element("dd", {}, "empty the filter, close this"));
+byId("keys").append(element("dt", {}, element("kbd", {}, "Escape")), element("dd", {}, "clear the filter, close this dialog"));
 
 byId("use-keys").checked = localStorage.getItem("use-keys") !== "no";
 byId("use-keys").addEventListener("change", () => localStorage.setItem("use-keys", byId("use-keys").checked ? "yes" : "no"));

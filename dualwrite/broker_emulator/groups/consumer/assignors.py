@@ -1,8 +1,8 @@
-"""The assignors of the coordinator: who is to have which partition (KIP-848). Pure.
+"""The coordinator's assignors: which member gets which partition (KIP-848). Pure.
 
-`uniform` (the default) gives every member as many partitions as any other, and moves as few as that takes. `range`
-gives neighbouring partitions of each topic to the members in the order of their names, static ones first, so that
-topics with as many partitions are assigned alike. Neither looks at racks, as Kafka's do not since 4.0.
+`uniform` (the default) gives all members the same number of partitions, with as few moves as possible. `range` gives
+contiguous partitions of each topic to the members in the order of their names, static ones first, so that topics with
+the same number of partitions are co-assigned. Neither considers racks, like Kafka's since 4.0.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Subscriber(NamedTuple):
     instance_id: str | None
     topic_ids: frozenset[uuid.UUID]
     target: Assignment = NOTHING
-    """What the target assignment so far gives it."""
+    """Its partitions in the target assignment so far."""
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[uuid.UUID, int]], dict[str, Assignment]]
-"""From the members, and the number of partitions of each topic, to everybody's target."""
+"""Maps the members and the number of partitions of each topic to the members' targets."""
 
 
 def assign_range(members: Sequence[Subscriber], partitions: Mapping[uuid.UUID, int]) -> dict[str, Assignment]:
-    """Neighbouring partitions for members in their order; the first ones get one more where numbers are not even."""
+    """Assign contiguous partitions to members in their order; the first ones get one more if there is a remainder."""
     ordered = sorted(members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id))
     targets: dict[str, set[TopicIdPartition]] = {member.member_id: set() for member in members}
     for topic_id, count in partitions.items():
@@ -48,7 +48,7 @@ def assign_range(members: Sequence[Subscriber], partitions: Mapping[uuid.UUID, i
 
 
 def assign_uniform(members: Sequence[Subscriber], partitions: Mapping[uuid.UUID, int]) -> dict[str, Assignment]:
-    """As even as the subscriptions allow, with as few moves as that takes."""
+    """Assign as evenly as the subscriptions allow, with as few moves as possible."""
     wanted = {topic_id for member in members for topic_id in member.topic_ids} & partitions.keys()
     every = {TopicIdPartition(topic_id, index) for topic_id in wanted for index in range(partitions[topic_id])}
     kept = _kept(members, every)
@@ -58,7 +58,7 @@ def assign_uniform(members: Sequence[Subscriber], partitions: Mapping[uuid.UUID,
 
 
 def _kept(members: Sequence[Subscriber], every: set[TopicIdPartition]) -> dict[str, list[TopicIdPartition]]:
-    """What each member may keep of its target: partitions that are there, that it subscribes to, each once."""
+    """Return what each member may keep of its target: existing partitions that it subscribes to, each only once."""
     taken: set[TopicIdPartition] = set()
     kept: dict[str, list[TopicIdPartition]] = {}
     for member in members:
@@ -73,7 +73,7 @@ def _kept(members: Sequence[Subscriber], every: set[TopicIdPartition]) -> dict[s
 
 
 def _even(kept: Mapping[str, list[TopicIdPartition]], every: set[TopicIdPartition]) -> dict[str, Assignment]:
-    """Everybody may have everything: equal numbers. One more goes to those who have more already, to spare moves."""
+    """Assign equal numbers to members with equal subscriptions; those that have most get the remainder."""
     least, more = divmod(len(every), len(kept)) if kept else (0, 0)
     with_one_more = set(sorted(kept, key=lambda member_id: -len(kept[member_id]))[:more])
     targets = {name: mine[: least + (name in with_one_more)] for name, mine in kept.items()}
@@ -86,10 +86,10 @@ def _even(kept: Mapping[str, list[TopicIdPartition]], every: set[TopicIdPartitio
 
 
 class _Balance:
-    """Members with different subscriptions: what is free goes to whoever has least, then partitions are passed on.
+    """Balances members with different subscriptions: free partitions go to the member with least, then some move.
 
-    A partition is passed from one member to another, perhaps along a chain of members, as long as that brings two
-    numbers closer together. When no chain is left that does, no other assignment is more even.
+    Partitions move from one member to another, possibly along a chain of members, as long as that makes two members'
+    numbers more even. When no such chain is left, no assignment is more even.
     """
 
     def __init__(
@@ -105,23 +105,23 @@ class _Balance:
             for topic_id in member.topic_ids:
                 self._subscribers.setdefault(topic_id, []).append(member.member_id)
         taken = {name for mine in self._targets.values() for name in mine}
-        self._hand_out(every - taken)
-        while self._pass_on():
+        self._assign_free(every - taken)
+        while self._move_one():
             pass
 
     def result(self) -> dict[str, Assignment]:
         return {member_id: frozenset(mine) for member_id, mine in self._targets.items()}
 
-    def _hand_out(self, free: set[TopicIdPartition]) -> None:
-        """Those first that fewest members can have."""
+    def _assign_free(self, free: set[TopicIdPartition]) -> None:
+        """Assign free partitions, those with the fewest subscribers first."""
         for name in sorted(free, key=lambda name: (len(self._subscribers[name.topic_id]), name)):
             self._targets[min(self._subscribers[name.topic_id], key=self._load)].add(name)
 
     def _load(self, member_id: str) -> int:
         return len(self._targets[member_id])
 
-    def _pass_on(self) -> bool:
-        """Find somebody who has too much and pass one partition on. False where nobody has."""
+    def _move_one(self) -> bool:
+        """Move one partition away from a member that has too many. Return False if there is none."""
         for member_id in sorted(self._members, key=self._load, reverse=True):
             chain = self._chain_from(member_id)
             if chain:
@@ -132,7 +132,7 @@ class _Balance:
         return False
 
     def _chain_from(self, start: str) -> list[tuple[str, TopicIdPartition, str]]:
-        """The shortest chain from a member to one that has at least two partitions less."""
+        """Return the shortest chain from a member to one that has at least two partitions fewer."""
         came_by: dict[str, tuple[str, TopicIdPartition] | None] = {start: None}
         queue = deque([start])
         while queue:
@@ -162,4 +162,4 @@ def _chain(
 
 
 ASSIGNORS: Mapping[str, Assignor] = {UNIFORM: assign_uniform, RANGE: assign_range}
-"""By the names that members ask for; the first is the default."""
+"""By the names that members send; the first is the default."""

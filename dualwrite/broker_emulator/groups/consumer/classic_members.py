@@ -1,7 +1,7 @@
-"""Members of the classic protocol in a consumer group, while a group migrates (KIP-848). Pure.
+"""Members of the classic protocol in a consumer group, while it migrates (KIP-848). Pure.
 
-They join, sync and send heartbeats as ever, and are never told that the coordinator assigns: who joins is answered at
-once, nobody leads, and SyncGroup brings what the coordinator gave the member.
+They join, sync and send heartbeats as usual and do not see that the coordinator assigns: JoinGroup gets its response
+at once, there is no leader, and SyncGroup returns the partitions that the coordinator assigned to the member.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest, SyncAnswer
-from dualwrite.broker_emulator.groups.consumer import downgrade
-from dualwrite.broker_emulator.groups.consumer.change import GroupChange, World
-from dualwrite.broker_emulator.groups.consumer.downgrade import Downgrade, Outcome, assignment_bytes
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext, GroupChange
 from dualwrite.broker_emulator.groups.consumer.group import (
     ClassicMetadata,
     ConsumerGroup,
@@ -23,10 +20,15 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     RefusedError,
     known_instance,
 )
-from dualwrite.broker_emulator.groups.consumer.heartbeat import refuse_if_full
-from dualwrite.broker_emulator.groups.consumer.leaving import give_up
+from dualwrite.broker_emulator.groups.consumer.membership import check_room, remove_members
+from dualwrite.broker_emulator.groups.consumer.migration import (
+    Downgrade,
+    Outcome,
+    assignment_bytes,
+    by_topic_id,
+    to_classic,
+)
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
-from dualwrite.broker_emulator.groups.consumer.upgrade import by_topic_id
 from dualwrite.broker_emulator.groups.consumer_protocol import (
     MalformedError,
     Subscription,
@@ -34,53 +36,59 @@ from dualwrite.broker_emulator.groups.consumer_protocol import (
     read_version,
 )
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID
-from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
+from dualwrite.broker_emulator.groups.member_requests import (
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    SyncRequest,
+    SyncResponse,
+)
 
 # JoinGroup
 
 
-class JoinDecision(NamedTuple):
-    """What becomes of the group, and the answer."""
+class ClassicJoinDecision(NamedTuple):
+    """The changed group, and the response."""
 
     outcome: Outcome
-    answer: JoinAnswer
+    response: JoinResponse
 
 
-def join(group: ConsumerGroup, request: JoinRequest, world: World) -> JoinDecision:
-    """A member of the classic protocol joins, or joins again. Raises RefusedError."""
+def join(group: ConsumerGroup, request: JoinRequest, context: DecisionContext) -> ClassicJoinDecision:
+    """Decide a JoinGroup, of a new member or of one that joins again. Raises RefusedError."""
     is_unknown = request.member_id == UNKNOWN_MEMBER_ID
     member_id = request.new_member_id if is_unknown else request.member_id
-    refuse_if_full(group, member_id, world.settings.max_size)
+    check_room(group, member_id, context.settings.max_size)
     if not group.supports_classic(request.protocol_type, request.protocol_names):
         raise RefusedError(ErrorCode.inconsistent_group_protocol, f"Member {member_id}'s protocols are not supported.")
-    if is_unknown and request.group_instance_id is None and request.must_know_its_id:
-        return JoinDecision(group, JoinAnswer(ErrorCode.member_id_required, member_id))
+    if is_unknown and request.group_instance_id is None and request.requires_known_member_id:
+        return ClassicJoinDecision(group, JoinResponse(ErrorCode.member_id_required, member_id))
     subscription = _subscription(request)
     former = group.static_member(request.group_instance_id)
-    downgrades = former is not None and _is_last_of_new_protocol(group, former, world)
-    change = GroupChange(group, world)
+    downgrades = former is not None and _is_last_of_new_protocol(group, former, context)
+    change = GroupChange(group, context)
     before = _member(change, request, member_id, former)
     after = _updated(before, request, subscription)
-    subscribes_anew = (after.subscribed_topics, after.subscribed_regex) != (
+    resubscribes = (after.subscribed_topics, after.subscribed_regex) != (
         before.subscribed_topics,
         before.subscribed_regex,
     )
-    change.update_member(after, bumps=subscribes_anew)
+    change.update_member(after, bumps=resubscribes)
     if not downgrades:
         change.assign()
-    if not (downgrades and subscribes_anew):
-        owned = by_topic_id(subscription.owned, world.topics)
-        after = change.reconcile(member_id, owned, subscribes_anew=subscribes_anew)
-    answer = _join_answer(after, request)
+    if not (downgrades and resubscribes):
+        owned = by_topic_id(subscription.owned, context.topics)
+        after = change.reconcile(member_id, owned, resubscribes=resubscribes)
+    response = _join_response(after, request)
     if downgrades:
-        classic = downgrade.to_classic(change.group, world)
-        return JoinDecision(Downgrade(classic, rebalances=subscribes_anew), answer)
-    change.become(change.group.with_member(_awaited_to_sync(after, request, world.now_ms)))
-    return JoinDecision(change.group, answer)
+        classic = to_classic(change.group, context)
+        return ClassicJoinDecision(Downgrade(classic, rebalances=resubscribes), response)
+    change.step_to(change.group.with_member(_expected_to_sync(after, request, context.now_ms)))
+    return ClassicJoinDecision(change.group, response)
 
 
 def _subscription(request: JoinRequest) -> Subscription:
-    """All protocols of a consumer say the same about its topics."""
+    """Read the subscription from the first protocol: all protocols of a consumer have the same topics."""
     try:
         return read_subscription(request.protocols[0].metadata)
     except MalformedError as error:
@@ -89,14 +97,14 @@ def _subscription(request: JoinRequest) -> Subscription:
         ) from error
 
 
-def _is_last_of_new_protocol(group: ConsumerGroup, former: ConsumerMember, world: World) -> bool:
-    """Whether a static member that comes back with the classic protocol was the last one of the new protocol."""
+def _is_last_of_new_protocol(group: ConsumerGroup, former: ConsumerMember, context: DecisionContext) -> bool:
+    """Return whether a static member that joins with the classic protocol was the last one of the new protocol."""
     if former.is_classic:
         return False
     others = [member for member in group.members.values() if member is not former]
     if not all(member.is_classic for member in others):
         return False
-    return world.settings.allows_downgrade and len(group.members) <= world.settings.classic_max_size
+    return context.settings.allows_downgrade and len(group.members) <= context.settings.classic_max_size
 
 
 def _member(change: GroupChange, request: JoinRequest, member_id: str, former: ConsumerMember | None) -> ConsumerMember:
@@ -124,8 +132,8 @@ def _updated(member: ConsumerMember, request: JoinRequest, subscription: Subscri
     )
 
 
-def _join_answer(member: ConsumerMember, request: JoinRequest) -> JoinAnswer:
-    return JoinAnswer(
+def _join_response(member: ConsumerMember, request: JoinRequest) -> JoinResponse:
+    return JoinResponse(
         ErrorCode.none,
         member.member_id,
         generation=member.member_epoch,
@@ -134,7 +142,7 @@ def _join_answer(member: ConsumerMember, request: JoinRequest) -> JoinAnswer:
     )
 
 
-def _awaited_to_sync(member: ConsumerMember, request: JoinRequest, now_ms: int) -> ConsumerMember:
+def _expected_to_sync(member: ConsumerMember, request: JoinRequest, now_ms: int) -> ConsumerMember:
     return replace(
         member,
         join_deadline_ms=None,
@@ -146,59 +154,62 @@ def _awaited_to_sync(member: ConsumerMember, request: JoinRequest, now_ms: int) 
 # SyncGroup and Heartbeat
 
 
-def sync(group: ConsumerGroup, request: SyncRequest, world: World) -> tuple[ConsumerGroup, SyncAnswer]:
-    """A member of the classic protocol asks for its assignment. Raises RefusedError."""
+def sync(group: ConsumerGroup, request: SyncRequest, context: DecisionContext) -> tuple[ConsumerGroup, SyncResponse]:
+    """Decide a SyncGroup: the response has the member's assignment. Raises RefusedError."""
     member, classic = _classic_member(group, request.member_id, request.group_instance_id)
     _check_generation(member, request.generation)
     names = ((request.protocol_type, "consumer"), (request.protocol_name, classic.protocols[0].name))
     if any(said is not None and said != known for said, known in names):
         raise RefusedError(
             ErrorCode.inconsistent_group_protocol,
-            f"The protocol of member {member.member_id} is not the one that its join was answered with.",
+            f"The protocol of member {member.member_id} is not the one in the response to its JoinGroup.",
         )
     if group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-        return _awaiting_join(group, member, world), SyncAnswer(ErrorCode.rebalance_in_progress)
+        return _awaiting_join(group, member, context), SyncResponse(ErrorCode.rebalance_in_progress)
     version = read_version(classic.protocols[0].metadata)
-    assignment = assignment_bytes(frozenset(member.assigned), world.topics, version)
-    member = replace(_alive(member, classic, world), sync_deadline_ms=None)
-    answer = SyncAnswer(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
-    return group.with_member(member), answer
+    assignment = assignment_bytes(frozenset(member.assigned), context.topics, version)
+    member = replace(_alive(member, classic, context), sync_deadline_ms=None)
+    response = SyncResponse(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
+    return group.with_member(member), response
 
 
 def heartbeat(
-    group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation: int, world: World
+    group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation: int, context: DecisionContext
 ) -> tuple[ConsumerGroup, ErrorCode]:
-    """A sign of life; the answer says whether the member has to join again. Raises RefusedError."""
+    """Decide a Heartbeat; the error tells the member whether to join again. Raises RefusedError."""
     member, classic = _classic_member(group, member_id, group_instance_id)
     _check_generation(member, generation)
-    alive = _alive(member, classic, world)
+    alive = _alive(member, classic, context)
     if not _has_to_join(group, member):
         return group.with_member(alive), ErrorCode.none
-    return _awaiting_join(group, alive, world), ErrorCode.rebalance_in_progress
+    return _awaiting_join(group, alive, context), ErrorCode.rebalance_in_progress
 
 
 def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether there is a newer target, something to give up, or something that others have given up meanwhile."""
+    """Return whether there is a newer target, or partitions to revoke, or ones that others have released meanwhile."""
     if member.member_epoch < group.group_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
 
 
-def _alive(member: ConsumerMember, classic: ClassicMetadata, world: World) -> ConsumerMember:
-    return replace(member, session_deadline_ms=world.now_ms + classic.session_timeout_ms)
+def _alive(member: ConsumerMember, classic: ClassicMetadata, context: DecisionContext) -> ConsumerMember:
+    return replace(member, session_deadline_ms=context.now_ms + classic.session_timeout_ms)
 
 
-def _awaiting_join(group: ConsumerGroup, member: ConsumerMember, world: World) -> ConsumerGroup:
-    """It has its rebalance timeout to join again, from the first time that it was told so."""
+def _awaiting_join(group: ConsumerGroup, member: ConsumerMember, context: DecisionContext) -> ConsumerGroup:
+    """Start the member's rebalance timeout for joining again, unless it is running."""
     if member.join_deadline_ms is None:
-        member = replace(member, join_deadline_ms=world.now_ms + member.rebalance_timeout_ms)
+        member = replace(member, join_deadline_ms=context.now_ms + member.rebalance_timeout_ms)
     return group.with_member(member)
 
 
 def _classic_member(
     group: ConsumerGroup, member_id: str, group_instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicMetadata]:
-    """Raises RefusedError: 25 for a stranger and for a member of the new protocol, 82 for a replaced static member."""
+    """Return the member and its classic metadata.
+
+    Raises RefusedError: 25 for an unknown member or one of the new protocol, 82 for a replaced static member.
+    """
     if group_instance_id is None:
         member = group.known_member(member_id)
     else:
@@ -220,8 +231,10 @@ def _check_generation(member: ConsumerMember, generation: int) -> None:
 # LeaveGroup
 
 
-def leave(group: ConsumerGroup, leaving: Sequence[LeavingMember], world: World) -> tuple[Outcome, list[ErrorCode]]:
-    """Members leave, or are removed, together; each is answered for itself."""
+def leave(
+    group: ConsumerGroup, leaving: Sequence[LeavingMember], context: DecisionContext
+) -> tuple[Outcome, list[ErrorCode]]:
+    """Decide a LeaveGroup: remove members in one step; return an error for each."""
     gone: list[str] = []
     errors: list[ErrorCode] = []
     for member in leaving:
@@ -230,11 +243,11 @@ def leave(group: ConsumerGroup, leaving: Sequence[LeavingMember], world: World) 
             errors.append(ErrorCode.none)
         except RefusedError as refused:
             errors.append(refused.error)
-    return (give_up(group, gone, world) if gone else group), errors
+    return (remove_members(group, gone, context) if gone else group), errors
 
 
 def _leaving_id(group: ConsumerGroup, leaving: LeavingMember) -> str:
-    """An administrator may remove members of either protocol this way."""
+    """Return the id of a leaving member, of either protocol, as administrators may remove both. Raises RefusedError."""
     instance = leaving.group_instance_id
     if instance is None:
         return group.known_member(leaving.member_id).member_id

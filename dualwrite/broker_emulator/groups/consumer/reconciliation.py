@@ -1,7 +1,7 @@
-"""How a member gets from what it has to what it is to have: it gives up first, and gets what others have given up.
+"""Reconciliation: move a member from its current to its target assignment; it revokes first. Pure.
 
-Pure. A member goes on to the target's epoch when it has given up all that the target does not give it; until then
-nobody else gets those partitions, which is what keeps a partition from having two owners (KIP-848).
+A member reaches the target's epoch when it has revoked all partitions that are not in its target. Until then no other
+member gets those partitions, so that a partition never has two owners (KIP-848).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ def reconcile(
     owned: Assignment | None,
     topics: Topics,
     *,
-    subscribes_anew: bool = False,
+    resubscribes: bool = False,
 ) -> ConsumerMember:
-    """The member's next state; the same member where there is nothing to do.
+    """Return the member's next state; the same object if nothing changes.
 
-    `owned` is what the member says it has (None: it does not say). With `subscribes_anew` it gives up topics that it
-    no longer subscribes to before there is another target. Raises RefusedError (110) for a member in a state that is
-    not known, unless it owns nothing.
+    `owned` are the partitions that the member reports (None: it does not). With `resubscribes` it revokes topics
+    that it no longer subscribes to before there is a new target. Raises RefusedError (110) for a member in an unknown
+    state, unless it owns nothing.
     """
-    if not subscribes_anew and member.is_at(group.assignment_epoch):
+    if not resubscribes and member.is_at(group.assignment_epoch):
         return member
-    after = _next(group, member, owned, topics, subscribes_anew)
+    after = _next(group, member, owned, topics, resubscribes)
     check_member_step(member.member_id, member.state, after.state)
     return after
 
 
 def _next(
-    group: ConsumerGroup, member: ConsumerMember, owned: Assignment | None, topics: Topics, subscribes_anew: bool
+    group: ConsumerGroup, member: ConsumerMember, owned: Assignment | None, topics: Topics, resubscribes: bool
 ) -> ConsumerMember:
     subscribed = _subscribed_ids(group, member, topics)
     if member.state is MemberState.UNKNOWN and owned != NOTHING:
@@ -57,7 +57,7 @@ def _next(
     at_target = member.state is MemberState.STABLE and member.member_epoch == group.assignment_epoch
     still_revokes = member.state is MemberState.UNREVOKED_PARTITIONS and _still_has(owned, member.revoking)
     if at_target or still_revokes:
-        return _give_up_unsubscribed(member, owned, subscribed) if subscribes_anew else member
+        return _revoke_unsubscribed(member, owned, subscribed) if resubscribes else member
     return _towards_target(group, member, owned, subscribed)
 
 
@@ -67,11 +67,11 @@ def _subscribed_ids(group: ConsumerGroup, member: ConsumerMember, topics: Topics
 
 
 def _still_has(owned: Assignment | None, revoked: _Epochs) -> bool:
-    """Whether a member still owns something of what it has to give up; one that does not say might."""
+    """Return whether a member may still own a partition that it has to revoke; True if it does not report."""
     return owned is None or any(name in revoked for name in owned)
 
 
-def _give_up_unsubscribed(
+def _revoke_unsubscribed(
     member: ConsumerMember, owned: Assignment | None, subscribed: frozenset[object]
 ) -> ConsumerMember:
     dropped = {name: epoch for name, epoch in member.assigned.items() if name.topic_id not in subscribed}
@@ -94,7 +94,7 @@ def _towards_target(
         return _at(member, member.member_epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoked)
     wanted = target - kept.keys()
     owners = group.owners() if wanted else {}
-    # what the member itself was giving up is free for it: nobody else can have it meanwhile
+    # partitions that the member itself was revoking are free for it: no other member can have them
     free = {name for name in wanted if name not in owners or name in member.revoking}
     epoch = group.assignment_epoch
     assigned = {**kept, **dict.fromkeys(sorted(free), epoch)}

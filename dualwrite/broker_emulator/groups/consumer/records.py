@@ -1,10 +1,10 @@
-"""The records of `__consumer_offsets` that hold a consumer group, in Kafka's own format.
+"""The records of `__consumer_offsets` that hold a consumer group, in Kafka's own format, and which a change writes.
 
-| key | holds | by |
+| key version | record of | key |
 |---|---|---|
 | 3 | group epoch, hash of the topics it was made for | group |
 | 4 | partitions of the topics, as brokers before 4.1 wrote them; ignored | group |
-| 5 | what a member said of itself | group, member |
+| 5 | a member's metadata and subscription | group, member |
 | 6 | assignment epoch | group |
 | 7 | a member's target | group, member |
 | 8 | a member's epoch, state and partitions | group, member |
@@ -16,15 +16,15 @@ All values are of version 0 and flexible; later releases add tagged fields (hash
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
-from dualwrite.broker_emulator.groups.consumer import fields
-from dualwrite.broker_emulator.groups.consumer.fields import Reader
+from dualwrite.broker_emulator.groups import record_fields as fields
 from dualwrite.broker_emulator.groups.consumer.group import (
     FIRST_EPOCH,
+    AnyGroup,
     Assignment,
     ClassicMetadata,
     ConsumerGroup,
@@ -33,35 +33,39 @@ from dualwrite.broker_emulator.groups.consumer.group import (
 )
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
-from dualwrite.broker_emulator.groups.group import Protocol
+from dualwrite.broker_emulator.groups.group import Group, Protocol
+from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
+from dualwrite.broker_emulator.groups.records import encode_group_key, encode_group_value
 
 GROUP, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGULAR_EXPRESSION = 3, 4, 5, 6, 7, 8, 16
 _WITH_NAME = (MEMBER, TARGET, CURRENT, REGULAR_EXPRESSION)
 _WITHOUT_NAME = (GROUP, PARTITION_METADATA, TARGET_EPOCH)
 _VERSION = 0
 _TAG = 0
-"""Each entity that has a tagged field has this one only."""
+"""The only tag: no struct has more than one tagged field."""
 
 _Epochs = Mapping[TopicIdPartition, int]
+KeyValue = tuple[bytes, bytes | None]
+"""A record; None as the value is a tombstone."""
 T = TypeVar("T")
 
 
 class RecordKey(NamedTuple):
-    """What a record is about."""
+    """The key of a record: its kind, and what it describes."""
 
     kind: int
     group_id: str
     name: str = ""
-    """The member or the regular expression, where it is about one."""
+    """The member or the regular expression, for kinds that have one."""
 
     def encode(self) -> bytes:
         head = fields.int16(self.kind) + fields.key_string(self.group_id)
         return head + fields.key_string(self.name) if self.kind in _WITH_NAME else head
 
 
-def decode_key(data: bytes) -> RecordKey | None:
-    """The record key; None for a key of another kind (offsets, classic groups)."""
-    reader = Reader(data)
+def decode_consumer_group_key(data: bytes) -> RecordKey | None:
+    """Decode the record key; None for a key of another kind (offsets, classic groups)."""
+    reader = FlexibleReader(data)
     kind = reader.int16()
     if kind in _WITH_NAME:
         return RecordKey(kind, reader.key_string(), reader.key_string())
@@ -72,19 +76,19 @@ def decode_key(data: bytes) -> RecordKey | None:
 
 
 def encode_group(group: ConsumerGroup) -> bytes:
-    """Key 3."""
+    """Encode the value of key 3."""
     tagged = {_TAG: fields.int64(group.metadata_hash)} if group.metadata_hash else {}
     return fields.int16(_VERSION) + fields.int32(group.group_epoch) + fields.tags(tagged)
 
 
-def _apply_group(group: ConsumerGroup, _: str, reader: Reader) -> ConsumerGroup:
+def _apply_group(group: ConsumerGroup, _: str, reader: FlexibleReader) -> ConsumerGroup:
     epoch = reader.int32()
     tagged = reader.tags()
     return replace(group, group_epoch=epoch, metadata_hash=tagged[_TAG].int64() if _TAG in tagged else 0)
 
 
 def encode_member(member: ConsumerMember) -> bytes:
-    """Key 5."""
+    """Encode the value of key 5."""
     classic = b"\0" if member.classic is None else b"\1" + _encode_classic(member.classic)  # Kafka writes null too
     return b"".join(
         (
@@ -109,7 +113,7 @@ def _encode_classic(classic: ClassicMetadata) -> bytes:
     return fields.int32(classic.session_timeout_ms) + fields.array(protocols) + fields.tags()
 
 
-def _apply_member(group: ConsumerGroup, member_id: str, reader: Reader) -> ConsumerGroup:
+def _apply_member(group: ConsumerGroup, member_id: str, reader: FlexibleReader) -> ConsumerGroup:
     member = replace(
         group.members.get(member_id) or ConsumerMember(member_id=member_id),
         instance_id=reader.nullable_string(),
@@ -125,7 +129,7 @@ def _apply_member(group: ConsumerGroup, member_id: str, reader: Reader) -> Consu
     return group.with_member(replace(member, classic=_read_classic(tagged[_TAG]) if _TAG in tagged else None))
 
 
-def _read_classic(reader: Reader) -> ClassicMetadata | None:
+def _read_classic(reader: FlexibleReader) -> ClassicMetadata | None:
     if reader.uvarint() == 0:
         return None
     session_timeout_ms = reader.int32()
@@ -137,12 +141,12 @@ def _read_classic(reader: Reader) -> ClassicMetadata | None:
 
 
 def encode_target_epoch(group: ConsumerGroup) -> bytes:
-    """Key 6."""
+    """Encode the value of key 6."""
     tagged = {_TAG: fields.int64(group.assignment_timestamp_ms)} if group.assignment_timestamp_ms else {}
     return fields.int16(_VERSION) + fields.int32(group.assignment_epoch) + fields.tags(tagged)
 
 
-def _apply_target_epoch(group: ConsumerGroup, _: str, reader: Reader) -> ConsumerGroup:
+def _apply_target_epoch(group: ConsumerGroup, _: str, reader: FlexibleReader) -> ConsumerGroup:
     epoch = reader.int32()
     tagged = reader.tags()
     timestamp_ms = tagged[_TAG].int64() if _TAG in tagged else 0
@@ -150,17 +154,17 @@ def _apply_target_epoch(group: ConsumerGroup, _: str, reader: Reader) -> Consume
 
 
 def encode_target(target: Assignment) -> bytes:
-    """Key 7."""
+    """Encode the value of key 7."""
     topics = (_encode_topic(topic_id, names) for topic_id, names in _by_topic(target))
     return fields.int16(_VERSION) + fields.array(topics) + fields.tags()
 
 
-def _apply_target(group: ConsumerGroup, member_id: str, reader: Reader) -> ConsumerGroup:
+def _apply_target(group: ConsumerGroup, member_id: str, reader: FlexibleReader) -> ConsumerGroup:
     return replace(group, targets={**group.targets, member_id: frozenset(_read_topics(reader))})
 
 
 def encode_current(member: ConsumerMember) -> bytes:
-    """Key 8."""
+    """Encode the value of key 8."""
     return b"".join(
         (
             fields.int16(_VERSION),
@@ -181,7 +185,7 @@ def _encode_epochs(partitions: _Epochs) -> bytes:
     )
 
 
-def _apply_current(group: ConsumerGroup, member_id: str, reader: Reader) -> ConsumerGroup:
+def _apply_current(group: ConsumerGroup, member_id: str, reader: FlexibleReader) -> ConsumerGroup:
     epoch, previous_epoch = reader.int32(), reader.int32()
     member = replace(
         group.members.get(member_id) or ConsumerMember(member_id=member_id),
@@ -195,14 +199,14 @@ def _apply_current(group: ConsumerGroup, member_id: str, reader: Reader) -> Cons
 
 
 def encode_regular_expression(found: RegularExpression) -> bytes:
-    """Key 16."""
+    """Encode the value of key 16."""
     topics = fields.array(fields.string(topic) for topic in sorted(found.topics))
     return (
         fields.int16(_VERSION) + topics + fields.int64(found.version) + fields.int64(found.timestamp_ms) + fields.tags()
     )
 
 
-def _apply_regular_expression(group: ConsumerGroup, expression: str, reader: Reader) -> ConsumerGroup:
+def _apply_regular_expression(group: ConsumerGroup, expression: str, reader: FlexibleReader) -> ConsumerGroup:
     topics = frozenset(reader.string() for _ in range(reader.count()))
     found = RegularExpression(topics, reader.int64(), reader.int64())
     return replace(group, regular_expressions={**group.regular_expressions, expression: found})
@@ -217,12 +221,12 @@ def _by_topic(names: Iterable[TopicIdPartition]) -> Iterable[tuple[uuid.UUID, li
 
 
 def _encode_topic(topic_id: uuid.UUID, names: Iterable[TopicIdPartition], epochs: Iterable[int] | None = None) -> bytes:
-    """One topic; the epochs, from which each of its partitions is the member's, are a tag (KIP-1251)."""
+    """Encode one topic; the epochs since which the member has each of its partitions are a tag (KIP-1251)."""
     tagged = {} if epochs is None else {_TAG: fields.array(fields.int32(epoch) for epoch in epochs)}
     return topic_id.bytes + fields.array(fields.int32(name.partition) for name in names) + fields.tags(tagged)
 
 
-def _read_topics(reader: Reader, default_epoch: int = 0) -> dict[TopicIdPartition, int]:
+def _read_topics(reader: FlexibleReader, default_epoch: int = 0) -> dict[TopicIdPartition, int]:
     found: dict[TopicIdPartition, int] = {}
     for _ in range(reader.count()):
         topic_id, indexes = reader.uuid(), reader.int32s()
@@ -236,7 +240,7 @@ def _read_topics(reader: Reader, default_epoch: int = 0) -> dict[TopicIdPartitio
 
 # replay
 
-_APPLY: Mapping[int, Callable[[ConsumerGroup, str, Reader], ConsumerGroup]] = {
+_APPLY: Mapping[int, Callable[[ConsumerGroup, str, FlexibleReader], ConsumerGroup]] = {
     GROUP: _apply_group,
     MEMBER: _apply_member,
     TARGET_EPOCH: _apply_target_epoch,
@@ -247,17 +251,17 @@ _APPLY: Mapping[int, Callable[[ConsumerGroup, str, Reader], ConsumerGroup]] = {
 
 
 def apply(group: ConsumerGroup | None, key: RecordKey, value: bytes | None) -> ConsumerGroup | None:
-    """The group after one more of its records; None where there is none (any more)."""
+    """Apply one record to a group; None if the group does not exist (any more)."""
     if value is None:
         return None if group is None or key.kind == GROUP else _without(group, key)
     if key.kind not in _APPLY:
         return group
-    reader = Reader(value, 2)  # behind the version: what later versions change, they say in tags
+    reader = FlexibleReader(value, 2)  # after the version: later releases add tagged fields only
     return _APPLY[key.kind](group or ConsumerGroup(group_id=key.group_id), key.name, reader)
 
 
 def _without(group: ConsumerGroup, key: RecordKey) -> ConsumerGroup:
-    """A tombstone. Those of a member's parts come in an order, so that each may find less than the one before."""
+    """Apply a tombstone; a member's come one by one, so some of its parts may be gone already."""
     if key.kind == MEMBER:
         return replace(group, members=_except(group.members, key.name))
     if key.kind == TARGET:
@@ -284,3 +288,74 @@ def _without(group: ConsumerGroup, key: RecordKey) -> ConsumerGroup:
 
 def _except(mapping: Mapping[str, T], name: str) -> dict[str, T]:
     return {other: value for other, value in mapping.items() if other != name}
+
+
+# --- which records to write for a change ------------------------------------------------------------------------------
+
+
+def records_between(before: AnyGroup | None, after: AnyGroup | None) -> list[KeyValue]:
+    """Return the records that turn the group `before`, classic or not, into `after`; None: there is no group.
+
+    There is a record for each changed part, in the order in which Kafka's coordinator writes them: removed members,
+    members' metadata, the group epoch, the target assignment, members' current assignments.
+    """
+    written: list[KeyValue] = []
+    if isinstance(before, Group) and not isinstance(after, Group):
+        written.append((encode_group_key(before.group_id), None))
+    if isinstance(before, ConsumerGroup) and not isinstance(after, ConsumerGroup):
+        written += _tombstones(before)
+    if isinstance(after, ConsumerGroup):
+        known = before if isinstance(before, ConsumerGroup) else ConsumerGroup(group_id=after.group_id)
+        written += _changes(known, after)
+    elif after is not None:
+        written.append((encode_group_key(after.group_id), encode_group_value(after)))
+    return written
+
+
+def _tombstones(group: ConsumerGroup) -> Iterator[KeyValue]:
+    def tombstone(kind: int, name: str = "") -> KeyValue:
+        return RecordKey(kind, group.group_id, name).encode(), None
+
+    yield from (tombstone(CURRENT, member_id) for member_id in group.members)
+    yield from (tombstone(TARGET, member_id) for member_id in group.members)
+    yield tombstone(TARGET_EPOCH)
+    yield from (tombstone(MEMBER, member_id) for member_id in group.members)
+    yield from (tombstone(REGULAR_EXPRESSION, regex) for regex in group.regular_expressions)
+    yield tombstone(PARTITION_METADATA)
+    yield tombstone(GROUP)
+
+
+def _changes(before: ConsumerGroup, after: ConsumerGroup) -> Iterator[KeyValue]:
+    group_id = after.group_id
+
+    def key(kind: int, name: str = "") -> bytes:
+        return RecordKey(kind, group_id, name).encode()
+
+    for member_id in before.members:
+        if member_id not in after.members:
+            for kind in (CURRENT, TARGET, MEMBER):
+                yield key(kind, member_id), None
+    for member in after.members.values():
+        known = before.members.get(member.member_id)
+        if known is None or (known is not member and known.metadata != member.metadata):
+            yield key(MEMBER, member.member_id), encode_member(member)
+    for regex in before.regular_expressions:
+        if regex not in after.regular_expressions:
+            yield key(REGULAR_EXPRESSION, regex), None
+    for regex, found in after.regular_expressions.items():
+        if before.regular_expressions.get(regex) != found:
+            yield key(REGULAR_EXPRESSION, regex), encode_regular_expression(found)
+    if (before.group_epoch, before.metadata_hash) != (after.group_epoch, after.metadata_hash):
+        yield key(GROUP), encode_group(after)
+    for member_id, target in after.targets.items():
+        if before.targets.get(member_id) != target:
+            yield key(TARGET, member_id), encode_target(target)
+    if (before.assignment_epoch, before.assignment_timestamp_ms) != (
+        after.assignment_epoch,
+        after.assignment_timestamp_ms,
+    ):
+        yield key(TARGET_EPOCH), encode_target_epoch(after)
+    for member in after.members.values():
+        known = before.members.get(member.member_id) or ConsumerMember(member_id=member.member_id)
+        if known is not member and known.current != member.current:
+            yield key(CURRENT, member.member_id), encode_current(member)

@@ -1,20 +1,34 @@
-"""Regular expressions that members subscribe with: RE2's syntax, matched against whole topic names.
+"""Subscriptions by regular expression: RE2's syntax, matched against whole topic names, and when they are resolved.
 
-Kafka compiles them with RE2/J, this with Python's `re`: what RE2 does not have is refused (look-around, back
-references, possessive repetition), what only RE2 has is translated (`\\z`, `\\Q...\\E`, POSIX and Unicode classes, of
-which only the ASCII part can be in a topic's name). Refusals are worded as RE2/J words them.
+Kafka compiles them with RE2/J, this module with Python's `re`: syntax that RE2 does not have is refused (look-around,
+back references, possessive repetition), syntax that only RE2 has is translated (`\\z`, `\\Q...\\E`, POSIX and Unicode
+classes, of which only the ASCII part can be in a topic's name). Error messages are RE2/J's.
+
+As in Kafka, expressions are resolved in the background: a member that subscribes with a new one gets its response
+first, and its partitions with a later heartbeat.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from enum import Enum
 from functools import lru_cache
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.consumer.group import RefusedError, RegularExpression
-from dualwrite.broker_emulator.groups.consumer.topics import Topics
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext, GroupChange
+from dualwrite.broker_emulator.groups.consumer.group import (
+    ConsumerGroup,
+    ConsumerMember,
+    RefusedError,
+    RegularExpression,
+)
+from dualwrite.broker_emulator.groups.consumer.topics import Topics, metadata_hash
+
+MIN_INTERVAL_MS = 10_000
+"""Minimum interval between resolutions; a group's regular expressions are resolved together."""
 
 _PERL_SYNTAX = "invalid or unsupported Perl syntax"
 _BAD_ESCAPE = "invalid escape sequence"
@@ -35,14 +49,14 @@ _RE2J_SAYS: Mapping[str, str] = {
     "missing group name": "invalid named capture",
     "bad character in group name": "invalid named capture",
 }
-"""By how Python's complaint begins; anything else is `_PERL_SYNTAX`."""
+"""RE2/J's message by the beginning of Python's; for any other, `_PERL_SYNTAX`."""
 
 _REFUSED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\(\?<[=!]"), "invalid named capture"),
     (re.compile(r"\(\?(?!P<|<|[imsU]*-?[imsU]*[:)])"), _PERL_SYNTAX),
     (re.compile(r"[*+?}]\+"), _NESTED),
 )
-"""What Python would take and RE2 does not, and how RE2/J puts that."""
+"""Syntax that Python accepts and RE2 does not, with RE2/J's message."""
 
 _POSIX: Mapping[str, str] = {
     "alnum": "0-9A-Za-z",
@@ -76,7 +90,7 @@ _TOKEN = re.compile(
 
 @lru_cache(maxsize=1024)
 def compiled(expression: str) -> re.Pattern[str]:
-    """The expression for Python. Raises RefusedError (128) for what is none in RE2's syntax."""
+    """Compile an expression for Python. Raises RefusedError (128) if it is invalid in RE2's syntax."""
     bare = re.sub(r"\\.", "..", expression)
     for pattern, complaint in _REFUSED:
         if pattern.search(bare):
@@ -93,7 +107,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 
 
 class _Translation:
-    """An expression on its way from RE2's syntax to Python's."""
+    """Translates an expression from RE2's syntax to Python's."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -144,7 +158,7 @@ def _invalid(expression: str, complaint: str) -> RefusedError:
 def resolve(
     expressions: Iterable[str], topics: Topics, now_ms: int, is_visible: Callable[[str], bool]
 ) -> dict[str, RegularExpression]:
-    """The topics that each expression matches, of those that may be seen. One that is none matches nothing."""
+    """Return the visible topics that each expression matches; an invalid expression matches none."""
     names = [name for name in topics.names() if is_visible(name)]
     return {
         expression: RegularExpression(_matching(expression, names), topics.version, now_ms)
@@ -158,3 +172,65 @@ def _matching(expression: str, names: Iterable[str]) -> frozenset[str]:
     except RefusedError:
         return frozenset()
     return frozenset(name for name in names if pattern.fullmatch(name))
+
+
+# --- when a group resolves its expressions ---------------------------------------------------------------------------
+
+
+class RegexChange(Enum):
+    """How a heartbeat changes its member's regular expression."""
+
+    NONE = 0
+    CHANGED = 1
+    """To an expression that is not resolved yet: the group epoch is bumped when it is."""
+    CHANGED_AND_RESOLVED = 2
+
+    @property
+    def is_any(self) -> bool:
+        return self is not RegexChange.NONE
+
+    @classmethod
+    def of(cls, group: ConsumerGroup, before: ConsumerMember, after: ConsumerMember) -> RegexChange:
+        """Compare a member before and after. Raises RefusedError (128) if a new expression is invalid."""
+        regex = after.subscribed_regex
+        if regex == before.subscribed_regex:
+            return cls.NONE
+        if not regex:
+            return cls.CHANGED_AND_RESOLVED
+        if group.subscribers_of(regex) == 0:
+            compiled(regex)
+            return cls.CHANGED
+        return cls.CHANGED_AND_RESOLVED if regex in group.regular_expressions else cls.CHANGED
+
+
+def due_for_resolution(group: ConsumerGroup, context: DecisionContext) -> frozenset[str]:
+    """Return the group's expressions if some are unresolved, topics changed, or the refresh interval has passed."""
+    wanted, known = group.subscribed_regexes, group.regular_expressions
+    if not wanted or group.is_resolving:
+        return frozenset()
+    if not known:
+        return wanted
+    last_ms = max(found.timestamp_ms for found in known.values())
+    if context.now_ms <= last_ms + MIN_INTERVAL_MS:
+        return frozenset()
+    is_due = (
+        len(wanted) != len(known)
+        or max(found.version for found in known.values()) != context.topics.version
+        or context.now_ms > last_ms + context.settings.regex_refresh_interval_ms
+    )
+    return wanted if is_due else frozenset()
+
+
+def resolved(group: ConsumerGroup, found: Mapping[str, RegularExpression], context: DecisionContext) -> ConsumerGroup:
+    """Store the topics of resolved expressions; bump the group epoch if they changed."""
+    in_use = {regex: topics for regex, topics in found.items() if regex in group.subscribed_regexes}
+    known = group.regular_expressions
+    is_new = any(
+        known[regex].topics != now.topics if regex in known else bool(now.topics) for regex, now in in_use.items()
+    )
+    after = replace(group, regular_expressions={**known, **in_use}, is_resolving=False)
+    if not is_new and metadata_hash(after.subscribed_topics, context.topics) == group.metadata_hash:
+        return after
+    change = GroupChange(group, context)
+    change.bump_epoch(after)
+    return change.group

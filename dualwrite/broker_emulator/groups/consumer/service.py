@@ -1,7 +1,7 @@
-"""The consumer groups of one partition of `__consumer_offsets`: decisions stored and carried out. A thin shell.
+"""The consumer groups of one partition of `__consumer_offsets`: store decisions and carry them out. A thin shell.
 
-Groups, timers and the log are the shard's, which keeps classic groups too. A group is changed when its records are
-appended, and the member is answered when they are replicated.
+Groups, timers and the log belong to the shard, which has the classic groups too. A group changes when its records are
+appended, and the member gets its response when they are replicated.
 """
 
 from __future__ import annotations
@@ -10,43 +10,76 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.configs.altered import ConfigResource
-from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest, SyncAnswer
-from dualwrite.broker_emulator.groups.consumer import classic_members, leaving
-from dualwrite.broker_emulator.groups.consumer.change import World
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup, records_between
-from dualwrite.broker_emulator.groups.consumer.downgrade import Downgrade, Outcome
+from dualwrite.broker_emulator.groups.consumer import classic_members, membership
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
+    AnyGroup,
     ConsumerGroup,
     ConsumerGroupSettings,
     RefusedError,
     new_member_id,
 )
-from dualwrite.broker_emulator.groups.consumer.heartbeat import HeartbeatAnswer, HeartbeatRequest, heartbeat
-from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve
-from dualwrite.broker_emulator.groups.consumer.resolution import resolved
+from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest, HeartbeatResponse, heartbeat
+from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outcome, to_consumer
+from dualwrite.broker_emulator.groups.consumer.records import records_between
+from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve, resolved
 from dualwrite.broker_emulator.groups.consumer.topics import KnownTopic
-from dualwrite.broker_emulator.groups.consumer.upgrade import to_consumer
 from dualwrite.broker_emulator.groups.group import Group
-from dualwrite.broker_emulator.groups.membership import LeavingMember, SyncRequest
+from dualwrite.broker_emulator.groups.member_requests import (
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    SyncRequest,
+    SyncResponse,
+)
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.cluster import Cluster, Topic
-    from dualwrite.broker_emulator.groups.shard import GroupShard
+
 
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 500
-"""When something that was due is tried again, after its records could not be appended."""
+"""Delay before passed deadlines are handled again, after their records could not be appended."""
+
+
+class Shard(Protocol):
+    """The shard to which the groups belong (`shard.GroupShard`), as far as consumer groups need it."""
+
+    groups: dict[str, AnyGroup]
+    is_open: bool
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether everything appended so far is replicated."""
+
+    async def replicated(self) -> ErrorCode:
+        """Wait until everything appended so far is replicated; return the client's error."""
+
+    def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, ErrorCode]:
+        """Append one batch; return its first offset, and the client's error."""
+
+    def keep(self, group: AnyGroup) -> None:
+        """Keep a group's new state in memory and set a timer for its next deadline."""
+
+    def tick_later(self, group_id: str, delay_ms: int) -> None:
+        """Check a group's deadlines again after `delay_ms`, and not before."""
+
+    def fail_waiting(self, group: Group, error: ErrorCode) -> None:
+        """Send an error to a group's waiting requests: it is no longer a classic group."""
+
+    def rebalance(self, group: Group) -> None:
+        """Start a rebalance of a classic group."""
 
 
 class ClusterTopics:
-    """The topics that the cluster has at this moment."""
+    """The current topics of the cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -70,85 +103,85 @@ def _known(topic: Topic | None) -> KnownTopic | None:
 
 
 class ConsumerGroups:
-    """Answers what members of consumer groups ask. Every method raises RefusedError with the answer's error."""
+    """Handles the requests of consumer groups' members. Every method may raise RefusedError with the error to send."""
 
-    def __init__(self, shard: GroupShard, cluster: Cluster) -> None:
+    def __init__(self, shard: Shard, cluster: Cluster) -> None:
         self._shard = shard
         self._cluster = cluster
         self._topics = ClusterTopics(cluster)
 
-    def world(self, group_id: str) -> World:
-        """What decisions about a group depend on now."""
-        return World(self._cluster.clock.now_ms(), settings_of(self._cluster, group_id), self._topics)
+    def context(self, group_id: str) -> DecisionContext:
+        """Return the facts that decisions about a group depend on now."""
+        return DecisionContext(self._cluster.clock.now_ms(), settings_of(self._cluster, group_id), self._topics)
 
     # members of the new protocol
 
     async def heartbeat(
         self, group_id: str, request: HeartbeatRequest, is_visible: Callable[[str], bool]
-    ) -> HeartbeatAnswer:
-        """ConsumerGroupHeartbeat. Regular expressions match the topics that are visible to who asks."""
+    ) -> HeartbeatResponse:
+        """Handle ConsumerGroupHeartbeat. Regular expressions match the topics that are visible to the client."""
         before = self._shard.groups.get(group_id)
-        world = self.world(group_id)
+        context = self.context(group_id)
         if request.member_epoch < JOIN_EPOCH:
-            decision = leaving.leave(consumer_group(before, group_id), request, world)
+            decision = membership.leave(consumer_group(before, group_id), request, context)
         else:
-            group = _joinable(before, group_id, world) if request.member_epoch == JOIN_EPOCH else None
-            decision = heartbeat(group or _known_group(before, group_id), request, world)
-        await self._become(before, decision.outcome)
+            group = _joinable(before, group_id, context) if request.member_epoch == JOIN_EPOCH else None
+            decision = heartbeat(group or _known_group(before, group_id), request, context)
+        await self._store_and_replicate(before, decision.outcome)
         if decision.resolves:
             asyncio.get_running_loop().call_soon(self._resolve, group_id, decision.resolves, is_visible)
-        return decision.answer
+        return decision.response
 
     def _resolve(self, group_id: str, expressions: frozenset[str], is_visible: Callable[[str], bool]) -> None:
-        """Find the topics of regular expressions, after the member that brought them was answered."""
+        """Resolve regular expressions, after the response to the member that sent them."""
         group = self._shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not self._shard.is_open:
             return
-        world = self.world(group_id)
-        found = resolve(expressions, self._topics, world.now_ms, is_visible)
-        error = self._store(group, resolved(group, found, world))
+        context = self.context(group_id)
+        found = resolve(expressions, self._topics, context.now_ms, is_visible)
+        error = self._store(group, resolved(group, found, context))
         if error is not ErrorCode.none:
             logger.warning("regular expressions of group %r not stored: %s", group_id, error.name)
 
     # members of the classic protocol
 
-    async def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup."""
+    async def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResponse:
+        """Handle JoinGroup."""
         named = request._replace(new_member_id=new_member_id())
-        decision = classic_members.join(group, named, self.world(group.group_id))
-        await self._become(group, decision.outcome)
-        return decision.answer
+        decision = classic_members.join(group, named, self.context(group.group_id))
+        await self._store_and_replicate(group, decision.outcome)
+        return decision.response
 
-    async def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup."""
-        after, answer = classic_members.sync(group, request, self.world(group.group_id))
-        await self._become(group, after)
-        return answer
+    async def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResponse:
+        """Handle SyncGroup."""
+        after, response = classic_members.sync(group, request, self.context(group.group_id))
+        await self._store_and_replicate(group, after)
+        return response
 
     def classic_heartbeat(
         self, group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Heartbeat."""
-        world = self.world(group.group_id)
-        after, error = classic_members.heartbeat(group, member_id, group_instance_id, generation, world)
+        """Handle Heartbeat."""
+        context = self.context(group.group_id)
+        after, error = classic_members.heartbeat(group, member_id, group_instance_id, generation, context)
         self._shard.keep(after)
         return error
 
     def leave(self, group: ConsumerGroup, members: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """LeaveGroup, an error for each member."""
-        outcome, errors = classic_members.leave(group, members, self.world(group.group_id))
+        """Handle LeaveGroup; return an error for each member."""
+        outcome, errors = classic_members.leave(group, members, self.context(group.group_id))
         error = self._store(group, outcome)
         return errors if error is ErrorCode.none else [error] * len(members)
 
     # time
 
     def after_load(self, group: ConsumerGroup) -> None:
-        """The group was read from the log."""
-        self._shard.keep(leaving.after_load(group, self.world(group.group_id)))
+        """Start the timers of a group that was loaded from the log."""
+        self._shard.keep(membership.after_load(group, self.context(group.group_id)))
 
     def tick(self, group: ConsumerGroup) -> None:
-        """Something of the group is due."""
-        outcome = leaving.tick(group, self.world(group.group_id))
+        """Remove members whose deadlines have passed."""
+        outcome = membership.tick(group, self.context(group.group_id))
         error = self._store(group, outcome)
         if error is not ErrorCode.none:
             logger.warning("late members of group %r not removed: %s", group.group_id, error.name)
@@ -156,7 +189,7 @@ class ConsumerGroups:
 
     # storing
 
-    async def _become(self, before: AnyGroup | None, outcome: Outcome) -> None:
+    async def _store_and_replicate(self, before: AnyGroup | None, outcome: Outcome) -> None:
         error = self._store(before, outcome)
         if error is ErrorCode.none and not self._shard.is_replicated:
             error = await self._shard.replicated()
@@ -170,7 +203,7 @@ class ConsumerGroups:
         if error is not ErrorCode.none:
             return error
         if isinstance(before, Group):
-            self._shard.send_away(before, ErrorCode.rebalance_in_progress)
+            self._shard.fail_waiting(before, ErrorCode.rebalance_in_progress)
         self._shard.keep(after)
         if isinstance(outcome, Downgrade) and outcome.rebalances:
             self._shard.rebalance(outcome.group)
@@ -178,7 +211,7 @@ class ConsumerGroups:
 
 
 def settings_of(cluster: Cluster, group_id: str) -> ConsumerGroupSettings:
-    """The settings for one group: its own (GROUP configs), else those of the brokers."""
+    """Return the settings for one group: its own (GROUP configs), else the brokers'."""
     config = cluster.config
     policy = config.group_consumer_migration_policy.lower()
     settings = ConsumerGroupSettings(
@@ -201,7 +234,7 @@ def settings_of(cluster: Cluster, group_id: str) -> ConsumerGroupSettings:
 
 
 def consumer_group(group: AnyGroup | None, group_id: str) -> ConsumerGroup:
-    """The group, where it is a consumer group. Raises RefusedError (69)."""
+    """Return the group if it is a consumer group. Raises RefusedError (69) otherwise."""
     if group is None:
         raise RefusedError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
     if not isinstance(group, ConsumerGroup):
@@ -215,10 +248,10 @@ def _known_group(group: AnyGroup | None, group_id: str) -> ConsumerGroup:
     return consumer_group(group, group_id)
 
 
-def _joinable(group: AnyGroup | None, group_id: str, world: World) -> ConsumerGroup:
-    """The group that a member joins: a new one in place of none or of an empty classic one, or a converted one."""
+def _joinable(group: AnyGroup | None, group_id: str, context: DecisionContext) -> ConsumerGroup:
+    """Return the group that a member joins: a new one if there is none or an empty classic one, or a converted one."""
     if isinstance(group, ConsumerGroup):
         return group
     if group is None or group.is_empty:
         return ConsumerGroup(group_id=group_id)
-    return to_consumer(group, world)
+    return to_consumer(group, context)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 
 class KnownTopic(NamedTuple):
-    """A topic that is there."""
+    """A topic that exists."""
 
     name: str
     topic_id: uuid.UUID
@@ -17,31 +17,31 @@ class KnownTopic(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by its topic's id: one of a topic that was created anew is another one."""
+    """A partition by its topic's id: a topic that is deleted and created again has other partitions."""
 
     topic_id: uuid.UUID
     partition: int
 
 
 class Topics(Protocol):
-    """What there is to subscribe to."""
+    """The topics to which members can subscribe."""
 
     @property
     def version(self) -> int:
-        """Grows with every change of topics or their partitions."""
+        """A number that is incremented with every change of topics or their partitions."""
 
     def get(self, name: str) -> KnownTopic | None:
-        """The topic of this name."""
+        """Return the topic with this name, or None."""
 
     def by_id(self, topic_id: uuid.UUID) -> KnownTopic | None:
-        """The topic with this id."""
+        """Return the topic with this id, or None."""
 
     def names(self) -> Iterable[str]:
-        """All of them."""
+        """Return the names of all topics."""
 
 
 class FixedTopics:
-    """Topics that never change: one moment's view."""
+    """A snapshot of topics that never changes."""
 
     def __init__(self, topics: Iterable[KnownTopic], version: int = 0) -> None:
         self._by_name: Mapping[str, KnownTopic] = {topic.name: topic for topic in topics}
@@ -59,10 +59,10 @@ class FixedTopics:
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """One number for ids and partitions of the topics that are there: where it changes, the group epoch has to.
+    """Return a hash of ids and partition counts of the topics that exist; if it changes, the group epoch is bumped.
 
-    0 where none is there, as in Kafka; otherwise not Kafka's number, whose hash function is not in the standard
-    library, and nobody but a coordinator compares it.
+    It is 0 if none exists, as in Kafka. Otherwise it is not Kafka's number, whose hash function is not in the
+    standard library; only coordinators compare it.
     """
     known = sorted(topic for name in set(names) if (topic := topics.get(name)) is not None)
     if not known:

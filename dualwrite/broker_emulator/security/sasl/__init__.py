@@ -1,1 +1,4 @@
-"""The server's side of SASL's mechanisms, without a socket: tokens in, tokens out (RFC 4422)."""
+"""The server side of the SASL mechanisms, without a socket: tokens in, tokens out (RFC 4422).
+
+Open `mechanism.py` first.
+"""

@@ -1,20 +1,78 @@
-"""What every mechanism of SASL has in common on the server's side."""
+"""The SASL mechanisms of a listener: their names and settings, and the protocol that each of them implements."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsecuredTokens:
+    """The rules for unsigned tokens of OAUTHBEARER, which are for tests (KIP-255).
+
+    Named after the options of Kafka's OAuthBearerUnsecuredValidatorCallbackHandler, without their prefix.
+    """
+
+    principal_claim_name: str = "sub"
+    scope_claim_name: str = "scope"
+    required_scope: Sequence[str] = ()
+    """The scopes that a token must have, all of them."""
+    allowable_clock_skew_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.allowable_clock_skew_ms < 0:
+            raise ValueError(
+                f"unsecuredValidatorAllowableClockSkewMs must be at least 0, not {self.allowable_clock_skew_ms}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sasl:
+    """The mechanisms of a listener, with the users of PLAIN and the token rules of OAUTHBEARER.
+
+    SCRAM users belong to the cluster (`Emulator.set_scram_user`, AlterUserScramCredentials). Raises ValueError for an
+    unsupported mechanism.
+    """
+
+    mechanisms: Sequence[str]
+    plain_users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Passwords by name."""
+    unsecured_tokens: UnsecuredTokens = field(default_factory=UnsecuredTokens)
+    connections_max_reauth_ms: int | Mapping[str, int] = 0
+    """The session lifetime in ms (KIP-368), for all mechanisms or for each; 0: as long as the connection."""
+
+    def __post_init__(self) -> None:
+        if not self.mechanisms:
+            raise ValueError("a listener with SASL needs a mechanism (sasl.enabled.mechanisms)")
+        for mechanism in self.mechanisms:
+            if mechanism not in MECHANISMS:
+                raise ValueError(
+                    f"the SASL mechanism {mechanism} is not supported; supported are {', '.join(MECHANISMS)}"
+                )
+
+    def max_reauth_ms(self, mechanism: str) -> int:
+        """Return the session lifetime of this mechanism in ms; 0: as long as the connection."""
+        limit = self.connections_max_reauth_ms
+        return limit if isinstance(limit, int) else limit.get(mechanism, 0)
 
 
 class SaslError(Exception):
-    """A login that fails for a reason that is not told: Kafka has one sentence for all, which gives nothing away."""
+    """A login failed; the client is not sent the reason, but Kafka's one message for all, which reveals nothing."""
 
 
 class SaslAuthenticationError(Exception):
-    """A login that fails; the message is what the client is told, as by Kafka."""
+    """A login failed; the client is sent the message, as by Kafka."""
 
 
 class Mechanism(Protocol):
-    """One login by one mechanism: takes the client's tokens in turn, and gives the server's."""
+    """One login by one mechanism: takes the client's tokens in turn, and returns the server's."""
 
     @property
     def is_complete(self) -> bool:
@@ -22,11 +80,11 @@ class Mechanism(Protocol):
 
     @property
     def authorization_id(self) -> str:
-        """Who has logged in; of use once it is complete."""
+        """The name of the user that has logged in; valid once the login is complete."""
 
     @property
     def expires_ms(self) -> int | None:
-        """When what the client has shown ends to be good, in milliseconds since 1970; None: never."""
+        """When the client's credential expires, in milliseconds since 1970; None: never."""
 
     def respond(self, token: bytes) -> bytes:
-        """The answer to the client's next token. Raises SaslError or SaslAuthenticationError."""
+        """Return the response to the client's next token. Raises SaslError or SaslAuthenticationError."""

@@ -1,4 +1,4 @@
-"""OAUTHBEARER (RFC 7628, KIP-255) with tokens that nobody has signed (RFC 7515, appendix A.5), for tests."""
+"""OAUTHBEARER (RFC 7628, KIP-255) with unsigned tokens (RFC 7515, appendix A.5), for tests."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from dualwrite.broker_emulator.security.sasl.mechanism import SaslAuthenticationError, SaslError
-from dualwrite.broker_emulator.security.sasl.settings import UnsecuredTokens
+from dualwrite.broker_emulator.security.sasl.mechanism import SaslAuthenticationError, SaslError, UnsecuredTokens
 
 _NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIR: Final = r"[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01"
 _INITIAL_RESPONSE: Final = re.compile(rf"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01")
 _BEARER: Final = re.compile(r"bearer +(?P<token>[-_.a-zA-Z0-9]+)", re.IGNORECASE)
 _AFTER_ERROR: Final = b"\x01"
-_MAX_SECONDS: Final = 2**53  # what a double counts, and what milliseconds in 64 bits can hold
+_MAX_SECONDS: Final = 2**53  # exact in a double, and in milliseconds within 64 bits
 
 
 class IllegalTokenError(Exception):
-    """A token that is not taken; `scope` is what it lacks, where that is all."""
+    """A token is refused; `scope` is the missing scope, if that is the only reason."""
 
     def __init__(self, reason: str, scope: str | None = None) -> None:
         super().__init__(reason)
@@ -29,7 +28,7 @@ class IllegalTokenError(Exception):
 
 
 class OAuthBearer:
-    """A login by token, whose times are judged by the broker's clock."""
+    """A login by token. The times of the token are checked by the broker's clock."""
 
     def __init__(self, rules: UnsecuredTokens, now_ms: Callable[[], int]) -> None:
         self._rules = rules
@@ -40,7 +39,7 @@ class OAuthBearer:
         self.expires_ms: int | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """Takes a token; of one that is refused, says why in JSON, and fails when the client has heard it."""
+        """Check a token. Return the reason of a refusal in JSON, and fail once the client has acknowledged it."""
         if token == _AFTER_ERROR and self._error:
             raise SaslAuthenticationError(self._error)
         self._error = ""
@@ -48,7 +47,7 @@ class OAuthBearer:
         try:
             name, expires_ms = validate(compact, self._rules, self._now_ms())
         except IllegalTokenError as refused:
-            self._error = _error_answer(refused)
+            self._error = _error_response(refused)
             return self._error.encode()
         if authorization_id not in ("", name):
             raise SaslAuthenticationError(
@@ -61,7 +60,7 @@ class OAuthBearer:
 
 
 def validate(compact: str, rules: UnsecuredTokens, now_ms: int) -> tuple[str, int]:
-    """The principal's name and when the token expires, in milliseconds since 1970. Raises IllegalTokenError."""
+    """Return the principal's name and the token's expiry in milliseconds since 1970. Raises IllegalTokenError."""
     claims = _claims(compact)
     name = claims.get(rules.principal_claim_name)
     if not isinstance(name, str) or not name.strip():
@@ -82,14 +81,14 @@ def validate(compact: str, rules: UnsecuredTokens, now_ms: int) -> tuple[str, in
 
 
 def _read_initial_response(token: bytes) -> tuple[str, str]:
-    """The authorization id and the token. Raises SaslError."""
+    """Return the authorization id and the token. Raises SaslError."""
     response = _INITIAL_RESPONSE.fullmatch(token.decode("utf-8", "replace"))
     if response is None:
-        raise SaslError("a client's first message of OAUTHBEARER that cannot be read")
+        raise SaslError("the client's first OAUTHBEARER message is malformed")
     pairs = dict(pair.split("=", 1) for pair in response["pairs"].split("\x01") if pair)
     bearer = _BEARER.fullmatch(pairs.get("auth", ""))
     if bearer is None:
-        raise SaslError("a client's first message of OAUTHBEARER without a bearer's token")
+        raise SaslError("the client's first OAUTHBEARER message has no bearer token")
     return response["authorization"] or "", bearer["token"]
 
 
@@ -107,9 +106,9 @@ def _json(part: str) -> dict[str, Any]:
     try:
         value = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     except (ValueError, RecursionError):
-        raise IllegalTokenError("no JSON in Base64") from None
+        raise IllegalTokenError("not JSON in Base64") from None
     if not isinstance(value, dict):
-        raise IllegalTokenError("no JSON object")
+        raise IllegalTokenError("not a JSON object")
     return value
 
 
@@ -118,7 +117,7 @@ def _seconds(claims: dict[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MAX_SECONDS:
-        raise IllegalTokenError(f"the claim {name} is no time")
+        raise IllegalTokenError(f"the claim {name} is not a time")
     return float(value)
 
 
@@ -128,8 +127,8 @@ def _scopes(claims: dict[str, Any], name: str) -> set[str]:
     return {each.strip() for each in values if isinstance(each, str) and each.strip()}
 
 
-def _error_answer(refused: IllegalTokenError) -> str:
-    """RFC 7628, 3.2.2, in the bytes that Kafka sends."""
+def _error_response(refused: IllegalTokenError) -> str:
+    """Return the error of RFC 7628, 3.2.2, in the bytes that Kafka sends."""
     if refused.scope is None:
         return '{"status":"invalid_token"}'
     return '{"status":"insufficient_scope", "scope":"' + refused.scope + '"}'

@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616): name and password as they are."""
+"""PLAIN (RFC 4616): name and password in clear text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Plain:
         self.authorization_id = ""
 
     def respond(self, token: bytes) -> bytes:
-        """Takes authorization id, name and password, each behind a zero byte but the first."""
+        """Check authorization id, name and password, which the token separates by zero bytes."""
         parts = token.decode("utf-8", "replace").split("\0", _PARTS)
         if len(parts) != _PARTS:
             raise SaslAuthenticationError(f"Invalid SASL/PLAIN response: expected {_PARTS} tokens, got {len(parts)}")
@@ -41,7 +41,7 @@ class Plain:
         return b""
 
     def _is_right(self, name: str, password: str) -> bool:
-        """Compares with something even for a name that nobody has, so that the time tells nobody which there are."""
+        """Return whether the password is right; compare for unknown names too, so that the time reveals no names."""
         expected = self._users.get(name)
         is_equal = hmac.compare_digest(password.encode(), (expected if expected is not None else "\0").encode())
         return is_equal and expected is not None

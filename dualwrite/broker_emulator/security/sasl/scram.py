@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): client and server prove to know a password, and send none."""
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): both sides prove to know a password without sending it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from dualwrite.broker_emulator.security.sasl.mechanism import SaslAuthenticationError, SaslError
-from dualwrite.broker_emulator.security.sasl.settings import SCRAM_SHA_256, SCRAM_SHA_512
+from dualwrite.broker_emulator.security.sasl.mechanism import (
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    SaslAuthenticationError,
+    SaslError,
+)
 
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 MIN_ITERATIONS: Final = 4096
@@ -34,7 +38,7 @@ _CLIENT_FINAL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What is kept of a password: enough to recognize who knows it, not enough to log in elsewhere by it."""
+    """What is stored of a password: enough to verify a login, not enough to log in elsewhere."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -43,7 +47,7 @@ class ScramCredential:
 
     @classmethod
     def of_salted_password(cls, mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> Self:
-        """As clients that manage users send it (AlterUserScramCredentials)."""
+        """Return the credential of a salted password, as clients send it in AlterUserScramCredentials."""
         name = HASHES[mechanism]
         client_key = hmac.digest(salted_password, b"Client Key", name)
         server_key = hmac.digest(salted_password, b"Server Key", name)
@@ -51,19 +55,19 @@ class ScramCredential:
 
     @classmethod
     def of_password(cls, mechanism: str, password: str, iterations: int = MIN_ITERATIONS) -> Self:
-        """Of a password itself, with a salt of its own."""
+        """Return the credential of a password, with a new salt."""
         salt = secrets.token_bytes(24)
         salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
         return cls.of_salted_password(mechanism, salted, salt, iterations)
 
 
 def new_nonce() -> str:
-    """The server's part of a nonce."""
+    """Return the server's part of a nonce."""
     return secrets.token_urlsafe(24)
 
 
 class Scram:
-    """A login by challenge and response. `credential_of` gives what is kept of a user, None of one that is unknown."""
+    """A login by challenge and response. `credential_of` returns the credential of a user, None for an unknown user."""
 
     expires_ms = None
 
@@ -79,23 +83,23 @@ class Scram:
         self._credential: ScramCredential | None = None
         self._nonce = ""
         self._messages = ""
-        """What both sides sign: the first messages of client and server."""
+        """The first messages of client and server, which both sides sign."""
         self.is_complete = False
         self.authorization_id = ""
 
     def respond(self, token: bytes) -> bytes:
-        """Takes the client's first message, and then its final one."""
+        """Process the client's first message, and then its final one."""
         message = token.decode("utf-8", "replace")
         return (self._challenge(message) if self._credential is None else self._verify(message)).encode()
 
     def _challenge(self, message: str) -> str:
         first = _CLIENT_FIRST.fullmatch(message)
         if first is None:
-            raise SaslError("a client's first message of SCRAM that cannot be read")
+            raise SaslError("the client's first SCRAM message is malformed")
         name = first["name"].replace("=2C", ",").replace("=3D", "=")
         credential = self._credential_of(name)
         if credential is None:
-            raise SaslError("a user who has no credential for this mechanism")
+            raise SaslError("the user has no credential for this mechanism")
         if first["authorization"] not in (None, name):
             raise SaslAuthenticationError(
                 "Authentication failed: Client requested an authorization id that is different from username"
@@ -111,18 +115,18 @@ class Scram:
     def _verify(self, message: str) -> str:
         final = _CLIENT_FINAL.fullmatch(message)
         if final is None:
-            raise SaslError("a client's final message of SCRAM that cannot be read")
+            raise SaslError("the client's final SCRAM message is malformed")
         if not hmac.compare_digest(final["nonce"].encode(), self._nonce.encode()):
-            raise SaslError("another nonce than the server's")
+            raise SaslError("the nonce is not the server's")
         credential = self._credential
         assert credential is not None
         signed = f"{self._messages},{final['without_proof']}".encode()
         signature = hmac.digest(credential.stored_key, signed, self._hash)
         proof = base64.b64decode(final["proof"])
         if len(proof) != len(signature):
-            raise SaslError("a proof of another length than the hash")
+            raise SaslError("the proof does not have the length of the hash")
         client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
         if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), credential.stored_key):
-            raise SaslError("a proof by another password")
+            raise SaslError("the proof was made with another password")
         self.is_complete = True
         return "v=" + base64.b64encode(hmac.digest(credential.server_key, signed, self._hash)).decode()

@@ -7,30 +7,29 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dualwrite.broker_emulator.groups.answers import JoinAnswer, JoinRequest, SyncAnswer
-from dualwrite.broker_emulator.groups.consumer import classic_members, leaving
-from dualwrite.broker_emulator.groups.consumer.change import World
-from dualwrite.broker_emulator.groups.consumer.differences import AnyGroup, records_between
-from dualwrite.broker_emulator.groups.consumer.downgrade import Downgrade, Outcome
+from dualwrite.broker_emulator.groups.consumer import classic_members, membership
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext
 from dualwrite.broker_emulator.groups.consumer.group import (
     NOTHING,
+    AnyGroup,
     Assignment,
     ConsumerGroup,
     ConsumerGroupSettings,
     ConsumerMember,
     RefusedError,
 )
-from dualwrite.broker_emulator.groups.consumer.heartbeat import (
-    HeartbeatAnswer,
+from dualwrite.broker_emulator.groups.consumer.membership import (
     HeartbeatDecision,
     HeartbeatRequest,
+    HeartbeatResponse,
     heartbeat,
 )
-from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve
-from dualwrite.broker_emulator.groups.consumer.resolution import resolved
+from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outcome
+from dualwrite.broker_emulator.groups.consumer.records import records_between
+from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve, resolved
 from dualwrite.broker_emulator.groups.consumer.topics import FixedTopics, KnownTopic, TopicIdPartition
 from dualwrite.broker_emulator.groups.group import Protocol
-from dualwrite.broker_emulator.groups.membership import SyncRequest
+from dualwrite.broker_emulator.groups.member_requests import JoinRequest, JoinResponse, SyncRequest, SyncResponse
 
 SETTINGS = ConsumerGroupSettings(
     session_timeout_ms=45_000,
@@ -57,7 +56,7 @@ def partitions(topic: str, *indexes: int) -> Assignment:
 
 @dataclass
 class Coordinator:
-    """One group in a world of its own. Every change is written down and has to be read back as the same group."""
+    """One group in a context of its own. Every change is written down and has to be read back as the same group."""
 
     counts: dict[str, int] = field(default_factory=lambda: {"a": 4, "b": 3})
     settings: ConsumerGroupSettings = SETTINGS
@@ -67,9 +66,9 @@ class Coordinator:
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list)
 
     @property
-    def world(self) -> World:
+    def context(self) -> DecisionContext:
         topics = [KnownTopic(name, topic_id(name), count) for name, count in self.counts.items()]
-        return World(self.now_ms, self.settings, FixedTopics(topics, self.version))
+        return DecisionContext(self.now_ms, self.settings, FixedTopics(topics, self.version))
 
     def change_topic(self, name: str, count: int | None) -> None:
         """Create, extend or (None) delete a topic."""
@@ -87,28 +86,31 @@ class Coordinator:
     def member(self, member_id: str) -> ConsumerMember:
         return self.consumers.members[member_id]
 
-    def become(self, outcome: Outcome) -> None:
+    def step_to(self, outcome: Outcome) -> None:
         after = outcome.group if isinstance(outcome, Downgrade) else outcome
         self.log += records_between(self.group, after)
         self.group = after
 
-    def heartbeat(self, member_id: str, epoch: int, **values: Any) -> HeartbeatAnswer:
-        """One heartbeat; joining (epoch 0) subscribes to topic "a" unless told otherwise. Raises RefusedError."""
+    def heartbeat(self, member_id: str, epoch: int, **values: Any) -> HeartbeatResponse:
+        """Send a heartbeat; joining (epoch 0) subscribes to topic "a" unless `values` say otherwise.
+
+        Raises RefusedError.
+        """
         if epoch == 0:
             joining = {"rebalance_timeout_ms": REBALANCE_MS, "subscribed_topics": frozenset("a"), "owned": NOTHING}
             values = {**joining, **values}
         request = HeartbeatRequest(member_id, epoch, **values)
         group = self.group if isinstance(self.group, ConsumerGroup) else ConsumerGroup(group_id="g")
-        decide = leaving.leave if epoch < 0 else heartbeat
-        decision: HeartbeatDecision = decide(group, request, self.world)
-        self.become(decision.outcome)
+        decide = membership.leave if epoch < 0 else heartbeat
+        decision: HeartbeatDecision = decide(group, request, self.context)
+        self.step_to(decision.outcome)
         if decision.resolves:
-            found = resolve(decision.resolves, self.world.topics, self.now_ms, lambda _: True)
-            self.become(resolved(self.consumers, found, self.world))
-        return decision.answer
+            found = resolve(decision.resolves, self.context.topics, self.now_ms, lambda _: True)
+            self.step_to(resolved(self.consumers, found, self.context))
+        return decision.response
 
-    def tried(self, member_id: str, epoch: int, **values: Any) -> HeartbeatAnswer | int:
-        """The answer to a heartbeat, or the error that it is refused with; nothing has changed then."""
+    def tried(self, member_id: str, epoch: int, **values: Any) -> HeartbeatResponse | int:
+        """Send a heartbeat; return the response, or the error if it is refused and nothing has changed."""
         before = self.group
         try:
             return self.heartbeat(member_id, epoch, **values)
@@ -116,7 +118,7 @@ class Coordinator:
             self.group = before
             return int(refused.error)
 
-    def join(self, member_id: str, topics: frozenset[str], owned: frozenset[tuple[str, int]]) -> JoinAnswer | int:
+    def join(self, member_id: str, topics: frozenset[str], owned: frozenset[tuple[str, int]]) -> JoinResponse | int:
         """JoinGroup of a member of the classic protocol, or the error that it is refused with."""
         metadata = subscription(topics, owned)
         request = JoinRequest(
@@ -129,39 +131,39 @@ class Coordinator:
             protocol_type="consumer",
             protocols=(Protocol("range", metadata),),
             new_member_id="unused",
-            must_know_its_id=True,
+            requires_known_member_id=True,
             can_skip_assignment=True,
         )
         try:
-            decision = classic_members.join(self.consumers, request, self.world)
+            decision = classic_members.join(self.consumers, request, self.context)
         except RefusedError as refused:
             return int(refused.error)
-        self.become(decision.outcome)
-        return decision.answer
+        self.step_to(decision.outcome)
+        return decision.response
 
-    def sync(self, member_id: str, generation: int) -> SyncAnswer | int:
+    def sync(self, member_id: str, generation: int) -> SyncResponse | int:
         """SyncGroup of a member of the classic protocol."""
         request = SyncRequest(member_id, None, generation, "consumer", "range", {})
         try:
-            after, answer = classic_members.sync(self.consumers, request, self.world)
+            after, response = classic_members.sync(self.consumers, request, self.context)
         except RefusedError as refused:
             return int(refused.error)
-        self.become(after)
-        return answer
+        self.step_to(after)
+        return response
 
     def classic_heartbeat(self, member_id: str, generation: int) -> int:
         """Heartbeat of a member of the classic protocol."""
         try:
-            after, error = classic_members.heartbeat(self.consumers, member_id, None, generation, self.world)
+            after, error = classic_members.heartbeat(self.consumers, member_id, None, generation, self.context)
         except RefusedError as refused:
             return int(refused.error)
-        self.become(after)
+        self.step_to(after)
         return int(error)
 
     def pass_time(self, duration_ms: int) -> None:
         self.now_ms += duration_ms
         if isinstance(self.group, ConsumerGroup):
-            self.become(leaving.tick(self.group, self.world))
+            self.step_to(membership.tick(self.group, self.context))
 
     def settle(self, *member_ids: str) -> None:
         """Let members do what they are asked to until nothing changes any more."""
@@ -177,7 +179,7 @@ class Coordinator:
 
 
 def subscription(topics: frozenset[str], owned: frozenset[tuple[str, int]]) -> bytes:
-    """What a consumer of the classic protocol says when it joins."""
+    """Return the metadata with which a consumer of the classic protocol joins."""
 
     def name(topic: str) -> bytes:
         return struct.pack(">h", len(topic)) + topic.encode()
@@ -188,7 +190,7 @@ def subscription(topics: frozenset[str], owned: frozenset[tuple[str, int]]) -> b
 
 
 def without_deadlines(group: ConsumerGroup) -> ConsumerGroup:
-    """What of a group is stored."""
+    """Return the part of a group that its records hold."""
     members = {
         member_id: replace(
             member,

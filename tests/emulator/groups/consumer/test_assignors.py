@@ -54,13 +54,13 @@ def test_a_range_with_different_subscriptions_counts_subscribers_only() -> None:
     }
 
 
-def test_whoever_has_one_more_keeps_it() -> None:
+def test_members_that_have_one_more_keep_it() -> None:
     members = [subscriber("m1", A, target=partitions("a", 0, 1)), subscriber("m2", A, target=partitions("a", 2, 3, 4))]
     targets = assign_uniform(members, {A: 5})
     assert {name: indexes(target) for name, target in targets.items()} == {"m1": [0, 1], "m2": [2, 3, 4]}
 
 
-def test_a_chain_of_moves_evens_out_what_no_single_move_can() -> None:
+def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
     members = [
         subscriber("m1", A, target=partitions("a", 0, 1, 2)),
         subscriber("m2", A, B, target=partitions("b", 0, 1)),
@@ -92,7 +92,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Subscriber], dict[uuid.UUID, int]]:
 
 @pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS)
 @given(group=groups())
-def test_everything_that_somebody_can_have_is_assigned_once(
+def test_every_partition_with_a_subscriber_is_assigned_once(
     assignor: Assignor, group: tuple[list[Subscriber], dict[uuid.UUID, int]]
 ) -> None:
     members, counts = group

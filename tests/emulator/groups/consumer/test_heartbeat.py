@@ -1,12 +1,12 @@
-"""What the coordinator decides about heartbeats, the passing of time and changing topics, case by case."""
+"""The coordinator's decisions about heartbeats, expired deadlines and changed topics, case by case."""
 
 from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator.groups.consumer import leaving
+from dualwrite.broker_emulator.groups.consumer import membership
 from dualwrite.broker_emulator.groups.consumer.group import NOTHING, RefusedError
-from dualwrite.broker_emulator.groups.consumer.heartbeat import HeartbeatAnswer
+from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import compiled
 from dualwrite.broker_emulator.groups.consumer.states import (
     NEXT_GROUP_STATES,
@@ -21,19 +21,19 @@ from dualwrite.broker_emulator.groups.consumer.states import (
 from .members import REBALANCE_MS, SETTINGS, Coordinator, partitions
 
 
-def granted(answer: HeartbeatAnswer | int) -> HeartbeatAnswer:
-    assert isinstance(answer, HeartbeatAnswer)
-    return answer
+def granted(response: HeartbeatResponse | int) -> HeartbeatResponse:
+    assert isinstance(response, HeartbeatResponse)
+    return response
 
 
-def test_a_member_gives_up_before_the_next_one_gets() -> None:
+def test_a_member_revokes_before_another_gets_the_partition() -> None:
     group = Coordinator()
     assert group.heartbeat("m1", 0).assignment == partitions("a", 0, 1, 2, 3)
     second = group.heartbeat("m2", 0)
     assert (second.member_epoch, second.assignment) == (3, NOTHING)
     assert group.member("m2").state is MemberState.UNRELEASED_PARTITIONS
-    told = group.heartbeat("m1", 2)
-    assert (told.member_epoch, told.assignment) == (2, partitions("a", 0, 1))
+    response = group.heartbeat("m1", 2)
+    assert (response.member_epoch, response.assignment) == (2, partitions("a", 0, 1))
     assert group.member("m1").state is MemberState.UNREVOKED_PARTITIONS
     assert group.heartbeat("m2", 3).assignment is None
     assert group.heartbeat("m1", 2, owned=partitions("a", 0, 1, 2)).member_epoch == 2
@@ -42,7 +42,7 @@ def test_a_member_gives_up_before_the_next_one_gets() -> None:
     assert group.consumers.state is ConsumerGroupState.STABLE
 
 
-def test_whoever_missed_an_answer_may_come_with_the_epoch_before() -> None:
+def test_a_member_that_missed_a_response_may_send_the_previous_epoch() -> None:
     group = Coordinator()
     group.heartbeat("m1", 0)
     group.heartbeat("m2", 0)
@@ -55,7 +55,7 @@ def test_whoever_missed_an_answer_may_come_with_the_epoch_before() -> None:
     assert group.tried("m1", 4) == 110
 
 
-def test_a_silent_member_is_given_up_when_its_session_ends() -> None:
+def test_a_silent_member_is_removed_when_its_session_ends() -> None:
     group = Coordinator()
     group.heartbeat("m1", 0)
     group.heartbeat("m2", 0)
@@ -71,7 +71,7 @@ def test_a_silent_member_is_given_up_when_its_session_ends() -> None:
     assert group.consumers.next_deadline_ms is None
 
 
-def test_whoever_does_not_give_up_in_time_is_given_up() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     group = Coordinator()
     group.heartbeat("m1", 0)
     group.heartbeat("m2", 0)
@@ -83,13 +83,13 @@ def test_whoever_does_not_give_up_in_time_is_given_up() -> None:
     assert set(group.consumers.members) == {"m2"}
 
 
-def test_a_new_coordinator_gives_everybody_another_session() -> None:
+def test_a_new_coordinator_restarts_all_sessions() -> None:
     group = Coordinator()
     group.heartbeat("m1", 0)
     group.heartbeat("m2", 0)
     group.heartbeat("m1", 2)
     group.now_ms += 10 * SETTINGS.session_timeout_ms
-    group.group = leaving.after_load(group.consumers, group.world)
+    group.group = membership.after_load(group.consumers, group.context)
     group.pass_time(REBALANCE_MS - 1)
     assert set(group.consumers.members) == {"m1", "m2"}
     group.pass_time(1)
@@ -112,7 +112,7 @@ def test_static_members_keep_their_place_for_a_session() -> None:
     assert not group.consumers.members
 
 
-def test_a_full_group_takes_nobody_but_its_members() -> None:
+def test_a_full_group_accepts_only_its_members() -> None:
     group = Coordinator(settings=SETTINGS._replace(max_size=1))
     group.heartbeat("m1", 0)
     assert group.tried("m2", 0) == 81
@@ -131,7 +131,7 @@ def test_assignments_can_be_put_off() -> None:
     assert group.heartbeat("m2", 2).member_epoch == 3
 
 
-def test_topics_that_come_grow_and_go_are_noticed() -> None:
+def test_topics_that_are_created_grow_or_are_deleted_are_noticed() -> None:
     group = Coordinator()
     group.heartbeat("m1", 0, subscribed_topics=frozenset({"a", "new"}))
     group.change_topic("unrelated", 3)
@@ -157,14 +157,14 @@ def test_a_vote_for_another_assignor_is_a_reason_to_assign() -> None:
     assert group.consumers.group_epoch == 4
 
 
-def test_expressions_are_resolved_after_the_answer_and_looked_at_again_later() -> None:
+def test_expressions_are_resolved_after_the_response_and_refreshed_later() -> None:
     group = Coordinator()
     first = group.heartbeat("m1", 0, subscribed_topics=None, subscribed_regex="[ab]")
     assert (first.member_epoch, first.assignment, group.consumers.group_epoch) == (1, NOTHING, 2)
     assert group.heartbeat("m1", 1).assignment == partitions("a", 0, 1, 2, 3) | partitions("b", 0, 1, 2)
     group.change_topic("b", None)
     group.change_topic("c", 1)
-    assert group.heartbeat("m1", 2).assignment == partitions("a", 0, 1, 2, 3)  # what is gone is gone at once
+    assert group.heartbeat("m1", 2).assignment == partitions("a", 0, 1, 2, 3)  # deleted topics are revoked at once
     group.settle()
     group.heartbeat("m1", 3, subscribed_regex="[abc]")
     assert group.consumers.regular_expressions.keys() == {"[abc]"}
@@ -219,7 +219,7 @@ def test_expressions_of_re2(expression: str, matches: str, does_not: str) -> Non
         ("(?x)a", "invalid or unsupported Perl syntax"),
     ],
 )
-def test_what_is_no_expression_of_re2_is_refused_in_its_words(expression: str, complaint: str) -> None:
+def test_expressions_that_re2_refuses_are_refused_in_its_words(expression: str, complaint: str) -> None:
     with pytest.raises(RefusedError) as refused:
         compiled(expression)
     assert refused.value.error == 128
@@ -227,7 +227,7 @@ def test_what_is_no_expression_of_re2_is_refused_in_its_words(expression: str, c
     assert refused.value.message == expected
 
 
-def test_steps_that_the_tables_do_not_have_are_mistakes() -> None:
+def test_steps_that_the_tables_do_not_have_raise() -> None:
     assert set(NEXT_GROUP_STATES) == set(ConsumerGroupState)
     assert set(NEXT_MEMBER_STATES) == set(MemberState)
     with pytest.raises(InvalidStepError, match="cannot go from Dead to Stable"):

@@ -1,7 +1,7 @@
-"""Consumer groups under arbitrary use: members of either kind that come, go, fail and lag, topics that change.
+"""Consumer groups under arbitrary use: members of both protocols join, leave, fail and lag, and topics change.
 
-What has to hold at any moment: nobody has what another one has or has not given up; epochs only grow; a group is read
-back from its records as what it is. What has to hold in the end: everybody has its target, and the target is even.
+Invariants: no member has a partition that another one has or has not revoked; epochs only grow; a group's records
+rebuild it. In the end, every member has its target, and the target is even.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dualwrite.broker_emulator.groups.consumer.group import NOTHING, Assignment, ConsumerGroup
-from dualwrite.broker_emulator.groups.consumer.records import apply, decode_key
+from dualwrite.broker_emulator.groups.consumer.records import apply, decode_consumer_group_key
 from dualwrite.broker_emulator.groups.consumer.states import ConsumerGroupState, MemberState
 from dualwrite.broker_emulator.groups.consumer_protocol import read_assignment
 
@@ -31,8 +31,8 @@ class Client:
         self.epoch = 0
         self.owned: Assignment = NOTHING
         self.wanted: Assignment = NOTHING
-        self.missed_an_answer = False
-        """It says all that there is to say next time, so that it is told its assignment again."""
+        self.missed_a_response = False
+        """Whether its next heartbeat sets all fields, so that the response has its assignment."""
 
     def obey(self) -> None:
         self.owned = self.wanted
@@ -49,7 +49,7 @@ class ClassicClient:
         self._owned: frozenset[tuple[str, int]] = frozenset()
 
     def join(self) -> None:
-        """Join, sync, and give up what the assignment does not have any more."""
+        """Join, sync, and keep only the partitions of the new assignment."""
         joined = self._coordinator.join(self.name, self._topics, self._owned)
         assert not isinstance(joined, int)
         assert joined.generation >= self._generation
@@ -59,7 +59,7 @@ class ClassicClient:
             self._owned = read_assignment(synced.assignment).partitions
 
     def live(self) -> None:
-        """A heartbeat, and what it asks for."""
+        """Send a heartbeat, and do what the error requires."""
         error = self._coordinator.classic_heartbeat(self.name, self._generation)
         assert error in (0, 22, 25, 27)
         if error in (22, 25):
@@ -81,22 +81,22 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.read = 0
 
     def _heartbeat(self, client: Client, **values: Any) -> None:
-        """A heartbeat as clients make it. A fenced one gives everything up and joins again."""
+        """Send a heartbeat as clients do; a fenced member revokes everything and joins again."""
         known = self.coordinator.group
-        if client.missed_an_answer and isinstance(known, ConsumerGroup) and client.name in known.members:
+        if client.missed_a_response and isinstance(known, ConsumerGroup) and client.name in known.members:
             topics = known.members[client.name].subscribed_topics
             everything = {"rebalance_timeout_ms": REBALANCE_MS, "owned": client.owned, "subscribed_topics": topics}
             values = {**everything, **{name: value for name, value in values.items() if value is not None}}
-        client.missed_an_answer = False
-        answer = self.coordinator.tried(client.name, client.epoch, **values)
-        if isinstance(answer, int):
-            assert answer in (25, 110)
+        client.missed_a_response = False
+        response = self.coordinator.tried(client.name, client.epoch, **values)
+        if isinstance(response, int):
+            assert response in (25, 110)
             client.epoch, client.owned, client.wanted = 0, NOTHING, NOTHING
             return
-        assert answer.member_epoch >= client.epoch
-        client.epoch = answer.member_epoch
-        if answer.assignment is not None:
-            client.wanted = answer.assignment
+        assert response.member_epoch >= client.epoch
+        client.epoch = response.member_epoch
+        if response.assignment is not None:
+            client.wanted = response.assignment
 
     @rule(
         name=st.sampled_from(NAMES), topics=st.sets(st.sampled_from("abc")), assignor=st.sampled_from([None, "range"])
@@ -139,15 +139,15 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(list(self.clients.values())))
         if client.epoch > 0:
             self.coordinator.tried(client.name, client.epoch, owned=client.owned)
-            client.missed_an_answer = True
+            client.missed_a_response = True
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(list(self.clients)))
         del self.clients[name]
-        answer = self.coordinator.tried(name, -1)
-        assert not isinstance(answer, int) or answer in (25, 69)
+        response = self.coordinator.tried(name, -1)
+        assert not isinstance(response, int) or response in (25, 69)
 
     @rule(duration_ms=st.sampled_from([1_000, REBALANCE_MS, 31_000]))
     def pass_time(self, duration_ms: int) -> None:
@@ -159,7 +159,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             self.coordinator.change_topic(name, count)
 
     @invariant()
-    def nobody_has_what_another_one_has(self) -> None:
+    def no_partition_has_two_owners(self) -> None:
         group = self.coordinator.group
         if isinstance(group, ConsumerGroup):
             owned = [name for member in group.members.values() for name in member.owned]
@@ -175,9 +175,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             self.group_epoch, self.assignment_epoch = group.group_epoch, group.assignment_epoch
 
     @invariant()
-    def records_tell_the_group(self) -> None:
+    def records_rebuild_the_group(self) -> None:
         for key, value in self.coordinator.log[self.read :]:
-            decoded = decode_key(key)
+            decoded = decode_consumer_group_key(key)
             assert decoded is not None
             self.stored = apply(self.stored, decoded, value)
         self.read = len(self.coordinator.log)
@@ -186,11 +186,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             assert without_deadlines(self.stored) == without_deadlines(group)
 
     def teardown(self) -> None:
-        """Everybody behaves from now on: all that is subscribed to is assigned, evenly, and the group is stable."""
+        """Let all clients behave: every subscribed partition gets assigned, evenly, and the group is stable."""
         group = self.coordinator.group
         if not isinstance(group, ConsumerGroup):
             return
-        self.coordinator.pass_time(11_000)  # regular expressions may be looked at again
+        self.coordinator.pass_time(11_000)  # regular expressions may be resolved again
         for _ in range(60):
             for client in self.clients.values():
                 if client.epoch == 0:
@@ -210,7 +210,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             assert member.state is MemberState.STABLE
             assert frozenset(member.assigned) == group.target(member.member_id)
             assert member.is_classic or frozenset(member.assigned) == self.clients[member.member_id].wanted
-        topics = [self.coordinator.world.topics.get(name) for name in group.subscribed_topics]
+        topics = [self.coordinator.context.topics.get(name) for name in group.subscribed_topics]
         assert sum(len(member.assigned) for member in group.members.values()) == sum(
             topic.partitions for topic in topics if topic is not None
         )

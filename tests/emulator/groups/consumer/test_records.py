@@ -1,4 +1,4 @@
-"""Records of consumer groups: bytes that Apache Kafka 4.4.0 wrote are read, and written again as they were."""
+"""Records of consumer groups: bytes that Apache Kafka 4.4.0 wrote are decoded, and encoded to the same bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker_emulator.groups.consumer import records
 from dualwrite.broker_emulator.groups.consumer.group import ClassicMetadata, ConsumerGroup, RegularExpression
-from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply, decode_key
+from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply, decode_consumer_group_key
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.group import Protocol
@@ -28,7 +28,7 @@ REVOKING = (
 
 def read(kind: int, value: str, name: str = "m") -> ConsumerGroup:
     key = RecordKey(kind, "g", name if kind in (5, 7, 8, 16) else "")
-    assert decode_key(key.encode()) == key
+    assert decode_consumer_group_key(key.encode()) == key
     group = apply(None, key, bytes.fromhex(value))
     assert group is not None
     return group
@@ -89,12 +89,12 @@ def test_a_regular_expression() -> None:
     assert records.encode_regular_expression(found).hex() == value
 
 
-def test_what_brokers_before_4_1_wrote_of_topics_is_skipped() -> None:
+def test_partition_metadata_of_brokers_before_4_1_is_skipped() -> None:
     assert apply(None, RecordKey(records.PARTITION_METADATA, "g"), b"\0\0\1\0") is None
 
 
 @pytest.mark.parametrize("kind", [records.CURRENT, records.TARGET, records.MEMBER, records.REGULAR_EXPRESSION])
-def test_tombstones_of_what_is_not_there_change_nothing(kind: int) -> None:
+def test_tombstones_of_missing_parts_change_nothing(kind: int) -> None:
     group = ConsumerGroup(group_id="g")
     assert apply(group, RecordKey(kind, "g", "m"), None) == group
     assert apply(None, RecordKey(kind, "g", "m"), None) is None

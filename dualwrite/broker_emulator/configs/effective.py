@@ -1,0 +1,108 @@
+"""Which settings exist under a profile, and which value of each is in effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.configs import kafka_3_9
+from dualwrite.broker_emulator.configs.broker_settings import DYNAMIC_ONLY_SETTINGS, broker_synonyms
+from dualwrite.broker_emulator.configs.differences import (
+    BROKER_SETTINGS_HERE,
+    DIFFERENCES,
+    OWN_SETTINGS,
+    TOPIC_SETTINGS_HERE,
+)
+from dualwrite.broker_emulator.configs.reading import given_text
+from dualwrite.broker_emulator.configs.resource_settings import BROKER_SETTING_OF_GROUP, GROUP_SETTINGS
+from dualwrite.broker_emulator.configs.setting import Setting
+from dualwrite.broker_emulator.log.log_config import LogConfig, parse_cleanup_policy
+
+
+@cache
+def broker_settings(profile: Profile) -> Mapping[str, Setting]:
+    """Return the settings of a broker: those of Kafka 4.4, or of the imitated release."""
+    if profile is not Profile.KAFKA_3_9:
+        return BROKER_SETTINGS_HERE
+    return _in_3_9(BROKER_SETTINGS_HERE, kafka_3_9.BROKER_CHANGES, kafka_3_9.BROKER_NOT_YET)
+
+
+@cache
+def alterable_broker_settings(profile: Profile) -> Mapping[str, Setting]:
+    """Return the settings of a broker, including those that only requests can set."""
+    return MappingProxyType({**broker_settings(profile), **DYNAMIC_ONLY_SETTINGS})
+
+
+@cache
+def topic_settings(profile: Profile) -> Mapping[str, Setting]:
+    """Return the settings of a topic: those of Kafka 4.4, or of the imitated release."""
+    if profile is not Profile.KAFKA_3_9:
+        return TOPIC_SETTINGS_HERE
+    return _in_3_9(TOPIC_SETTINGS_HERE, kafka_3_9.TOPIC_CHANGES, kafka_3_9.TOPIC_NOT_YET)
+
+
+def _in_3_9(
+    newest: Mapping[str, Setting], changes: Mapping[str, Setting], not_yet: frozenset[str]
+) -> Mapping[str, Setting]:
+    kept = {name: setting for name, setting in newest.items() if name not in not_yet}
+    changed = {
+        name: DIFFERENCES[name].applied_to(setting) if name in DIFFERENCES else setting
+        for name, setting in changes.items()
+    }
+    return MappingProxyType({**kept, **changed})
+
+
+def broker_value(config: BrokerConfig, name: str) -> str | None:
+    """Return the effective value of a broker setting as text; None if it is not set and has no default."""
+    field = name.replace(".", "_")
+    if name in BROKER_SETTINGS_HERE and field in BrokerConfig.names():
+        return given_text(getattr(config, field))
+    if name in config.properties:
+        return config.properties[name]
+    setting = BROKER_SETTINGS_HERE.get(name)
+    return None if setting is None else setting.default
+
+
+def static_properties(config: BrokerConfig) -> dict[str, str]:
+    """Return what was set at the start of the broker: by a file, or by Python if it is not the default."""
+    found = dict(config.properties)
+    defaults = BrokerConfig()
+    for field in BrokerConfig.names():
+        value = getattr(config, field)
+        name = field.replace("_", ".")
+        if value != getattr(defaults, field) and not any(synonym in found for synonym in broker_synonyms(name)):
+            found[name] = given_text(value)
+    return {name: text for name, text in found.items() if name not in OWN_SETTINGS}
+
+
+def group_values(config: BrokerConfig, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the effective settings of a group: its own, the broker's, or the default."""
+    values = {}
+    for name, setting in GROUP_SETTINGS.items():
+        of_brokers = broker_value(config, BROKER_SETTING_OF_GROUP[name]) if name in BROKER_SETTING_OF_GROUP else None
+        value = own.get(name, setting.default if of_brokers is None else of_brokers)
+        if value is not None:
+            values[name] = value
+    return values
+
+
+def broker_log_config(config: BrokerConfig) -> LogConfig:
+    """Return the log settings of topics without their own. Raises ValueError."""
+    return LogConfig(
+        segment_bytes=config.log_segment_bytes,
+        segment_ms=config.log_roll_ms,
+        cleanup_policy=parse_cleanup_policy(config.log_cleanup_policy),
+        retention_ms=config.log_retention_ms,
+        retention_bytes=config.log_retention_bytes,
+        delete_retention_ms=config.log_cleaner_delete_retention_ms,
+        min_cleanable_dirty_ratio=config.log_cleaner_min_cleanable_ratio,
+        min_compaction_lag_ms=config.log_cleaner_min_compaction_lag_ms,
+        max_compaction_lag_ms=config.log_cleaner_max_compaction_lag_ms,
+        max_message_bytes=config.message_max_bytes,
+        min_insync_replicas=config.min_insync_replicas,
+        message_timestamp_type=config.log_message_timestamp_type,
+        message_timestamp_before_max_ms=config.log_message_timestamp_before_max_ms,
+        message_timestamp_after_max_ms=config.log_message_timestamp_after_max_ms,
+    )

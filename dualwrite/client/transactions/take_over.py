@@ -1,0 +1,330 @@
+"""Taking over a transactional id, and completing what its previous owner left: carry out what `initialisation` plans.
+
+`initialisation` and `recovery` decide (steps and tables); this changes the producer's state by their decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dualwrite.client import messages as m
+from dualwrite.client.transactions.context import TransactionContext
+from dualwrite.client.transactions.errors import (
+    RETRIED,
+    end_not_described,
+    id_taken_over,
+    overtaken,
+    still_prepared_by_keep,
+    taken_meanwhile,
+)
+from dualwrite.client.transactions.initialisation import Step, described
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.recovery import (
+    REFUSALS,
+    TRANSACTIONAL_ID_NOT_FOUND,
+    AfterRefusal,
+    Described,
+    DescribedState,
+    Recovery,
+    SecondDescription,
+    Settling,
+    find,
+)
+from dualwrite.client.transactions.states import Call, Event, ProducerState
+from dualwrite.errors import Api, ErrorClass, KafkaError, error_class
+from dualwrite.prepared_state import PreparedTxnState
+
+ENDED_BY_ANOTHER: Final = (47, 48, 49, 90)
+"""Refusals of EndTxn after which DescribeTransactions may show how another producer ended a prepared transaction:
+INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
+
+INVALID_TXN_STATE: Final = 48
+_CONCURRENT_TRANSACTIONS: Final = 51
+
+_KEEPING: Final = (Step.TRY_KEEP, Step.PROBE_KEEP)
+_KEEP_IS_SUPPORTED: Final = (42, 90)
+"""To KeepPreparedTxn with a pair that no producer has: INVALID_REQUEST, as KIP-939 has it, or PRODUCER_FENCED."""
+
+
+class TakeOver:
+    """The transactional id of one producer, until it is this producer's alone, or left to others.
+
+    Invariant: nothing that another producer may have decided is changed before it was compared with the stored pair;
+    and the initialisation ends only when no step of the take-over is left.
+    """
+
+    def __init__(self, context: TransactionContext) -> None:
+        self._context: Final = context
+        self._initialisation: Final = context.initialisation
+        self.fences_later = False
+        """Whether the second phase of the take-over waits for `fence_others()`."""
+        self.described: Described | None = None
+        """What the last `describe()` of the application returned."""
+        self.refused_with: int | None = None
+        """Why the commit of a prepared transaction was refused, until DescribeTransactions says what became of it."""
+
+    # ---- calls of the application ---------------------------------------------------------------------------
+
+    def complete(
+        self, recovery: Recovery, name: str, stored: PreparedTxnState | None, *, take_over: bool = True
+    ) -> Operation:
+        """Complete what DescribeTransactions found, without KeepPreparedTxn. `stored` None: no pair was given."""
+        context = self._context
+        joined = context.join(name, stored)
+        if joined is not None:
+            return joined
+        found = self._initialisation.found
+        assert found is not None
+        if recovery is Recovery.LOST:
+            assert stored is not None
+            context.enter(Call.COMPLETE_LOST)
+            operation = context.start(name, stored)
+            self._lose(stored, found)
+            return operation
+        if recovery is Recovery.COMMIT:
+            context.enter(Call.COMPLETE_BY_COMMIT)
+            context.adopt(found.pair)
+            context.transaction.leaves_id = not take_over
+        elif take_over or not self._may_leave_id(found, stored):
+            context.enter(Call.COMPLETE_BY_TAKEOVER)
+            context.adopt(self._initialisation.decide(stored or PreparedTxnState()))
+        elif found.state is DescribedState.ONGOING:
+            context.enter(Call.COMPLETE_BY_ABORT)
+            context.adopt(found.pair)
+            context.transaction.leaves_id = True
+        else:
+            context.enter(Call.COMPLETE_BEFORE)
+            operation = context.start(name, stored)
+            context.leave_id(None)
+            return operation
+        return context.start(name, stored)
+
+    def _may_leave_id(self, found: Described, stored: PreparedTxnState | None) -> bool:
+        """Return whether EndTxn alone ends a transaction that is not to be committed, and fences its writer.
+
+        An abort raises the epoch (KIP-890) but not before transaction.version 2. What was committed before had been
+        prepared, so its writer is done; a writer whose transaction is to be aborted and not open yet may be about to
+        begin it.
+        """
+        if found.state is DescribedState.ONGOING:
+            return self._initialisation.is_v2
+        return bool(stored)
+
+    def _lose(self, stored: PreparedTxnState, found: Described) -> None:
+        """Raise that a prepared transaction was aborted. No request is sent: the next recovery must see the same."""
+        self._context.leave_id(self._initialisation.lost(stored, found))
+
+    def fence_others(self) -> Operation:
+        """Begin the second phase of a take-over; see `TransactionManager.fence_others`."""
+        context = self._context
+        joined = context.join(Call.FENCE_OTHERS.value, None)
+        if joined is not None:
+            return joined
+        context.enter(Call.FENCE_OTHERS)
+        operation = context.start(Call.FENCE_OTHERS.value, None)
+        if context.state is ProducerState.INITIALIZING:
+            self.fences_later = False
+            self._continue()
+        else:
+            context.pending.finish(None)
+        return operation
+
+    def committed(self, by_another: Described | None = None) -> None:
+        """Continue after a commit. `by_another`: the description of the id after another producer committed."""
+        context = self._context
+        if self._initialisation.found is None or context.transaction.leaves_id:
+            context.ended()
+            return
+        if by_another is None:
+            self._initialisation.committed(context.pair)
+        else:
+            context.adopt(self._initialisation.decide(context.transaction.prepared_state, by_another))
+        context.happen(Event.STORED_IS_COMMITTED)
+        context.forget_transaction()
+        self._continue()
+
+    # ---- responses to the steps -----------------------------------------------------------------------------
+
+    def on_features(self, response: m.BrokerFeatures, now_ms: float) -> None:
+        """Plan the take-over by what the coordinator offers."""
+        context = self._context
+        if response.error_code:
+            context.failed_with(Api.API_VERSIONS, response.error_code, now_ms)
+            return
+        context.exchange.backoff.succeeded()
+        refusal = self._initialisation.take_features(response)
+        if refusal is not None:
+            context.fail_fatal(refusal)
+
+    def on_initialised(self, step: Step | None, response: m.InitProducerIdResponse, now_ms: float) -> None:
+        """Use the producer id and epoch of an InitProducerId, or handle its refusal."""
+        if response.error_code:
+            if step in _KEEPING and self._on_refused_keep(step, response.error_code):
+                return
+            self._failed(Api.INIT_PRODUCER_ID, response.error_code, now_ms)
+            return
+        self._context.exchange.backoff.succeeded()
+        if step in _KEEPING:
+            self._on_kept(response)
+            return
+        self._took_over(DescribedState.EMPTY, response.producer_id, response.producer_epoch)
+
+    def on_pair_spent(self, response: m.EndTxnResponse, now_ms: float) -> None:
+        """Use the epoch that EndTxn(abort) has raised."""
+        if response.error_code:
+            self._failed(Api.END_TXN, response.error_code, now_ms)
+            return
+        self._context.exchange.backoff.succeeded()
+        self._took_over(DescribedState.COMPLETE_ABORT, response.producer_id, response.producer_epoch)
+
+    def _took_over(self, state: DescribedState, producer_id: int, producer_epoch: int) -> None:
+        """Adopt the raised epoch of a step, which leaves the id in `state`."""
+        pair = PreparedTxnState.of(producer_id=producer_id, producer_epoch=producer_epoch)
+        self._context.adopt(pair)
+        self._initialisation.took_over(state, pair)
+        self._continue()
+
+    def _continue(self) -> None:
+        """End the initialisation if no step is left; else the next step follows with the next `poll()`."""
+        context = self._context
+        if context.state is not ProducerState.INITIALIZING or self._initialisation.steps:
+            return
+        if self.fences_later:
+            context.pending.finish(None)
+        elif not self._initialisation.begin_second_phase():
+            context.initialised()
+
+    def _failed(self, api: Api, error_code: int, now_ms: float) -> None:
+        context = self._context
+        if self._initialisation.found is not None and error_code in ENDED_BY_ANOTHER:
+            refusal = context.refusal(api, error_code, ErrorClass.FENCED)
+            context.fail_fatal(taken_meanwhile(refusal, error_code))
+            return
+        context.failed_with(api, error_code, now_ms)
+
+    def _on_refused_keep(self, step: Step | None, error_code: int) -> bool:
+        """Continue without KeepPreparedTxn if the refusal allows that; return whether it was handled."""
+        context = self._context
+        if step is Step.PROBE_KEEP and error_code in _KEEP_IS_SUPPORTED:
+            context.exchange.backoff.succeeded()
+            self._on_nothing_open(self._initialisation.take_support_of_keep())
+            return True
+        taken = self._initialisation.take_refused_keep(error_code)
+        if isinstance(taken, KafkaError):
+            context.fail_fatal(taken)
+            return True
+        return taken
+
+    def _on_kept(self, response: m.InitProducerIdResponse) -> None:
+        context = self._context
+        ongoing = PreparedTxnState.of(
+            producer_id=response.ongoing_producer_id, producer_epoch=response.ongoing_producer_epoch
+        )
+        pair = PreparedTxnState.of(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
+        context.adopt(pair)
+        if ongoing == pair:
+            context.fail_fatal(still_prepared_by_keep(context.transactional_id, ongoing))
+            return
+        decided = self._initialisation.found
+        if not self._initialisation.take_kept(ongoing=not ongoing.is_empty):
+            return
+        if decided is None and ongoing.is_empty:
+            context.nothing_to_complete = self._initialisation.keep
+            context.initialised()
+        elif decided is None:
+            context.found_prepared(ongoing)
+        elif ongoing.is_empty:
+            self._continue()
+        else:
+            now = Described(DescribedState.ONGOING, ongoing, -1)
+            context.fail_fatal(overtaken(context.transactional_id, now, stored_is_committed=False))
+
+    # ---- descriptions ---------------------------------------------------------------------------------------
+
+    def on_described(self, step: Step | None, response: m.DescribeTransactionResponse, now_ms: float) -> None:
+        """Continue with what DescribeTransactions says, by the step that asked for it."""
+        if response.error_code not in (0, TRANSACTIONAL_ID_NOT_FOUND):
+            self._on_not_described(response.error_code, now_ms)
+            return
+        context = self._context
+        context.exchange.backoff.succeeded()
+        now = described(response)
+        if step is Step.DESCRIBE:
+            self._on_first_description(now)
+        elif step is Step.SETTLE:
+            self._on_settling_description(now, now_ms)
+        elif step is Step.DESCRIBE_AGAIN:
+            self._on_second_description(now, now_ms)
+        elif self.refused_with is not None:
+            self._on_cause_described(self.refused_with, now)
+        elif now.is_ending:  # its pair is not the final one
+            context.exchange.retry_later(now_ms, _CONCURRENT_TRANSACTIONS)
+        else:
+            self.described = now
+            context.pending.finish(None)
+
+    def _on_first_description(self, now: Described) -> None:
+        if not self._initialisation.take_description(now):
+            return
+        if now.state is DescribedState.ONGOING:
+            self._context.found_prepared(now.pair)
+        else:
+            self._on_nothing_open(now)
+
+    def _on_nothing_open(self, found: Described) -> None:
+        """End the initialisation with a pair to compare with the stored one; the id is not this producer's yet."""
+        context = self._context
+        context.adopt(found.pair)
+        context.nothing_to_complete = True
+        context.initialised()
+
+    def _on_second_description(self, now: Described, now_ms: float) -> None:
+        context = self._context
+        decided = self._initialisation.found
+        comparison = self._initialisation.take_second_description(now)
+        if comparison is SecondDescription.WAIT:
+            context.exchange.retry_later(now_ms, _CONCURRENT_TRANSACTIONS)
+        elif comparison is SecondDescription.OVERTAKEN:
+            is_committed = decided is not None and decided.is_committed
+            context.fail_fatal(overtaken(context.transactional_id, now, stored_is_committed=is_committed))
+        elif self._initialisation.found is not None:
+            context.adopt(self._initialisation.found.pair)
+
+    def _on_settling_description(self, now: Described, now_ms: float) -> None:
+        context = self._context
+        following = self._initialisation.take_settling_description(context.pair, now)
+        if following is Settling.TAKEN_OVER:
+            context.fail_fatal(id_taken_over(context.transactional_id, context.pair, now))
+        elif following in (Settling.DESCRIBE_AGAIN, Settling.AWAIT_RAISE):
+            context.exchange.retry_later(now_ms)
+
+    def on_reopened_ended(self, response: m.EndTxnResponse, now_ms: float) -> None:
+        """Continue after the abort of what a late request of this producer had opened."""
+        if response.error_code not in (0, INVALID_TXN_STATE):  # 48: it was over already
+            self._context.failed_with(Api.END_TXN, response.error_code, now_ms)
+            return
+        self._context.exchange.backoff.succeeded()
+        self._initialisation.ended_reopened()
+
+    def _on_not_described(self, error_code: int, now_ms: float) -> None:
+        context, refused_with = self._context, self.refused_with
+        if refused_with is None or error_class(Api.DESCRIBE_TRANSACTIONS, error_code) in RETRIED:
+            context.failed_with(Api.DESCRIBE_TRANSACTIONS, error_code, now_ms)
+            return
+        self.refused_with = None  # no broker says what became of it: the refusal itself is what is known
+        context.failed_with(Api.END_TXN, refused_with, now_ms)
+
+    def _on_cause_described(self, refused_with: int, now: Described) -> None:
+        """Handle the refused commit of a prepared transaction, now that the id was described."""
+        self.refused_with = None
+        context = self._context
+        prepared = context.transaction.prepared_state
+        after = REFUSALS[find(prepared, now, self._initialisation.transaction_version)]
+        if after is AfterRefusal.COMMITTED:
+            self.committed(now)
+        elif after is AfterRefusal.LOST:
+            context.happen(Event.LOST)
+            self._lose(prepared, now)
+        else:
+            refusal = context.refusal(Api.END_TXN, refused_with, ErrorClass.FENCED)
+            context.fail_fatal(end_not_described(refusal, refused_with, prepared, now))

@@ -1,0 +1,106 @@
+"""PostgreSQL's row lock on the state row, and what makes its commit durable; parameters are written `:name`.
+
+Two things decide whether a commit is durable. `synchronous_commit` says whether COMMIT waits for the disk, and for the
+standbys in `synchronous_standby_names`; any user may lower it, for a role, a database, a session or one transaction.
+And the wait for a standby can be cancelled after the commit took effect, so that it is visible, and lost in a failover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Final
+
+from dualwrite.recipes.sql.pinned_tables import OID
+
+# ---- the row lock ---------------------------------------------------------------------------------------------------
+SAME_TABLE: Final = f"kafka_transaction_state.tableoid = {OID}"
+"""False for the rows of a table that replaced the pinned one."""
+
+SELECT: Final = (
+    f"SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id AND {SAME_TABLE}"
+)
+SELECT_LOCKED: Final = f"{SELECT} FOR UPDATE"
+
+STILL_HELD: Final = (
+    "CASE WHEN kafka_transaction_state.xmax = CAST(pg_current_xact_id() AS xid) THEN true ELSE EXISTS ("
+    "SELECT 1 FROM pg_locks WHERE pg_locks.locktype = 'transactionid' AND pg_locks.pid = pg_backend_pid()"
+    " AND pg_locks.granted AND pg_locks.transactionid = kafka_transaction_state.xmax) END"
+)
+"""True for the row if the current transaction has locked it.
+
+A locked row has the id of its locker in `xmax`. So the last statement of a dual write can prove that the transaction
+that locked the row is still running, even if ROLLBACK was sent as text or through a forked process. After a savepoint
+that was not released, the locker is a subtransaction, and only this server process holds a lock on its id.
+"""
+
+MARK: Final = "dualwrite.transaction"
+"""A setting that ends with the transaction that set it, and that rolling back to an earlier savepoint undoes.
+
+So the last statement can prove that the transaction is still the one in which the block began, however an interfering
+statement may have reached the server.
+"""
+
+MARK_ATTRIBUTE: Final = "_dualwrite_mark"
+"""The attribute of a driver's connection that holds the mark of its latest transaction, if that has one."""
+
+IS_MARKED: Final = f"(:mark = '' OR current_setting('{MARK}', true) = :mark)"
+"""True in the transaction that set `:mark`, and for an empty `:mark`, which stands for one that could not be set."""
+
+LOCK_NOT_AVAILABLE: Final = "55P03"
+"""The SQLSTATE for a lock that was not free in time."""
+
+UNDEFINED_TABLE: Final = "42P01"
+"""The SQLSTATE for a table that does not exist, or no longer."""
+
+_FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
+_LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
+_SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
+
+Statement = tuple[str, Mapping[str, str]]
+"""SQL and its parameters."""
+
+
+def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Statement, str | None, str | None]:
+    """Lock the state row and return its text, or None if there is no row.
+
+    A generator: it yields statements, which the caller passes through `PinnedTables.sql`, and is sent the one value
+    that each returns. Begins with SKIP LOCKED, which neither waits nor fails the transaction; then waits with a time
+    limit, and restores the transaction's own limit.
+    """
+    row = {"id": transactional_id}
+    free = yield _FREE, row
+    if free is not None:
+        return free
+    if timeout_ms is None:
+        return (yield SELECT_LOCKED, row)
+    before = yield _LOCK_TIMEOUT, {}
+    yield _SET_LOCK_TIMEOUT, {"value": f"{max(timeout_ms, 1)}ms"}  # 0 would mean no limit
+    found = yield SELECT_LOCKED, row
+    yield _SET_LOCK_TIMEOUT, {"value": str(before)}
+    return found
+
+
+# ---- durability -----------------------------------------------------------------------------------------------------
+
+_RAISE: Final = (
+    "set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'remote_apply'"
+    " THEN 'remote_apply' ELSE 'on' END, {is_local})"
+)
+RAISE: Final = _RAISE.format(is_local="true")
+"""Makes COMMIT of this transaction wait for disk and standbys; a stricter setting is kept."""
+
+RAISE_FOR_SESSION: Final = _RAISE.format(is_local="false")
+"""Does the same for every later commit of the session."""
+
+WITNESS: Final = (
+    f"SELECT prepared_transaction_state, {RAISE}, CAST(pg_logical_emit_message(true, 'dualwrite', '') AS text)"
+    " FROM kafka_transaction_state WHERE transactional_id = :id"
+)
+"""Reads the row without its lock, and writes a message to the log in this transaction.
+
+The log is one sequence: a commit in it comes after everything its transaction has seen, so a server that has this
+commit has the others. The message has no recipient. Any role may write one; it takes no lock and leaves nothing behind.
+"""
+
+GIVEN_UP_IN: Final = "SyncRepWaitForLSN"
+"""The server's function that warns of a cancelled wait; the message is translated and its SQLSTATE is not unique."""

@@ -1,0 +1,39 @@
+"""What makes a commit of SQLite durable, also on a connection with a weaker setting."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+_EXTRA: Final = 3
+"""FULL, plus a sync of the directory, without which a commit that deletes its journal can be undone."""
+
+_RAISED: Final = "dualwrite_synchronous"
+
+
+def raise_synchronous(dbapi_connection: Any, record: Any, proxy: Any) -> None:
+    """Raise `PRAGMA synchronous` once per connection, as it leaves its pool: SQLite refuses inside a transaction."""
+    if record.info.get(_RAISED):
+        return
+    cursor = dbapi_connection.cursor()
+    try:
+        cursor.execute(f"PRAGMA synchronous = {_EXTRA}")
+    finally:
+        cursor.close()
+    record.info[_RAISED] = True
+
+
+def sync(database_file: str) -> None:
+    """Sync what a process that was killed during COMMIT may have written and not synced.
+
+    That is the log of WAL mode, or the deletion of the journal. SQLite holds no locks on either that this could break.
+    """
+    log = Path(f"{database_file}-wal")
+    for path in (log, log.parent):
+        if path.exists() and os.name == "posix":
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,121 @@
+"""MySQL's and MariaDB's lock on the state row, and the proof that the transaction that locked it is still running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.recipes.sqlalchemy.tables import AS_NAMED
+
+LOCK_WAIT_TIMEOUT: Final = 1205
+LOCK_NOWAIT: Final = 3572
+LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
+"""Error numbers for a lock that was not free in time; MariaDB uses the first for NOWAIT too."""
+
+INSERT_TIMEOUT_MS: Final = 2_000
+
+WITNESS_ID: Final = "dualwrite/witness"
+"""The row that is changed to have a commit that comes after everything visible; it belongs to no transactional id.
+
+A commit is in the server's log, and in the log of a replica that confirms it, after everything its transaction has
+seen. It needs a row of its own, because the caller holds the lock on the row in question.
+"""
+
+_NO_SUCH_SAVEPOINT: Final = 1305
+_MARK: Final = "dualwrite_row_lock"
+_POLL_MS: Final = 20
+
+
+def error_code(error: DBAPIError) -> int | None:
+    """Return the server's error number, which every MySQL driver has as the first argument."""
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def lock_row(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
+    """Lock the row that `select` finds, mark the transaction, and return the row's value, or None if there is no row.
+
+    A locking read returns the newest row, even under REPEATABLE READ, whose plain reads return an older one.
+    """
+    value = _locked(connection, select, values, timeout_ms)
+    connection.exec_driver_sql(f"SAVEPOINT {_MARK}")
+    return value
+
+
+def _locked(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
+    if timeout_ms is None:
+        return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
+    whole_s, rest_ms = divmod(timeout_ms, 1000)
+    if not _can_skip(connection.dialect):
+        return _lock_within(connection, select, values, whole_s + bool(rest_ms))
+    free = select.with_for_update(skip_locked=True)
+    value = connection.scalar(free, values, execution_options=AS_NAMED)
+    while value is None and rest_ms > 0:  # the server itself counts in whole seconds only
+        connection.exec_driver_sql(f"DO SLEEP({min(rest_ms, _POLL_MS) / 1000})")
+        rest_ms -= _POLL_MS
+        value = connection.scalar(free, values, execution_options=AS_NAMED)
+    if value is not None:
+        return value
+    if whole_s == 0:
+        return connection.scalar(  # no row, or no lock?
+            select.with_for_update(nowait=True), values, execution_options=AS_NAMED
+        )
+    return _lock_within(connection, select, values, whole_s)
+
+
+def _can_skip(dialect: sa.Dialect) -> bool:
+    since = (10, 6) if getattr(dialect, "is_mariadb", False) else (8, 0, 1)
+    return (dialect.server_version_info or ()) >= since
+
+
+def _lock_within(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_s: int) -> Any:
+    with _lock_wait_limit(connection, timeout_s):
+        return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
+
+
+@contextmanager
+def _lock_wait_limit(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
+    """Limit how long statements wait for locks. The session's setting outlives a transaction, so it is restored."""
+    before = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
+    connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {max(timeout_s, 1)}")
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
+
+
+def patience(connection: sa.Connection) -> AbstractContextManager[None]:
+    """Limit waits for locks, which this very process may hold, to `INSERT_TIMEOUT_MS`."""
+    return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
+
+
+def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, str]) -> None:
+    """Insert a row. Raises the error for a lock that was not free in time after `INSERT_TIMEOUT_MS`.
+
+    Under REPEATABLE READ a SKIP LOCKED that finds nothing locks the gap behind the row. So a dual write of a pool that
+    had to wait for a slot, and then lost it, would wait here for its own transaction, a deadlock invisible to the
+    server.
+    """
+    with patience(connection):
+        connection.execute(insert, values, execution_options=AS_NAMED)
+
+
+def is_still_locked(connection: sa.Connection) -> bool:
+    """Return whether the current transaction is the one that locked the row.
+
+    A savepoint ends with its transaction: with COMMIT, with ROLLBACK however it was sent, with the implicit commit of
+    DDL and with the implicit rollback of a deadlock. So the savepoint that was set at the lock proves that there was
+    none of these.
+    """
+    try:
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_MARK}")
+    except DBAPIError as error:
+        if error_code(error) != _NO_SUCH_SAVEPOINT:
+            raise
+        return False
+    return True

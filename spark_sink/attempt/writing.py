@@ -1,0 +1,148 @@
+"""WRITE: a task writes its partition in the Kafka transaction of one attempt, and stages its rows for the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from spark_sink.handoff import Plan, TaskIdentity, TaskOutcome, TaskResult
+from spark_sink.options import SinkOptions
+from spark_sink.pause_points import Pause, PausePoint
+from spark_sink.sink_kafka import SinkKafka, TaskTransaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+
+    from spark_sink.store.commit_store import CommitStore
+    from spark_sink.store.dual_table import DualTableWriter
+    from spark_sink.store.tables import Lease
+
+_PIECE_BYTES: Final = 33_554_432
+"""The size of the pieces in which rows are staged; a producer buffers as much by default."""
+
+
+class PartitionWriter:
+    """WRITE for one sink."""
+
+    def __init__(
+        self, options: SinkOptions, store: CommitStore, kafka: SinkKafka, table: DualTableWriter | None, pause: Pause
+    ) -> None:
+        self._sink_id = options.sink_id
+        self._policy = options.on_new_checkpoint
+        self._store = store
+        self._kafka = kafka
+        self._table = table
+        self._pause = pause
+
+    def write(self, plan: Plan, task: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Write one partition; see `Sink.write`."""
+        if self._store.is_decided_for(self._sink_id, plan.generation, task, self._policy):
+            return _without_attempt(TaskOutcome.SKIPPED, plan, task)
+        filled = (batch for batch in rows if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return _without_attempt(TaskOutcome.EMPTY, plan, task)
+        lease = self._store.lease(self._sink_id, plan.generation, task)
+        if lease is None:
+            return _without_attempt(TaskOutcome.SKIPPED, plan, task)
+        self._pause(PausePoint.AFTER_LEASE)
+        return self._write_leased(plan, task, lease, first, filled)
+
+    def _write_leased(
+        self, plan: Plan, task: TaskIdentity, lease: Lease, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]
+    ) -> TaskResult:
+        staged = self._staged_rows(lease, task)
+        transaction = self._kafka.open(lease.transactional_id, lambda: self._still_mine(lease))
+        try:
+            self._pause(PausePoint.AFTER_INIT)
+            self._send(transaction, staged, first)
+            for batch in others:
+                self._send(transaction, staged, batch)
+            self._prepare(transaction, staged, lease)
+        except BaseException:
+            transaction.abort()
+            raise
+        finally:
+            transaction.close()
+        self._pause(PausePoint.AFTER_PREPARED)
+        return TaskResult(
+            outcome=TaskOutcome.PREPARED,
+            generation=plan.generation,
+            query_id=task.query_id,
+            batch_id=task.batch_id,
+            partition_id=task.partition_id,
+            attempt_id=lease.attempt_id,
+            records=transaction.records,
+            bytes=transaction.bytes,
+            staged_rows=0 if staged is None else staged.count,
+        )
+
+    def _staged_rows(self, lease: Lease, task: TaskIdentity) -> StagedRows | None:
+        if self._table is None:
+            return None
+        return StagedRows(self._store, self._table, lease.attempt_id, task.partition_id)
+
+    def _still_mine(self, lease: Lease) -> bool:
+        self._pause(PausePoint.AFTER_TAKE_OVER)
+        mine = self._store.is_open(lease.attempt_id)
+        self._pause(PausePoint.BEFORE_COMPLETION)
+        return mine
+
+    def _send(self, transaction: TaskTransaction, staged: StagedRows | None, batch: pa.RecordBatch) -> None:
+        transaction.write(batch)
+        if staged is not None:
+            staged.add(batch)
+        self._pause(PausePoint.AFTER_SEND)
+
+    def _prepare(self, transaction: TaskTransaction, staged: StagedRows | None, lease: Lease) -> None:
+        state = transaction.prepare()
+        self._pause(PausePoint.AFTER_PREPARE)
+
+        def inside(connection: sa.Connection) -> None:
+            if staged is not None:
+                staged.stage_rest(connection)
+            self._pause(PausePoint.BEFORE_PREPARED)
+
+        self._store.mark_prepared(lease.attempt_id, state, records=transaction.records, inside=inside)
+
+
+def _without_attempt(outcome: TaskOutcome, plan: Plan, task: TaskIdentity) -> TaskResult:
+    return TaskResult.without_attempt(outcome, plan, task.query_id, task.batch_id, task.partition_id)
+
+
+class StagedRows:
+    """The rows of one attempt on their way into the staging table, in pieces that fit into memory.
+
+    Each piece is staged when it is full, in a transaction in which the attempt is OPEN. The last one is staged in the
+    transaction that makes the attempt PREPARED. Readers of the table see none of them before the decision.
+    """
+
+    def __init__(self, store: CommitStore, table: DualTableWriter, attempt_id: str, partition_id: int) -> None:
+        self._store = store
+        self._table = table
+        self._attempt_id = attempt_id
+        self._partition_id = partition_id
+        self._waiting: list[pa.RecordBatch] = []
+        self._committed = 0
+        self._in_transaction = 0
+
+    @property
+    def count(self) -> int:
+        """The number of rows staged, provided that the transaction of the last piece was committed."""
+        return self._committed + self._in_transaction
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Keep these rows; stage all kept rows once they fill a piece. Raises AttemptCondemnedError, DualTableError."""
+        self._waiting.append(rows)
+        if sum(waiting.nbytes for waiting in self._waiting) >= _PIECE_BYTES:
+            self._store.stage(self._attempt_id, self.stage_rest)
+            self._committed, self._in_transaction = self.count, 0
+            self._waiting.clear()
+
+    def stage_rest(self, connection: sa.Connection) -> None:
+        """Stage the kept rows in this transaction, which may be repeated. Raises DualTableError."""
+        if self._waiting:
+            self._in_transaction = self._table.stage(
+                connection, self._attempt_id, self._partition_id, self._waiting, first_seq=self._committed
+            )

@@ -1,0 +1,98 @@
+"""Open connections to Kafka with one of the two libraries: `connect` for the driver, `consumer` for tasks.
+
+A process keeps its consumers, and reuses them from batch to batch. A forked child opens its own, because processes
+cannot share a socket.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from dualwrite.errors import AuthenticationError, ConfigError, KafkaError
+from spark_sink.errors import SinkOptionError, SourceReadError
+from spark_sink.reading.clients import Cluster, Records
+from spark_sink.reading.kafka_settings import api_timeout_ms, connection_settings, needs_kafka_python
+from spark_sink.reading.options import Library, SourceOptions
+
+_LONGEST_LOGIN_MS: Final = 5_000
+
+
+def library_of(options: SourceOptions) -> Library:
+    """Return CONFLUENT_KAFKA or KAFKA_PYTHON. Raises SinkOptionError if it is not installed or not suitable."""
+    only_kafka_python = needs_kafka_python(options.kafka)
+    installed = importlib.util.find_spec("confluent_kafka") is not None
+    if options.library is Library.AUTO:
+        return Library.CONFLUENT_KAFKA if installed and not only_kafka_python else Library.KAFKA_PYTHON
+    if options.library is Library.CONFLUENT_KAFKA and not installed:
+        raise SinkOptionError("consumer.library: confluent-kafka is not installed here: pip install confluent-kafka")
+    if options.library is Library.CONFLUENT_KAFKA and only_kafka_python:
+        raise SinkOptionError("consumer.library: OAUTHBEARER needs kafka-python here; omit the option")
+    return options.library
+
+
+def connect(options: SourceOptions) -> Cluster:
+    """Return a new connection to the cluster. Raises SourceReadError, and SinkOptionError for unusable settings."""
+    _log_in(options)
+    if library_of(options) is Library.CONFLUENT_KAFKA:
+        from spark_sink.reading.librdkafka import ConfluentCluster
+
+        return ConfluentCluster(options.kafka)
+    from spark_sink.reading.kafka_python import KafkaPythonCluster
+
+    return KafkaPythonCluster(options.kafka)
+
+
+def _log_in(options: SourceOptions) -> None:
+    """Raise a clear error if the login fails: both libraries retry it again and again, and then report a timeout."""
+    from dualwrite.admin import TransactionAdmin  # tasks read records and do not log in here
+
+    timeout_ms = api_timeout_ms(options.kafka)
+    try:
+        with TransactionAdmin(connection_settings(options.kafka)) as admin:
+            admin.describe_cluster(timeout_ms=min(timeout_ms, _LONGEST_LOGIN_MS))
+    except ConfigError as error:
+        raise SinkOptionError(f"the options kafka.* cannot be used: {error}") from error
+    except AuthenticationError as error:
+        raise SourceReadError(f"Kafka refuses the login of the source: {error}") from error
+    except KafkaError:
+        return  # the broker is unreachable, or does not support this request; the library retries
+
+
+def open_consumer(options: SourceOptions) -> Records:
+    if library_of(options) is Library.CONFLUENT_KAFKA:
+        from spark_sink.reading.librdkafka import ConfluentRecords
+
+        return ConfluentRecords(options.kafka, options.group_prefix)
+    from spark_sink.reading.kafka_python import KafkaPythonRecords
+
+    return KafkaPythonRecords(options.kafka)
+
+
+_KEPT: Final = 4
+"""The number of idle consumers that a worker keeps: tasks of several queries may take turns in it."""
+
+_idle: OrderedDict[tuple[int, object], Records] = OrderedDict()
+
+
+@contextmanager
+def consumer(options: SourceOptions, make: Callable[[SourceOptions], Records] = open_consumer) -> Iterator[Records]:
+    """Return a consumer of this process for one range. It is kept for the next range unless an exception is raised."""
+    key = (os.getpid(), (library_of(options), options.group_prefix, tuple(sorted(options.kafka.items()))))
+    records = _idle.pop(key, None) or make(options)
+    try:
+        yield records
+    except BaseException:
+        records.close()
+        raise
+    if key in _idle:
+        records.close()
+    else:
+        _idle[key] = records
+    mine = [each for each in _idle if each[0] == os.getpid()]
+    for surplus in mine[:-_KEPT]:
+        _idle.pop(surplus).close()

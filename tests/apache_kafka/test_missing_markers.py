@@ -1,0 +1,54 @@
+"""Transactions that a broker completes without their markers (KAFKA-20734), which is not ours to mend: what to expect.
+
+When Apache Kafka 4.4.0 comes back, a partition has no leader for a moment. A coordinator that has markers to write just
+then takes the topic for deleted and completes the transaction. Its records stay open in the partition.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.producer import Producer
+from tests.support.conditions import until
+from tests.support.names import next_name
+from tests.support.real_kafkas import OLDER, RELEASED, Kind, real_kafka
+
+from .conftest import running
+from .reading import create_topics, read_committed
+
+TIMEOUT_MS = 1_000  # over long before a broker is back
+
+
+def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
+    """The hanging transactions after a restart, and what a later transaction of the same id makes readable."""
+    for kafka in running(real_kafka(kind)):
+        address, transactional_id, topic = kafka.bootstrap_servers, next_name("txn"), next_name("topic")
+        create_topics(address, topic)
+        with Producer(
+            bootstrap_servers=address, transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
+        ) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, value="aborted").result(10)
+            kafka.kill()
+            kafka.start()
+        with TransactionAdmin(bootstrap_servers=address) as admin:
+            until(lambda: admin.describe_transaction(transactional_id).state == "CompleteAbort", 30)
+            hanging = len(admin.find_hanging(topic, max_transaction_timeout_ms=0))
+        with Producer(bootstrap_servers=address, transactional_id=transactional_id) as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send(topic, value="committed")
+        return hanging, read_committed({"bootstrap.servers": address}, topic)
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.timeout(180)
+def test_an_aborted_record_becomes_readable_on_4_4() -> None:
+    assert abort_by_a_restart(RELEASED) == (1, [b"aborted", b"committed"])
+
+
+@pytest.mark.timeout(180)
+def test_it_does_not_on_3_9() -> None:
+    assert abort_by_a_restart(OLDER) == (0, [b"committed"])

@@ -1,0 +1,35 @@
+"""Access to an emulator's internals, for tests of what no client can see. No other file knows these private members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dualwrite.broker_emulator.cluster.cluster import Cluster
+from dualwrite.broker_emulator.cluster.operations import Operations
+from dualwrite.broker_emulator.control.server import ControlServer
+from dualwrite.broker_emulator.emulator import Emulator
+
+T = TypeVar("T")
+
+
+def run_in_loop(emulator: Emulator, function: Callable[[], T]) -> T:
+    """Call `function` in the emulator's loop and return its result."""
+    return emulator._call(function)
+
+
+def cluster_of(emulator: Emulator) -> Cluster:
+    """Return the cluster that the emulator runs."""
+    return emulator._cluster
+
+
+def operations_of(emulator: Emulator) -> Operations:
+    """Return the operations that the emulator's methods and its control port share."""
+    return emulator._operations
+
+
+def control_server_of(emulator: Emulator) -> ControlServer:
+    """Return the server of the control port, which must be open."""
+    server = emulator._control
+    assert server is not None
+    return server

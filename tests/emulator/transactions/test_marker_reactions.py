@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.transactions.coordinator import MarkerReaction, reaction_to
+
+KAFKA_REACTIONS = {
+    0: MarkerReaction.ACKNOWLEDGED,
+    **dict.fromkeys((3, 6, 7, 19, 20, 56), MarkerReaction.RETRY),
+    **dict.fromkeys((47, 52), MarkerReaction.CANCEL),
+    **dict.fromkeys((43, 35), MarkerReaction.DROPPED),
+}
+
+
+@pytest.mark.parametrize("error", list(ErrorCode))
+def test_every_response_has_kafkas_reaction_or_is_illegal(error: ErrorCode) -> None:
+    if error in KAFKA_REACTIONS:
+        assert reaction_to(error) is KAFKA_REACTIONS[error]
+    else:
+        with pytest.raises(RuntimeError, match=error.name):
+            reaction_to(error)
+
+
+def test_a_deleted_topic_needs_no_marker() -> None:
+    assert reaction_to(None) is MarkerReaction.DROPPED

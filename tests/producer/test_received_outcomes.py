@@ -1,0 +1,66 @@
+"""An outcome is kept until the caller has received it, and no longer: however early it came, however the wait ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.client.producer_core import ProducerCore
+from dualwrite.client.records.record_future import Waiter
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.errors import IllegalStateError
+from dualwrite.producer import ProducerState
+from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.support.conditions import until
+
+
+def test_an_answer_that_is_there_before_it_is_waited_for(
+    make_producer: MakeProducer, read_committed: ReadCommitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make_producer()
+    start = ProducerCore.start
+
+    def start_and_be_slow(core: ProducerCore, call: Callable[[], Operation], listener: Callable[[], None]) -> Operation:
+        operation = start(core, call, listener)
+        until(lambda: operation.done)
+        return operation
+
+    monkeypatch.setattr(ProducerCore, "start", start_and_be_slow)
+    producer.init_transactions()
+    for value in ("a", "b"):
+        producer.begin_transaction()
+        producer.send("orders", value)
+        producer.commit_transaction()
+    assert read_committed() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the answer", "after the answer"])
+def test_an_interrupted_wait_loses_no_outcome(
+    make_producer: MakeProducer, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    producer = make_producer()
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "a")
+    held = emulator.faults.add(Fault(api="EndTxn", action=Hold()))
+
+    def interrupted(waiter: Waiter, timeout_s: float | None) -> Any:
+        if late:
+            held.wait_held()
+            held.release()
+            until(lambda: producer.state is ProducerState.READY)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Waiter, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+    with pytest.raises(IllegalStateError, match="repeat that call"):
+        producer.begin_transaction()
+    held.remove()
+    producer.commit_transaction()
+    producer.begin_transaction()

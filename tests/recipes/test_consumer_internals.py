@@ -1,0 +1,42 @@
+"""The private attributes of consumer libraries that the adapters rely on exist and mean what the adapters assume."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import Emulator
+from dualwrite.producer import TopicPartition
+from dualwrite.recipes.consume.consumer_aiokafka import AiokafkaAdapter
+from dualwrite.recipes.consume.consumers import adapter_of
+from dualwrite.recipes.core import blocking
+from tests.support.conditions import until
+from tests.support.consumers import aiokafka_consumer, kafka_python
+
+
+def cluster_id_of(emulator: Emulator) -> str | None:
+    with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
+        return admin.describe_topic_ids([]).cluster_id
+
+
+def test_kafka_python_knows_the_cluster_id(emulator: Emulator) -> None:
+    emulator.create_topic("in", 1)
+    consumer = kafka_python(emulator.bootstrap_servers, "movers")
+    adapter = adapter_of(consumer)
+    until(lambda: consumer.partitions_for_topic("in") is not None)
+    assert blocking.run(adapter.cluster_id()) == cluster_id_of(emulator)
+    consumer.close()
+
+
+def test_aiokafka_shows_its_settings_and_connections(emulator: Emulator) -> None:
+    emulator.create_topic("in", 1)
+
+    async def use() -> None:
+        async with aiokafka_consumer(emulator.bootstrap_servers, "movers") as consumer:
+            adapter = AiokafkaAdapter(consumer)
+            assert adapter.group_id == "movers"
+            assert await adapter.cluster_id() == cluster_id_of(emulator)
+            consumer.subscribe(["in"])
+            assert await adapter.committed([TopicPartition("in", 0)]) == {}
+
+    asyncio.run(asyncio.wait_for(use(), 30))
