@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.librdkafka_mock import PARTITIONS, library_path
 from dualwrite import broker_emulator
-from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.apache_kafka import ApacheKafka
 
 EMULATOR = "emulator"
 LIBRDKAFKA_MOCK = "librdkafka mock"

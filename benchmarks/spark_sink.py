@@ -27,8 +27,8 @@ from benchmarks.producer import new_topic, rounds_of, show_progress
 from benchmarks.spark_ways import FOREACH, NOOP, SPARKS_OWN, THIS, WAYS, Input, NoopSink, Target
 from dualwrite.testing.postgres import PostgresServer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
-from dualwrite.testing.spark_kafka import spark_kafka_jars
 from spark_sink import ensure_java, register
+from tests.support.servers.spark_kafka import spark_kafka_jars
 
 MIN_RATIO_TO_SPARKS_OWN = 0.5
 MAX_MS_ABOVE_NOOP = 150.0

@@ -1,6 +1,6 @@
 """Administration of transactions: list, describe, find hanging ones, abort, terminate (KIP-664, KIP-939).
 
-`TransactionAdmin` is for threads, `AsyncTransactionAdmin` for coroutines; both are the same calls.
+`TransactionAdmin` is for threads, `AsyncTransactionAdmin` for asyncio; both have the same calls.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any, Final, Self, TypeVar
 
 from dualwrite.client.admin.calls import AdminCalls, HangingSearch
 from dualwrite.client.admin.driver import AdminDriver
-from dualwrite.client.admin.listing import Filters, IdFilter
-from dualwrite.client.admin.pattern import matcher, pattern_of_prefix
+from dualwrite.client.admin.listing import Filters, IdFilter, matcher, pattern_of_prefix
 from dualwrite.client.admin.results import (
     ActiveProducer,
     BrokerDescription,
@@ -54,10 +53,10 @@ __all__ = [
 ]
 
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""What brokers allow a transaction at most unless `transaction.max.timeout.ms` says otherwise."""
+"""The brokers' default of `transaction.max.timeout.ms`."""
 
 PROBED_ID: Final = "dualwrite-probe"
-"""The transactional id of a question that every broker refuses; it is never created."""
+"""The transactional id of a request that every broker refuses; it is never created."""
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -65,25 +64,25 @@ T = TypeVar("T")
 
 
 class AsyncTransactionAdmin:
-    """Administration of transactions, for coroutines of one event loop.
+    """Administration of transactions, for asyncio, in one event loop.
 
     Settings by Kafka's names: a mapping with dots, or keywords with underscores: `bootstrap.servers`, `client.id`,
     `request.timeout.ms`, `default.api.timeout.ms`, the back-offs and the security settings of a producer.
 
-    Every call takes `timeout_ms` (default: `default.api.timeout.ms`), and repeats until then what may be repeated:
-    coordinators that load or move, leaders that move, lost connections. What cannot be answered is never left out in
-    silence: `IncompleteAnswerError` has what was answered, and says what is missing and why (where one thing was asked
-    for, its own error is raised). Other errors: `KafkaTimeoutError`, `AuthenticationError`, `AuthorizationError`,
-    `UnsupportedByBrokerError`, `AdminError`.
+    Every call takes `timeout_ms` (default: `default.api.timeout.ms`), and until then repeats requests that fail for a
+    passing reason: a coordinator that loads or moves, a leader that moves, a lost connection. A missing result is never
+    left out silently: `IncompleteAnswerError` contains the results that there are, and says what is missing and why. A
+    call for a single key raises the key's own error. Other errors: `KafkaTimeoutError`, `AuthenticationError`,
+    `AuthorizationError`, `UnsupportedByBrokerError`, `AdminError`.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        self._transport: AdminTransport | None = None  # first, for __del__, should the next line raise
+        self._transport: AdminTransport | None = None  # first, for __del__ if the next line raises
         self._config = AdminConfig.parse(config, settings)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    # ---- looking --------------------------------------------------------------------------------------------
+    # ---- describing -----------------------------------------------------------------------------------------
 
     async def list_transactions(
         self,
@@ -94,16 +93,16 @@ class AsyncTransactionAdmin:
         transactional_id_pattern: str | None = None,
         timeout_ms: int | None = None,
     ) -> tuple[TransactionListing, ...]:
-        """The transactional ids of the cluster, by every broker, ordered by id (KIP-664). All filters have to hold.
+        """List the transactional ids of all brokers, ordered by id (KIP-664). All filters have to match.
 
         `states` are names of `TransactionState`. `running_longer_than_ms` counts from the start of the newest
-        transaction by the broker's clock; brokers count ids that are Empty as long-running, and those that are
-        complete, too, so give `states` with it (KIP-994). `transactional_id_pattern` is a regular expression of RE2/J
-        that the whole id has to match (KIP-1152). A broker without KIP-1152 does not filter by it; then it is done
-        here where the pattern certainly means the same here, else `UnsupportedByBrokerError` is raised, as it is for
-        `running_longer_than_ms` on a broker without KIP-994.
+        transaction by the broker's clock; brokers treat Empty and complete ids as long-running, too, so pass `states`
+        with it (KIP-994). `transactional_id_pattern` is an RE2/J regular expression that the whole id has to match
+        (KIP-1152). If a broker cannot filter by it, this client does, provided that the pattern certainly means the
+        same to it.
 
-        Raises `InvalidPatternError` too.
+        Raises `InvalidPatternError`, and `UnsupportedByBrokerError` for a pattern that only a newer broker can match,
+        or for `running_longer_than_ms` with a broker without KIP-994.
         """
         pattern = transactional_id_pattern
         ids = IdFilter(pattern, matcher(pattern)) if pattern else None
@@ -113,21 +112,21 @@ class AsyncTransactionAdmin:
     async def transactions_of_prefix(
         self, prefix: str, *, timeout_ms: int | None = None
     ) -> tuple[TransactionListing, ...]:
-        """The transactional ids that begin with `prefix`, on brokers of every version."""
+        """List the transactional ids that begin with `prefix`, with brokers of every version."""
         ids = IdFilter(pattern_of_prefix(prefix), lambda transactional_id: transactional_id.startswith(prefix))
         return await self._calls().list_transactions(Filters(ids=ids), self._deadline_s(timeout_ms))
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription | None]:
-        """What their coordinators know of transactional ids; None for an id that they do not know."""
+        """Describe transactional ids, as their coordinators know them; None for an id that they do not know."""
         ids = _several("transactional ids", transactional_ids)
         return await self._calls().describe_transactions(ids, self._deadline_s(timeout_ms))
 
     async def describe_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
     ) -> TransactionDescription:
-        """What the coordinator of one transactional id knows. Raises `TransactionalIdNotFoundError`."""
+        """Describe one transactional id. Raises `TransactionalIdNotFoundError`."""
         return await self._calls().describe_transaction(transactional_id, self._deadline_s(timeout_ms))
 
     async def describe_producers(
@@ -137,7 +136,7 @@ class AsyncTransactionAdmin:
         broker_id: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
-        """The producers that partitions remember, by their leaders, or by the copy that `broker_id` has of them."""
+        """Describe the producers that partitions remember, at their leaders or at the replica of `broker_id`."""
         partitions = [TopicPartition(*partition) for partition in _several("partitions", topic_partitions)]
         return await self._calls().describe_producers(partitions, broker_id, self._deadline_s(timeout_ms))
 
@@ -150,18 +149,18 @@ class AsyncTransactionAdmin:
         max_transaction_timeout_ms: int = DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
         timeout_ms: int | None = None,
     ) -> tuple[HangingTransaction, ...]:
-        """Open transactions that no coordinator will ever end, by the rule of kafka-transactions.sh find-hanging.
+        """Find open transactions that no coordinator will ever end, by the rule of kafka-transactions.sh find-hanging.
 
-        On one partition, on all of a topic, or on all of the cluster; with `broker_id` on the copies that this broker
-        has. A transaction hangs when its producer wrote nothing to the partition for `max_transaction_timeout_ms`
-        (not less than the brokers' `transaction.max.timeout.ms`; compared with this machine's clock), and no
-        coordinator knows its producer id, or the transaction of that id does not hold the partition. Before it is
-        reported, the partition is looked at once more, because it may have been ended in the meantime.
+        Searches one partition, one topic or the whole cluster; with `broker_id`, the replicas of this broker. A
+        transaction hangs if its producer has written nothing to the partition for `max_transaction_timeout_ms` (which
+        must not be less than the brokers' `transaction.max.timeout.ms`; compared with this machine's clock), and either
+        no coordinator knows its producer id, or the transaction of that id does not include the partition. The
+        partition is described once more before a transaction is reported, because it may have ended meanwhile.
 
         A prepared transaction does not hang, however old it is: its coordinator knows it (KIP-939).
 
-        Takes DESCRIBE on all transactional ids: brokers leave out what one may not see, and say nothing of it, so that
-        a transaction of such an id would pass for hanging.
+        Needs DESCRIBE on all transactional ids: brokers silently leave out ids that the client may not see, so that a
+        transaction of such an id would look like a hanging one.
         """
         if partition is not None and topic is None:
             raise ValueError("find_hanging() with a partition needs its topic")
@@ -182,13 +181,13 @@ class AsyncTransactionAdmin:
     ) -> None:
         """Write an abort marker for a hanging transaction to one partition (KIP-664).
 
-        The transaction is named by the offset at which it starts there (brokers since 3.0), or by producer id,
-        producer epoch and coordinator epoch (older ones; -1 where the epoch is not known). **No coordinator is asked**:
-        to abort one that does not hang tears it apart, as its other partitions may be committed. For those there is
-        `force_terminate_transaction`. A marker by ids whose answer is lost is sent again.
+        Name the transaction by the offset at which it starts there (brokers since 3.0), or by producer id, producer
+        epoch and coordinator epoch (older ones; -1 if the epoch is not known). **This bypasses the coordinator**:
+        aborting a transaction that does not hang tears it apart, because its other partitions may be committed. For
+        such a transaction use `force_terminate_transaction`. A marker by ids is sent again if its response is lost.
 
-        Raises `AdminError` where no transaction starts at that offset, where the epoch is too old
-        (INVALID_PRODUCER_EPOCH) or the coordinator is (TRANSACTION_COORDINATOR_FENCED).
+        Raises `AdminError` if no transaction starts at that offset, or if the producer epoch (INVALID_PRODUCER_EPOCH)
+        or the coordinator epoch (TRANSACTION_COORDINATOR_FENCED) is too old.
         """
         calls, partition, deadline_s = self._calls(), TopicPartition(*topic_partition), self._deadline_s(timeout_ms)
         if start_offset is not None and producer_id is producer_epoch is coordinator_epoch is None:
@@ -212,15 +211,15 @@ class AsyncTransactionAdmin:
     async def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
     ) -> TerminatedTransaction:
-        """Abort what a transactional id has open, prepared or not, and fence its owner (KIP-939).
+        """Abort the open transaction of a transactional id, prepared or not, and fence its owner (KIP-939).
 
-        This is InitProducerId without KeepPreparedTxn, on brokers of every version, where something is open, and
-        nothing else: an id with nothing open stays as it is. A prepared transaction whose database commit has taken
-        place is lost by this: the database has it and Kafka does not. The id stays CompleteAbort, by which each
-        recovery of a dual write sees that. A transaction whose end was decided before stays as decided. Returns when
-        the abort is visible to read_committed consumers.
+        Sends InitProducerId without KeepPreparedTxn, with brokers of every version, but only if a transaction is open:
+        an id without one stays as it is. **If the database has committed, aborting its prepared transaction loses the
+        records**: the database has the data and Kafka does not. The id stays CompleteAbort, by which every recovery of
+        a dual write detects that. A transaction whose end was decided before stays as decided. Returns when the abort
+        is visible to read_committed consumers.
 
-        After a `KafkaTimeoutError` it may or may not have taken place, and may be repeated. Raises
+        After a `KafkaTimeoutError` it may or may not have taken effect, and the call may be repeated. Raises
         `TransactionalIdNotFoundError` for an id that no coordinator knows (InitProducerId would create it).
         """
         return await self._calls().force_terminate(
@@ -228,37 +227,43 @@ class AsyncTransactionAdmin:
         )
 
     async def overwrite_end(self, seen: TransactionDescription) -> None:
-        """Let it be forgotten how the last transaction of an id ended, which was `seen` and has been seen to."""
+        """Make the coordinator forget how the last transaction of an id ended. For recoveries that have dealt with it.
+
+        Refused if the id has been used since it was described as `seen`.
+        """
         await self._calls().overwrite_end(seen, self._config.request_timeout_ms, self._deadline_s(None))
 
     # ---- the cluster ----------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """The living brokers, as one of them sees them."""
+        """Describe the living brokers, as one of them sees them."""
         return await self._calls().describe_cluster(self._deadline_s(timeout_ms))
 
     async def describe_topic_ids(self, topics: Collection[str], *, timeout_ms: int | None = None) -> TopicIds:
-        """The ids of topics by name; without those that do not exist or may not be seen, and of Kafka before 2.8."""
+        """Return the ids of topics by name, without topics that do not exist or may not be seen.
+
+        Kafka before 2.8 has no topic ids.
+        """
         return await self._calls().describe_topic_ids(topics, self._deadline_s(timeout_ms))
 
     async def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
-        """Versions of APIs and levels of features, by broker id (KIP-35, KIP-584)."""
+        """Describe API versions and feature levels, by broker id (KIP-35, KIP-584)."""
         return await self._calls().describe_features(self._deadline_s(timeout_ms))
 
     async def describe_two_phase_commit(
         self, transactional_id: str = PROBED_ID, *, timeout_ms: int | None = None
     ) -> dict[int, TwoPhaseCommit]:
-        """What each broker makes of two-phase commit, by broker id (KIP-939); nothing is changed.
+        """Describe how much of two-phase commit each broker supports, by broker id (KIP-939). Changes nothing.
 
-        Asked with an InitProducerId that a broker has to refuse, for an id on which this client should have the rights
-        of a producer: WRITE and TWO_PHASE_COMMIT.
+        Sends an InitProducerId that brokers have to refuse, for an id on which this client should have the rights of a
+        producer: WRITE and TWO_PHASE_COMMIT.
         """
         return await self._calls().describe_two_phase_commit(transactional_id, self._deadline_s(timeout_ms))
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let go of the connections; idempotent."""
+        """Release the connections; idempotent."""
         self._closed = True
         if self._transport is not None:
             transport, self._transport = self._transport, None
@@ -273,7 +278,7 @@ class AsyncTransactionAdmin:
         await self.close()
 
     def __del__(self) -> None:
-        """Dropped without `close()`."""
+        """Warn about a missing `close()`, and release the connections."""
         transport = self._transport
         if transport is None or self._loop is None or self._loop.is_closed() or sys.is_finalizing():
             return
@@ -284,14 +289,14 @@ class AsyncTransactionAdmin:
     # ---- inside ---------------------------------------------------------------------------------------------
 
     def _calls(self) -> AdminCalls:
-        """Connections are made in the loop of the first call, and stay there."""
+        """Return the calls, whose connections belong to the loop of the first call."""
         if self._closed:
-            raise IllegalStateError("this administration is closed; create a new one")
+            raise IllegalStateError("this admin client is closed; create a new one")
         loop = asyncio.get_running_loop()
         if self._transport is None:
             self._loop, self._transport = loop, AdminTransport(self._config, loop)
         elif self._loop is not loop:
-            raise IllegalStateError("this administration belongs to another event loop; create a new one here")
+            raise IllegalStateError("this admin client belongs to another event loop; create a new one here")
         self._transport.retry_refused()
         return AdminCalls(AdminDriver(self._config, self._transport))
 
@@ -301,14 +306,14 @@ class AsyncTransactionAdmin:
 
 
 class TransactionAdmin:
-    """Administration of transactions, for threads; several may use one at the same time.
+    """Administration of transactions, for threads; several threads may share one.
 
-    The calls and settings are those of `AsyncTransactionAdmin`. Not usable in a child after `os.fork()`: create a new
-    one there.
+    The calls and settings are those of `AsyncTransactionAdmin`. Unusable in a child after `os.fork()`: create a new one
+    there.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        self._closed = True  # for __del__, should the next line raise
+        self._closed = True  # for __del__ if the next line raises
         self._admin = AsyncTransactionAdmin(config, **settings)
         self._generation = process_generation()
         self._io: IoThread = shared_io_thread()
@@ -407,7 +412,7 @@ class TransactionAdmin:
         return self._run(self._admin.force_terminate_transaction(transactional_id, timeout_ms=timeout_ms))
 
     def overwrite_end(self, seen: TransactionDescription) -> None:
-        """See `AsyncTransactionAdmin`."""
+        """See `AsyncTransactionAdmin.overwrite_end`."""
         self._run(self._admin.overwrite_end(seen))
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
@@ -429,7 +434,7 @@ class TransactionAdmin:
         return self._run(self._admin.describe_two_phase_commit(transactional_id, timeout_ms=timeout_ms))
 
     def close(self) -> None:
-        """Let go of the connections; idempotent."""
+        """Release the connections; idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -447,40 +452,40 @@ class TransactionAdmin:
         self.close()
 
     def __del__(self) -> None:
-        """Dropped without `close()`."""
+        """Warn about a missing `close()`, and release the connections."""
         if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             asyncio.run_coroutine_threadsafe(self._admin.close(), self._io.loop)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Make a call in the I/O thread and wait for it in this one; its own time limit bounds the waiting."""
+        """Run a call in the I/O thread and block this one until it ends, which the call's own timeout bounds."""
         try:
             self._check_usable()
         except IllegalStateError:
             call.close()
             raise
-        answered: Future[T] = asyncio.run_coroutine_threadsafe(call, self._io.loop)
+        pending: Future[T] = asyncio.run_coroutine_threadsafe(call, self._io.loop)
         try:
-            return answered.result()
-        except BaseException:  # KeyboardInterrupt: nobody will hear how it ends
-            answered.cancel()
+            return pending.result()
+        except BaseException:  # KeyboardInterrupt, for example
+            pending.cancel()
             raise
 
     def _check_usable(self) -> None:
         if self._generation != process_generation():
-            raise IllegalStateError("this administration belongs to the process before the fork; create a new one here")
+            raise IllegalStateError("this admin client belongs to the process before the fork; create a new one here")
         if self._io.is_current:
-            raise IllegalStateError("administration cannot be waited for in the I/O thread; use AsyncTransactionAdmin")
+            raise IllegalStateError("TransactionAdmin cannot block the I/O thread; use AsyncTransactionAdmin")
         if sys.is_finalizing():
             raise IllegalStateError("the interpreter is shutting down and has stopped the I/O thread")
 
 
 def _states(states: Collection[str]) -> tuple[str, ...]:
-    """A misspelt state would match nothing, and look as if there was nothing."""
+    """Return the names of states; raise for a misspelt one, which would silently match nothing."""
     return tuple(TransactionState(state).value for state in _several("states", states))
 
 
 def _several(what: str, given: Iterable[T]) -> list[T]:
     if isinstance(given, str):
-        raise TypeError(f"{what} are given as a list, not as the text {given!r}")
+        raise TypeError(f"{what} have to be a list, not the str {given!r}")
     return list(given)

@@ -22,14 +22,15 @@ from typing import Any, Self, TypeVar
 
 from dualwrite.client.io_thread import process_generation, shared_io_thread
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
+from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.builder import Header
 from dualwrite.client.records.bulk import BulkSend
-from dualwrite.client.records.delivery_callbacks import OnDelivery
+from dualwrite.client.records.delivery import OnDelivery
 from dualwrite.client.records.record import (
     RecordMetadata,
     StoredRecords,
 )
-from dualwrite.client.records.record_fate import RecordFate, RecordsFate
+from dualwrite.client.records.record_future import BaseRecordFuture, BaseSentRecords
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
@@ -80,7 +81,7 @@ class _Waiter:
             timer.cancel()
 
 
-class AsyncRecordFuture(RecordFate):
+class AsyncRecordFuture(BaseRecordFuture):
     """The fate of one sent record: `await` it, as often as you like; cancelling that changes nothing."""
 
     __slots__ = ()
@@ -92,14 +93,15 @@ class AsyncRecordFuture(RecordFate):
         Raises `KafkaTimeoutError` when the time is up, `DeliveryError` or `FatalError` when it was not stored.
         """
         if not self.done():
-            await _wait(self, timeout_s)
+            completion = self._completion()
+            self._check_waited(completion, await _wait(self._core, completion, timeout_s), timeout_s)
         return self._outcome()
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         return self.result().__await__()
 
 
-class AsyncSentRecords(RecordsFate):
+class AsyncSentRecords(BaseSentRecords):
     """The fates of the records of one `send_batch()`: `await` it, as often as you like."""
 
     __slots__ = ()
@@ -110,26 +112,22 @@ class AsyncSentRecords(RecordsFate):
         Waits and raises as `AsyncRecordFuture.result`; the error is that of the first records that were not stored.
         """
         if not self.done():
-            await _wait(self, timeout_s)
+            completion = self._completion()
+            self._check_waited(completion, await _wait(self._core, completion, timeout_s), timeout_s)
         return self._outcome()
 
     def __await__(self) -> Generator[Any, None, list[StoredRecords]]:
         return self.result().__await__()
 
 
-async def _wait(fate: AsyncRecordFuture | AsyncSentRecords, timeout_s: float | None) -> None:
+async def _wait(core: ProducerCore, completion: Operation, timeout_s: float | None) -> bool:
     waiter = _Waiter(asyncio.get_running_loop())
-    ending = fate._ending()
-    with fate._core.lock:
-        ending.listen(waiter.wake)
+    with core.lock:
+        completion.listen(waiter.wake)
     try:
-        ended = await waiter.wait(timeout_s)
+        return await waiter.wait(timeout_s)
     finally:
-        fate._core.give_up_waiting(ending, waiter.wake)
-    if not ended:
-        raise fate._no_answer(timeout_s or 0)
-    if not fate.done() and ending.error is not None:
-        raise ending.error
+        core.give_up_waiting(completion, waiter.wake)
 
 
 class AsyncProducer(ProducerBase[AsyncRecordFuture]):
@@ -340,7 +338,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         bulk = BulkSend(self._core, topic, records)
         deadline_s = self._deadline_s()
         while (operation := bulk.advance()) is not None:
-            await self._wait_to_send(operation, bulk.topic, deadline_s, bulk.fate_so_far)
+            await self._wait_to_send(operation, bulk.topic, deadline_s, bulk.progress)
         return AsyncSentRecords(bulk.topic, bulk.parts, bulk.record_count, self._core)
 
     async def _wait_to_send(

@@ -1,4 +1,4 @@
-"""Settings of producers and of administration, named as Kafka names them: each with its default, kind and limits."""
+"""The settings of producers and of `TransactionAdmin`, by Kafka's names, with their defaults, types and limits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dualwrite.security_config import SECURITY_PARSERS, SecurityConfig
 from dualwrite.serializers import Serializer
 
 MAX_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
-"""What is sent as the transaction timeout under two-phase commit: none (KIP-939)."""
+"""The transaction timeout sent for two-phase commit, which means none (KIP-939)."""
 
 BOUNDED_TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""How long a prepared transaction lasts where two-phase commit has a bound, unless said otherwise: as long as a broker
-allows by default (transaction.max.timeout.ms)."""
+"""The default timeout of a prepared transaction with brokers on which it has one: the brokers' default maximum
+(transaction.max.timeout.ms)."""
 
 COMPRESSION_TYPES: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
@@ -26,7 +26,7 @@ ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig(SecurityConfig):
-    """Checked settings. Times in milliseconds, sizes in bytes; a field is its Kafka name with underscores."""
+    """Validated producer settings, by Kafka's names with underscores. Times in milliseconds, sizes in bytes."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "dualwrite"
@@ -58,7 +58,7 @@ class ProducerConfig(SecurityConfig):
 
     @classmethod
     def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> ProducerConfig:
-        """From a mapping by Kafka's dotted names and keywords with underscores. `ConfigError` says what is wrong."""
+        """Parse a mapping by Kafka's dotted names, and keywords with underscores. Raises `ConfigError`."""
         given = _named_once({} if config is None else _mapping(config), settings, _PARSERS)
         say = _Spelling(setting.written for setting in given.values())
         values = _values(given, say, _PARSERS)
@@ -77,7 +77,7 @@ class ProducerConfig(SecurityConfig):
             if "transaction_timeout_ms" in given and not self.accept_bounded_guarantee:
                 raise ConfigError(
                     f"{say('transaction_timeout_ms')} cannot be set together with {two_phase}: "
-                    "a two-phase commit has no timeout (KIP-939), unless a broker without it is accepted by "
+                    "a two-phase commit has no timeout (KIP-939), unless a broker without it is accepted with "
                     f"{say('accept_bounded_guarantee')}=true"
                 )
         if not self.enable_idempotence and self.transactional_id is not None:
@@ -97,7 +97,7 @@ class ProducerConfig(SecurityConfig):
 
 @dataclass(frozen=True, slots=True)
 class AdminConfig(SecurityConfig):
-    """Checked settings of `TransactionAdmin`: those of the way to the cluster, as a producer has them, and one more."""
+    """Validated settings of `TransactionAdmin`: a producer's settings for connections, and `default.api.timeout.ms`."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "dualwrite"
@@ -110,7 +110,7 @@ class AdminConfig(SecurityConfig):
 
     @classmethod
     def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> AdminConfig:
-        """From a mapping by Kafka's dotted names and keywords with underscores. `ConfigError` says what is wrong."""
+        """Parse a mapping by Kafka's dotted names, and keywords with underscores. Raises `ConfigError`."""
         given = _named_once({} if config is None else _mapping(config), settings, _ADMIN_PARSERS)
         say = _Spelling(setting.written for setting in given.values())
         parsed = cls(**_values(given, say, _ADMIN_PARSERS))
@@ -119,7 +119,7 @@ class AdminConfig(SecurityConfig):
 
 
 _Parsers = Mapping[str, Callable[[str, Any], Any]]
-"""What may be set, and how each is read."""
+"""The allowed settings, each with the function that parses it."""
 
 
 class _Given(NamedTuple):
@@ -130,7 +130,7 @@ class _Given(NamedTuple):
 
 
 class _Spelling:
-    """Names with dots or with underscores, as the caller writes them; a caller who gave no sign gets Kafka's dots."""
+    """Writes names with dots or underscores, as the caller does; with dots, like Kafka, if that is not clear."""
 
     def __init__(self, written: Iterable[str]) -> None:
         names = list(written)
@@ -143,7 +143,7 @@ class _Spelling:
 def _mapping(config: Any) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
-    sentence = f"the settings are a mapping by Kafka's names or keywords, not a {type(config).__name__}"
+    sentence = f"the settings have to be a mapping by Kafka's names, or keywords, not {type(config).__name__}"
     if isinstance(config, str):
         sentence += f"; for an address: bootstrap_servers={config!r}"
     raise ConfigError(sentence)
@@ -152,7 +152,7 @@ def _mapping(config: Any) -> Mapping[str, Any]:
 def _values(given: Mapping[str, _Given], say: _Spelling, parsers: _Parsers) -> dict[str, Any]:
     values = {field: parsers[field](setting.written, setting.value) for field, setting in given.items()}
     if "bootstrap_servers" not in values:
-        raise ConfigError(f"{say('bootstrap_servers')} is missing: give it as host:port[,host:port]")
+        raise ConfigError(f"{say('bootstrap_servers')} is missing: set it to host:port[,host:port]")
     return values
 
 
@@ -160,12 +160,12 @@ def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any], parsers:
     given: dict[str, _Given] = {}
     for name, value in [*config.items(), *settings.items()]:
         if not isinstance(name, str):
-            raise ConfigError(f"the name of a setting is a text, not {name!r}")
+            raise ConfigError(f"the name of a setting has to be a str, not {name!r}")
         field = name.replace(".", "_")
         if field not in parsers:
             raise ConfigError(_unknown(name, field, parsers))
         if field in given:
-            raise ConfigError(f"{given[field].written} is given twice, once as {name}")
+            raise ConfigError(f"{given[field].written} is set twice, once as {name}")
         given[field] = _Given(name, value)
     return given
 
@@ -183,7 +183,7 @@ def _servers(name: str, value: Any) -> tuple[tuple[str, int], ...]:
     parts = value.split(",") if isinstance(value, str) else list(value)
     servers = tuple(_server(name, part) for part in parts if str(part).strip())
     if not servers:
-        raise ConfigError(f"{name} names no server: give it as host:port[,host:port]")
+        raise ConfigError(f"{name} names no server: set it to host:port[,host:port]")
     return servers
 
 
@@ -196,7 +196,7 @@ def _server(name: str, value: Any) -> tuple[str, int]:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name}: {value!r} is not a text with at least one character")
+        raise ConfigError(f"{name}: {value!r} is not a non-empty str")
     return value
 
 
@@ -240,10 +240,10 @@ def _partitioner(name: str, value: Any) -> str | Partitioner:
 
 
 def _serializer(name: str, value: Any) -> Serializer | None:
-    is_class_of_them = isinstance(value, type) and hasattr(value, "serialize")
-    if value is None or (not is_class_of_them and callable(getattr(value, "serialize", value))):
+    is_class = isinstance(value, type) and hasattr(value, "serialize")
+    if value is None or (not is_class and callable(getattr(value, "serialize", value))):
         return value  # type: ignore[no-any-return]
-    remedy = f"; give an object: {value.__name__}(...)" if is_class_of_them else ""
+    remedy = f"; pass an object: {value.__name__}(...)" if is_class else ""
     raise ConfigError(
         f"{name}: {value!r} is neither a callable (value) -> bytes nor an object with serialize(topic, value, headers)"
         f"{remedy}"

@@ -1,16 +1,16 @@
-"""Every exception that dualwrite raises on purpose, in one tree.
+"""The tree of all exceptions that dualwrite raises deliberately, and the table of Kafka's error codes.
 
 A caller acts on the class, not on the text:
 
 * `RetriableError`: nothing is decided; the same call may be repeated.
-* `AbortableError`: this transaction cannot be committed; `abort_transaction()` and start again.
-* `AuthenticationError`, `AuthorizationError`: put right what the sentence names, and repeat the same call.
+* `AbortableError`: this transaction cannot be committed; call `abort_transaction()` and start again.
+* `AuthenticationError`, `AuthorizationError`: correct what the message names, then repeat the same call.
 * `FencedError`: another producer with this transactional id has taken over; this one is finished.
-* `FatalError`: this producer cannot go on; close it.
-* `PreparedTransactionLost`: the broker aborted what had been prepared; the application's data and Kafka disagree.
-* `OutcomeUnknown`: a commit was sent and no answer came; the exception names the call that finds out.
+* `FatalError`: this producer cannot continue; close it.
+* `PreparedTransactionLost`: the broker aborted a prepared transaction; the application's data and Kafka disagree.
+* `OutcomeUnknown`: a commit was sent and no response came; the exception names the call that resolves it.
 
-Every error of a producer with a transactional id names that id, where the producer stands now, and what to do next.
+Every error of a producer with a transactional id names that id, the producer's present state, and what to do next.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class DualWriteError(Exception):
     """Base of all errors of this package."""
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """As exceptions are copied to other processes, attributes and all."""
-        return _made_again, (type(self), self.args, self.__dict__)
+        """Let pickle and copy keep the attributes, for example when an exception goes to another process."""
+        return _restored, (type(self), self.args, self.__dict__)
 
 
-_Made = TypeVar("_Made", bound=DualWriteError)
+_ErrorT = TypeVar("_ErrorT", bound=DualWriteError)
 
 
-def _made_again(cls: type[_Made], args: tuple[Any, ...], attributes: dict[str, Any]) -> _Made:
+def _restored(cls: type[_ErrorT], args: tuple[Any, ...], attributes: dict[str, Any]) -> _ErrorT:
     error = cls.__new__(cls, *args)
     error.args = args
     error.__dict__.update(attributes)
@@ -39,7 +39,7 @@ def _made_again(cls: type[_Made], args: tuple[Any, ...], attributes: dict[str, A
 
 
 class ConfigError(DualWriteError, ValueError):
-    """A setting is unknown, malformed, or contradicts another one; nothing was started."""
+    """A setting is unknown, invalid, or contradicts another one; nothing was started."""
 
 
 class IllegalStateError(DualWriteError):
@@ -51,13 +51,13 @@ class InvalidTxnStateError(IllegalStateError):
 
 
 class InvalidRecordError(DualWriteError, ValueError):
-    """The record cannot be sent as it is (too large, of a wrong type); nothing was sent and no state changed."""
+    """The record cannot be sent as it is (too large, a wrong type); nothing was sent and no state changed."""
 
 
 class KafkaError(DualWriteError):
-    """A broker, or the way to it, refused something.
+    """A broker refused a request, or could not be reached.
 
-    `error_code` is Kafka's number, or None where no broker answered.
+    `error_code` is Kafka's number, or None if no broker responded.
     """
 
     def __init__(self, message: str, *, error_code: int | None = None) -> None:
@@ -65,8 +65,8 @@ class KafkaError(DualWriteError):
         self.error_code = error_code
 
     def reworded(self, message: str) -> Self:
-        """The same error with another sentence."""
-        return _made_again(type(self), (message,), self.__dict__)
+        """Return the same error with another message."""
+        return _restored(type(self), (message,), self.__dict__)
 
 
 class RetriableError(KafkaError):
@@ -74,63 +74,63 @@ class RetriableError(KafkaError):
 
 
 class KafkaTimeoutError(RetriableError):
-    """No answer in time, and why; the operation may still take effect, so repeat the same call."""
+    """No response came in time; the message says why. The call may still take effect, so repeat the same call."""
 
 
 class AbortableError(KafkaError):
-    """The transaction cannot be committed any more: call `abort_transaction()` and start a new one.
+    """The transaction can no longer be committed: call `abort_transaction()` and start a new one.
 
-    Nothing of it is, or will be, visible to a `read_committed` consumer.
+    None of its records is, or will be, visible to a `read_committed` consumer.
     """
 
 
 class DeliveryError(AbortableError):
     """A record was not stored within `delivery.timeout.ms`, was refused, or was dropped when its transaction ended.
 
-    In a transaction: call `abort_transaction()` and start again. Without one the producer goes on, and the record may
-    be sent again; one that was not acknowledged in time may be stored all the same.
+    In a transaction: call `abort_transaction()` and start again. Without a transaction the producer continues, and the
+    record may be sent again; a record that was not acknowledged in time may be stored nevertheless.
     """
 
 
 class AuthorizationError(KafkaError):
-    """A right is missing on the transactional id, the topic or the cluster, which the sentence names.
+    """A right on the transactional id, the topic or the cluster is missing; the message names it.
 
-    The call had no effect: grant the right, then repeat it. The producer need not be created anew.
+    The call had no effect: grant the right, then repeat it. The same producer can still be used.
     """
 
 
 class AuthenticationError(KafkaError):
-    """A broker does not accept who this client is, or cannot show who it is itself (TLS, SASL); the sentence says why.
+    """The broker did not accept this client's identity, or could not prove its own (TLS, SASL); the message says why.
 
-    Nothing is decided. Once that is put right the same call may be repeated, and a different one may not; another try
-    is made then, and none meanwhile that would count as one more wrong password.
+    Nothing is decided. After the cause is corrected, the same call may be repeated, and a different one may not. The
+    login is retried only by that call, because each retry would count as one more wrong password.
     """
 
 
 class FatalError(KafkaError):
-    """The producer cannot be used any more: close it and create a new one.
+    """The producer can no longer be used: close it and create a new one.
 
-    A transaction that was open is aborted by the `init_transactions()` of the new one.
+    The `init_transactions()` of the new one aborts a transaction that was open.
     """
 
 
 class FencedError(FatalError):
     """Another producer with the same transactional id has taken over (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH).
 
-    Or the broker aborted the transaction because `transaction.timeout.ms` was over, which it answers in the same way.
-    Close this producer. A new one with the same id would fence the other in turn: create it only if there is no other.
+    Or the broker aborted the transaction after `transaction.timeout.ms`, which it reports with the same error. Close
+    this producer. A new one with the same id would fence the other in turn: create one only if there is no other.
     """
 
 
 class UnsupportedByBrokerError(FatalError):
-    """The broker does not offer what the configuration asks for, for example two-phase commit.
+    """The broker does not support what the configuration requires, for example two-phase commit.
 
     Close this producer; change the configuration, or the broker.
     """
 
 
 class AdminError(KafkaError):
-    """A broker refused an administrative request for good; it changed nothing."""
+    """A broker refused an admin request, and repeating it would not help; it changed nothing."""
 
 
 class TransactionalIdNotFoundError(AdminError):
@@ -138,11 +138,11 @@ class TransactionalIdNotFoundError(AdminError):
 
 
 class InvalidPatternError(AdminError, ValueError):
-    """A pattern of transactional ids is no regular expression for Kafka (RE2/J; INVALID_REGULAR_EXPRESSION)."""
+    """A pattern of transactional ids is not a regular expression for Kafka (RE2/J; INVALID_REGULAR_EXPRESSION)."""
 
 
 class IncompleteAnswerError(KafkaError):
-    """Some brokers, transactional ids or partitions could not be asked; reading again is harmless.
+    """Results of some brokers, transactional ids or partitions are missing; repeating the call is harmless.
 
     `partial` is what the call would have returned, without them; `failures` says by broker id, transactional id or
     `TopicPartition` why they are missing.
@@ -155,14 +155,14 @@ class IncompleteAnswerError(KafkaError):
 
 
 class PreparedTransactionLost(KafkaError):  # noqa: N818 - the name says it all
-    """The broker aborted a transaction that had been prepared, and that may be decided: the two sides disagree.
+    """The broker aborted a prepared transaction whose database side may have committed: the two sides disagree.
 
-    It cannot happen where `Producer.guarantee` has no bound, unless an operator ends the transaction or Kafka loses
-    data. Nothing was sent to the broker because of it, so that each later recovery with `keep_prepared_txn=True` and
-    the same stored state raises it again, until somebody has seen to it and goes on with `init_transactions()`.
+    If `Producer.guarantee` has no bound, this happens only if an operator ends the transaction or Kafka loses data.
+    Nothing was sent to the broker because of it, so every later recovery with `keep_prepared_txn=True` and the same
+    stored state raises it again, until an operator has dealt with it and continues with `init_transactions()`.
 
     `described_state`, `described_producer_id`, `described_producer_epoch` and `described_start_ms` (milliseconds since
-    1970, -1 where unknown) are what DescribeTransactions said (KIP-664).
+    1970, -1 if unknown) are what DescribeTransactions reported (KIP-664).
     """
 
     def __init__(
@@ -198,21 +198,21 @@ class TransactionTooLargeError(RecipeError):
 
 
 class TransactionEndedInsideError(RecipeError):
-    """The block committed or rolled back the database by itself; the dual write cannot be completed."""
+    """The block itself committed or rolled back the database transaction; the dual write cannot be completed."""
 
 
 class StateRowError(RecipeError):
-    """The state row is missing, or is not what this writer left in it under its lock."""
+    """The state row is missing, or is not what this writer wrote to it under its lock."""
 
 
 class StateTableError(StateRowError):
-    """The state table is not the one that was found at first use, or it cannot be told which table is meant."""
+    """The state table is not the one found at first use, or it is ambiguous which table is meant."""
 
 
 class DatabaseMovedError(RecipeError):
-    """The state table was made in another database than the one it is in now; nothing was written or aborted.
+    """The state table was created in another database than the one it is in now; nothing was written or aborted.
 
-    `made_in` and `found_in` name both. `dualwrite adopt` says which of the two goes on with the transactional ids.
+    `made_in` and `found_in` name both. `dualwrite adopt` decides which of the two keeps the transactional ids.
     """
 
     def __init__(self, message: str, *, made_in: str = "", found_in: str = "") -> None:
@@ -226,25 +226,28 @@ class RowLockTimeoutError(RecipeError):
 
 
 class DatabaseWentBackError(RecipeError):
-    """The state row is older than this process, or another one's: the database was restored, or the row edited.
+    """The state row is older than what this process knows, or another row: the database was restored, or it was edited.
 
-    Nothing was changed on either side. Raised at each use of the writer, until there is another one.
+    Nothing was changed on either side. Every use of this writer raises it; create a new writer.
     """
 
 
 class BoundExceededError(RecipeError):
-    """Kafka may abort the dual write before it could be committed, so it was rolled back; it may be repeated.
+    """Kafka might have aborted the dual write before its commit, so it was rolled back; it may be repeated.
 
-    Only where a prepared transaction has a timeout (`Guarantee.bounded_ms`).
+    Only with brokers on which a prepared transaction has a timeout (`Guarantee.bounded_ms`).
     """
 
 
 class NotDurableError(RecipeError):
-    """A decision shows in the database and could not be made durable, so Kafka was told nothing; it stays in doubt."""
+    """A decision is visible in the database but could not be made durable, so nothing was sent to Kafka.
+
+    The transaction stays in doubt.
+    """
 
 
 class UnsafeDatabaseError(RecipeError):
-    """The database cannot keep what a dual write promises, and nobody has accepted that by name."""
+    """The database cannot give the guarantees of a dual write, and the settings do not accept that by name."""
 
 
 class PoolTimeoutError(RecipeError):
@@ -252,11 +255,11 @@ class PoolTimeoutError(RecipeError):
 
 
 class PartitionTakenOverError(RecipeError):
-    """Another consumer of the group has gone on with a partition; what was read of it here was not written."""
+    """Another consumer of the group has taken over a partition; what this consumer read of it was not written."""
 
 
 class ConsumedLogError(RecipeError):
-    """What a consumer read does not follow on what was written before; nothing of it was written.
+    """What a consumer read does not continue what was written before; nothing of it was written.
 
     `topic`, `partition`, `expected_offset` and `found_offset` say where.
     """
@@ -272,7 +275,7 @@ class ConsumedLogError(RecipeError):
 class ConsumedLogReplacedError(ConsumedLogError):
     """The log of a partition is not the one that was consumed before.
 
-    Its topic was deleted and created anew, or the log lost its end.
+    Its topic was deleted and created again, or the log lost its end.
     """
 
 
@@ -281,14 +284,14 @@ class ConsumedRecordsMissingError(ConsumedLogError):
 
 
 class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
-    """A commit was sent, no answer came, and whether it took effect cannot be found out now.
+    """A commit was sent, no response came, and its outcome cannot be determined now.
 
-    From a dual write: both sides will agree whatever happens next; only which way is unknown yet.
-    `transactional_id` and `prepared_state` identify the dual write. `DualWriter.resolve()` finds the
-    outcome once the database answers again, and so does any process that next uses the transactional id.
+    From a dual write: both sides will agree whatever happens next; only the outcome is not known yet.
+    `transactional_id` and `prepared_state` identify the dual write. `DualWriter.resolve()` determines the outcome once
+    the database can be reached again, and so does any process that next uses the transactional id.
 
-    From a producer (`CommitOutcomeUnknown`): the records are either all visible to `read_committed` consumers or none
-    is, which is what to look at; `prepared_state` is empty where nothing was prepared.
+    From a producer (`CommitOutcomeUnknown`): `read_committed` consumers see either all of the records or none, which is
+    how to find out; `prepared_state` is empty if nothing was prepared.
     """
 
     def __init__(self, message: str, *, transactional_id: str, prepared_state: str) -> None:
@@ -298,10 +301,10 @@ class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
 
 
 class CommitOutcomeUnknown(OutcomeUnknown, FatalError):  # noqa: N818 - as its base
-    """A commit went unanswered, and then the producer came to an end before it could be asked for again.
+    """A commit got no response, and the producer failed or was closed before the commit could be repeated.
 
-    Close this producer. Read the topics with `read_committed` to see whether the commit took effect; where the
-    transaction was prepared, the next owner of the id completes it by the state that the database holds.
+    Close this producer. Read the topics with `read_committed` to see whether the commit took effect. If the transaction
+    was prepared, the next owner of the id completes it by the state that the database holds.
     """
 
     def __init__(
@@ -312,31 +315,31 @@ class CommitOutcomeUnknown(OutcomeUnknown, FatalError):  # noqa: N818 - as its b
 
 
 class FencedCommitOutcomeUnknown(CommitOutcomeUnknown, FencedError):  # noqa: N818 - as its base
-    """A commit went unanswered, and then another producer took the transactional id over; see both bases."""
+    """A commit got no response, and then another producer took over the transactional id; see both bases."""
 
 
 class ErrorClass(Enum):
-    """What a client does about an error code of a broker."""
+    """How a client handles an error code of a broker."""
 
-    RETRIABLE = "ask the same node again after a back-off"
-    RETRIABLE_AFTER_LOOKUP = "find out who is responsible, then ask again"
-    ABORTABLE = "the transaction (without one: the record) has failed, the producer has not"
-    REFUSED = "permission is missing; the call failed and may be repeated"
+    RETRIABLE = "repeat the request at the same node after a back-off"
+    RETRIABLE_AFTER_LOOKUP = "look up the responsible broker, then repeat the request"
+    ABORTABLE = "the transaction (without one: the record) has failed, but not the producer"
+    REFUSED = "a right is missing; the call failed and may be repeated"
     FENCED = "another producer has taken over, or the broker aborted the transaction after transaction.timeout.ms"
-    UNSUPPORTED = "the broker does not offer it"
-    FATAL = "the producer cannot go on"
+    UNSUPPORTED = "the broker does not support it"
+    FATAL = "the producer cannot continue"
 
 
 WHAT_TO_DO: Final[dict[ErrorClass, str]] = {
-    ErrorClass.RETRIABLE: "the producer asks again by itself",
-    ErrorClass.RETRIABLE_AFTER_LOOKUP: "the producer asks again by itself",
+    ErrorClass.RETRIABLE: "the producer repeats the request by itself",
+    ErrorClass.RETRIABLE_AFTER_LOOKUP: "the producer repeats the request by itself",
     ErrorClass.ABORTABLE: "call abort_transaction() and start again",
     ErrorClass.REFUSED: "grant it, then repeat the call",
     ErrorClass.FENCED: "close this producer, and create a new one only if there is no other with this id",
     ErrorClass.UNSUPPORTED: "close this producer; change the configuration, or the broker",
     ErrorClass.FATAL: "close this producer and create a new one",
 }
-"""What an application does about a class, for the end of a sentence."""
+"""What an application should do after an error of a class, for the end of an error text."""
 
 
 class Api(IntEnum):
@@ -360,19 +363,20 @@ class Api(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """As the protocol writes it: `InitProducerId`."""
+        """The name that the protocol uses: `InitProducerId`."""
         return self.name.title().replace("_", "")
 
 
 NETWORK_EXCEPTION: Final = 13
-"""Kafka's code for an answer that did not come; a lost connection is reported as this."""
+"""Kafka's code for a response that did not come; a lost connection is reported as this."""
 
 _E = ErrorClass
 
-# One row per code and API. A pair that is not here is what _OTHERWISE says: an unknown answer must not be guessed at.
-# Fenced on Produce is abortable: a broker answers 47 there to a late batch of a transaction that it aborted (KIP-890).
+# One row per API and code. _OTHERWISE has the class of a combination that is not listed: an unknown error must not be
+# guessed at. INVALID_PRODUCER_EPOCH on Produce is abortable: a broker returns it for a late batch of a transaction that
+# it aborted (KIP-890).
 ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
-    (Api.PRODUCE, 2): _E.RETRIABLE,  # CORRUPT_MESSAGE: on the way
+    (Api.PRODUCE, 2): _E.RETRIABLE,  # CORRUPT_MESSAGE: damaged in transit
     (Api.PRODUCE, 3): _E.RETRIABLE_AFTER_LOOKUP,  # UNKNOWN_TOPIC_OR_PARTITION
     (Api.PRODUCE, 5): _E.RETRIABLE_AFTER_LOOKUP,  # LEADER_NOT_AVAILABLE
     (Api.PRODUCE, 6): _E.RETRIABLE_AFTER_LOOKUP,  # NOT_LEADER_OR_FOLLOWER
@@ -381,7 +385,10 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.PRODUCE, 13): _E.RETRIABLE_AFTER_LOOKUP,  # NETWORK_EXCEPTION
     (Api.PRODUCE, 14): _E.RETRIABLE,  # COORDINATOR_LOAD_IN_PROGRESS
     (Api.PRODUCE, 15): _E.RETRIABLE,  # COORDINATOR_NOT_AVAILABLE
-    (Api.PRODUCE, 16): _E.RETRIABLE,  # NOT_COORDINATOR: the partition leader asks, it looks up by itself
+    (
+        Api.PRODUCE,
+        16,
+    ): _E.RETRIABLE,  # NOT_COORDINATOR: the partition leader asked the wrong one, and retries
     (Api.PRODUCE, 17): _E.ABORTABLE,  # INVALID_TOPIC_EXCEPTION
     (Api.PRODUCE, 18): _E.ABORTABLE,  # RECORD_LIST_TOO_LARGE
     (Api.PRODUCE, 19): _E.RETRIABLE,  # NOT_ENOUGH_REPLICAS
@@ -401,7 +408,7 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.PRODUCE, 87): _E.ABORTABLE,  # INVALID_RECORD
     (Api.PRODUCE, 90): _E.FENCED,  # PRODUCER_FENCED
     (Api.PRODUCE, 120): _E.ABORTABLE,  # TRANSACTION_ABORTABLE
-    (Api.METADATA, 3): _E.RETRIABLE,  # UNKNOWN_TOPIC_OR_PARTITION: may be on its way
+    (Api.METADATA, 3): _E.RETRIABLE,  # UNKNOWN_TOPIC_OR_PARTITION: it may be being created
     (Api.METADATA, 5): _E.RETRIABLE,  # LEADER_NOT_AVAILABLE
     (Api.METADATA, 17): _E.REFUSED,  # INVALID_TOPIC_EXCEPTION
     (Api.METADATA, 29): _E.REFUSED,  # TOPIC_AUTHORIZATION_FAILED
@@ -423,7 +430,7 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.INIT_PRODUCER_ID, 31): _E.REFUSED,
     (Api.INIT_PRODUCER_ID, 35): _E.UNSUPPORTED,  # KeepPreparedTxn on 4.1 to 4.4 (KAFKA-20739)
     (Api.INIT_PRODUCER_ID, 47): _E.FENCED,
-    (Api.INIT_PRODUCER_ID, 51): _E.RETRIABLE,  # the last transaction is still being ended
+    (Api.INIT_PRODUCER_ID, 51): _E.RETRIABLE,  # the last transaction is still ending
     (Api.INIT_PRODUCER_ID, 53): _E.REFUSED,  # also: two-phase commit is off at the broker, or ACL 15 is missing
     (Api.INIT_PRODUCER_ID, 90): _E.FENCED,
     (Api.ADD_PARTITIONS_TO_TXN, 3): _E.RETRIABLE,  # UNKNOWN_TOPIC_OR_PARTITION: the coordinator may not know it yet
@@ -439,7 +446,7 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.ADD_PARTITIONS_TO_TXN, 49): _E.FATAL,
     (Api.ADD_PARTITIONS_TO_TXN, 51): _E.RETRIABLE,  # the last transaction's markers (KAFKA-5477)
     (Api.ADD_PARTITIONS_TO_TXN, 53): _E.FATAL,
-    (Api.ADD_PARTITIONS_TO_TXN, 55): _E.RETRIABLE,  # OPERATION_NOT_ATTEMPTED: another partition says why
+    (Api.ADD_PARTITIONS_TO_TXN, 55): _E.RETRIABLE,  # OPERATION_NOT_ATTEMPTED: another partition has the cause
     (Api.ADD_PARTITIONS_TO_TXN, 90): _E.FENCED,
     (Api.ADD_PARTITIONS_TO_TXN, 120): _E.ABORTABLE,
     (Api.ADD_OFFSETS_TO_TXN, 7): _E.RETRIABLE,
@@ -465,7 +472,7 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.END_TXN, 16): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.END_TXN, 35): _E.UNSUPPORTED,
     (Api.END_TXN, 47): _E.FENCED,
-    (Api.END_TXN, 48): _E.FATAL,  # INVALID_TXN_STATE: ended by somebody else
+    (Api.END_TXN, 48): _E.FATAL,  # INVALID_TXN_STATE: another producer or the broker ended it
     (Api.END_TXN, 49): _E.FATAL,
     (Api.END_TXN, 51): _E.RETRIABLE,  # a retry while the first one is being completed
     (Api.END_TXN, 53): _E.FATAL,
@@ -491,7 +498,7 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.TXN_OFFSET_COMMIT, 82): _E.ABORTABLE,  # FENCED_INSTANCE_ID
     (Api.TXN_OFFSET_COMMIT, 90): _E.FENCED,
     (Api.TXN_OFFSET_COMMIT, 120): _E.ABORTABLE,
-    # An administrative request has no transaction of its own: it is repeated, refused, or its answer is final.
+    # An admin request belongs to no transaction: it is repeated, refused, or its response is final.
     (Api.WRITE_TXN_MARKERS, 3): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.WRITE_TXN_MARKERS, 6): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.WRITE_TXN_MARKERS, 7): _E.RETRIABLE,
@@ -502,7 +509,7 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.WRITE_TXN_MARKERS, 31): _E.REFUSED,
     (Api.WRITE_TXN_MARKERS, 35): _E.UNSUPPORTED,
     (Api.WRITE_TXN_MARKERS, 56): _E.RETRIABLE_AFTER_LOOKUP,
-    (Api.DESCRIBE_PRODUCERS, 3): _E.RETRIABLE_AFTER_LOOKUP,  # the leader hears of a partition later than metadata
+    (Api.DESCRIBE_PRODUCERS, 3): _E.RETRIABLE_AFTER_LOOKUP,  # the leader learns of a partition later than metadata
     (Api.DESCRIBE_PRODUCERS, 6): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.DESCRIBE_PRODUCERS, 7): _E.RETRIABLE,
     (Api.DESCRIBE_PRODUCERS, 9): _E.RETRIABLE_AFTER_LOOKUP,
@@ -519,7 +526,7 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.LIST_TRANSACTIONS, 7): _E.RETRIABLE,
     (Api.LIST_TRANSACTIONS, 13): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.LIST_TRANSACTIONS, 14): _E.RETRIABLE,
-    (Api.LIST_TRANSACTIONS, 15): _E.RETRIABLE_AFTER_LOOKUP,  # that broker shuts down
+    (Api.LIST_TRANSACTIONS, 15): _E.RETRIABLE_AFTER_LOOKUP,  # that broker is shutting down
     (Api.LIST_TRANSACTIONS, 35): _E.UNSUPPORTED,
 }
 
@@ -534,17 +541,17 @@ _EXCEPTIONS: Final[dict[ErrorClass, type[KafkaError]]] = {
 }
 
 
-# FATAL, but for these. A batch whose fate is unknown is settled by aborting its transaction, as in Kafka's own client;
-# and nothing but a wait that is bounded by max.block.ms depends on metadata.
+# FATAL, except for these. Aborting the transaction resolves a batch whose outcome is unknown, as in Kafka's own client;
+# and only waits that max.block.ms bounds depend on metadata.
 _OTHERWISE: Final[dict[Api, ErrorClass]] = {Api.PRODUCE: _E.ABORTABLE, Api.METADATA: _E.RETRIABLE}
 
 
 def error_class(api: Api, error_code: int) -> ErrorClass:
-    """What to do about `error_code` in an answer of `api`."""
+    """Return how to handle `error_code` in a response of `api`."""
     found = ERROR_CLASSES.get((api, error_code))
     return _OTHERWISE.get(api, _E.FATAL) if found is None else found
 
 
 def exception_for(api: Api, error_code: int, message: str) -> KafkaError:
-    """The exception that tells the application about `error_code` in an answer of `api`."""
+    """Return the exception for `error_code` in a response of `api`."""
     return _EXCEPTIONS[error_class(api, error_code)](message, error_code=error_code)

@@ -1,7 +1,7 @@
-"""Settings of Kafka's Java client as settings of this one.
+"""Translate settings of Kafka's Java client to settings of this client.
 
-Operators have properties files of it, and Spark users write its names. What it calls otherwise is translated; what only
-Java can read is refused with a remedy. A secret is in no error.
+Operators have its properties files, and Spark users write its names. Settings with other names are translated; files
+that only Java can read are refused with a remedy. Secrets appear in no error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STORES: Final = {
 
 
 def translated(properties: Mapping[str, str]) -> dict[str, str]:
-    """The settings that a Java client's properties mean here. Raises ConfigError where only Java can read them."""
+    """Return the settings that a Java client's properties correspond to. Raises ConfigError if only Java reads one."""
     settings = dict(properties)
     jaas = settings.pop("sasl.jaas.config", None)
     if jaas is not None:
@@ -38,7 +38,7 @@ def translated(properties: Mapping[str, str]) -> dict[str, str]:
             if store_kind.upper() != "PEM":
                 raise ConfigError(
                     f"{location} is a {store_kind} file, which only Java reads; convert it to PEM "
-                    f"(keytool and openssl do that) and set {ours} to it"
+                    f"(with keytool and openssl) and set {ours} to it"
                 )
             settings[ours] = settings.pop(location)
     return settings
@@ -51,8 +51,8 @@ def _login(jaas: str) -> dict[str, str]:
     }
     if not {"username", "password"} <= options.keys():
         raise ConfigError(
-            "sasl.jaas.config is understood for PlainLoginModule and ScramLoginModule with username and password; "
-            "for others set sasl.mechanism and what it needs (docs/security.md)"
+            "sasl.jaas.config is supported for PlainLoginModule and ScramLoginModule with username and password; "
+            "for others, set sasl.mechanism and the settings that it needs (docs/security.md)"
         )
     return {"sasl.username": options["username"], "sasl.password": options["password"]}
 

@@ -1,14 +1,12 @@
-"""Which partition a record goes to when `send()` is not told: the setting `partitioner`.
+"""The setting `partitioner`: the partition of a record for which `send()` gets none.
 
-| name | records with a key | records without |
-|---|---|---|
-| `murmur2_random`, `default` | Kafka's own hash, as the Java client | one partition per batch (KIP-480) |
-| `consistent_random` | CRC-32 of the key, as librdkafka's default; an empty key is none | one partition per batch |
-| `random` | any | any |
-| `round_robin` | one after the other, per topic | one after the other, per topic |
+| name | records with a key | records without | |---|---|---| | `murmur2_random`, `default` | Kafka's own hash, as the
+Java client | one partition per batch (KIP-480) | | `consistent_random` | CRC-32 of the key, as librdkafka's default; an
+empty key counts as none | one partition per batch | | `random` | any | any | | `round_robin` | one after the other, per
+topic | one after the other, per topic |
 
-Or a callable `(topic, key, value, partition_count) -> partition`, given the bytes that will be sent. It is called for
-each record without a partition of its own, in the thread that sends it.
+Or a callable `(topic, key, value, partition_count) -> partition`, which gets key and value as the bytes that will be
+sent. It is called for each record without a partition, in the thread that calls `send()`.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from dualwrite.errors import InvalidRecordError
 __all__ = ["Partitioner", "consistent_partition", "murmur2", "murmur2_partition"]
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
-"""From topic, key, value and the number of partitions to one of them, from 0 on."""
+"""A function of topic, key, value and the number of partitions that returns a partition, from 0 on."""
 
 KeyPartitioner = Callable[[bytes, int], int]
-"""From a key and the number of partitions to one of them."""
+"""A function of a key and the number of partitions that returns a partition."""
 
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
@@ -38,7 +36,7 @@ _MASK: Final = 0xFFFFFFFF
 
 @lru_cache(maxsize=8192)
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of a key, as an unsigned 32-bit number."""
+    """Return Kafka's hash of a key, as an unsigned 32-bit number."""
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
@@ -54,17 +52,17 @@ def murmur2(data: bytes) -> int:
 
 
 def murmur2_partition(key: bytes, partitions: int) -> int:
-    """The partition of a key among `partitions`, as the Java client's."""
+    """Return the partition of a key as the Java client does."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def consistent_partition(key: bytes, partitions: int) -> int:
-    """The partition of a key among `partitions`, as librdkafka's `consistent_random`."""
+    """Return the partition of a key as librdkafka's `consistent_random` does."""
     return zlib.crc32(key) % partitions
 
 
 class Partitioning(NamedTuple):
-    """What a setting means: one of the two."""
+    """The meaning of a setting: a function of the key, or one of the whole record."""
 
     by_key: KeyPartitioner | None = None
     by_record: Partitioner | None = None
@@ -89,28 +87,30 @@ _MAKERS: Final[dict[str, Callable[[], Partitioning]]] = {
 }
 
 NAMES: Final = tuple(_MAKERS)
-"""What `partitioner` can be set to, besides a callable."""
+"""The values of the setting `partitioner`, besides a callable."""
 
 
 def partitioning(setting: str | Partitioner) -> Partitioning:
-    """A new one for a producer: turns are counted per producer."""
+    """Return the partitioning of a new producer; `round_robin` counts per producer."""
     if isinstance(setting, str):
         return _MAKERS[setting]()
 
-    def asked(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
-        return _answer(setting, topic, key, value, partitions)
+    def checked(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        return _checked_partition(setting, topic, key, value, partitions)
 
-    return Partitioning(by_record=asked)
+    return Partitioning(by_record=checked)
 
 
-def _answer(ask: Partitioner, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+def _checked_partition(
+    partitioner: Partitioner, topic: str, key: bytes | None, value: bytes | None, partitions: int
+) -> int:
     try:
-        partition = ask(topic, key, value, partitions)
+        partition = partitioner(topic, key, value, partitions)
     except Exception as error:
         raise InvalidRecordError(f"the partitioner failed with {error!r}; the record was not sent") from error
     if isinstance(partition, bool) or not hasattr(partition, "__index__") or not 0 <= partition < partitions:
         raise InvalidRecordError(
-            f"the partitioner answered {partition!r}, and {topic!r} has the partitions 0 to {partitions - 1}; "
+            f"the partitioner returned {partition!r}, and {topic!r} has the partitions 0 to {partitions - 1}; "
             "the record was not sent"
         )
     return partition.__index__()

@@ -15,7 +15,7 @@ from dualwrite.client.io_thread import IoThread, process_generation, shared_io_t
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
 from dualwrite.client.records.builder import Header
 from dualwrite.client.records.bulk import BulkSend
-from dualwrite.client.records.delivery_callbacks import OnDelivery
+from dualwrite.client.records.delivery import OnDelivery
 from dualwrite.client.records.record import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -277,7 +277,7 @@ class Producer(ProducerBase[RecordFuture]):
         bulk = BulkSend(self._core, topic, records)
         deadline_s = self._deadline_s()
         while (operation := bulk.advance()) is not None:
-            self._wait_to_send(operation, topic, deadline_s, bulk.fate_so_far)
+            self._wait_to_send(operation, topic, deadline_s, bulk.progress)
         return SentRecords(topic, bulk.parts, bulk.record_count, self._core)
 
     def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float, progress: Callable[[], str]) -> None:

@@ -1,6 +1,6 @@
-"""How connections are secured, as settings: TLS (`ssl.*`) and SASL (`sasl.*`). Producers and admins have the same ones.
+"""The settings of TLS (`ssl.*`) and SASL (`sasl.*`), which producers and admins share.
 
-A secret is in no `repr` and in no error.
+Secrets appear in no `repr` and in no error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = (*PASSWORD_MECHANISMS, "OAUTHBEARER")
 
 Say = Callable[[str], str]
-"""Writes a field's name as the caller writes names."""
+"""A function that writes the name of a field as the caller writes names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """Checked settings; hashable, so that connections can be shared by those whose settings are equal."""
+    """Validated settings; hashable, so that producers with equal settings can share connections."""
 
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
@@ -39,7 +39,7 @@ class SecurityConfig:
 
     @property
     def security(self) -> SecurityConfig:
-        """These settings alone, where a subclass has others too."""
+        """These settings without the others of a subclass."""
         return SecurityConfig(**{each.name: getattr(self, each.name) for each in fields(SecurityConfig)})
 
     @property
@@ -53,7 +53,7 @@ class SecurityConfig:
         return self.security_protocol.startswith("SASL_")
 
     def check_security(self, given: Collection[str], say: Say) -> None:
-        """`ConfigError` where settings contradict each other, or one is missing. `given`: the fields that were set."""
+        """Raise `ConfigError` if settings are missing or contradict each other. `given`: the fields that are set."""
         protocol = say("security_protocol")
         for prefix, used, protocols in (
             ("sasl_", self.uses_sasl, "SASL_PLAINTEXT or SASL_SSL"),
@@ -83,7 +83,7 @@ class SecurityConfig:
 
     def _check_sasl(self, given: Collection[str], say: Say) -> None:
         if self.sasl_mechanism is None:
-            raise ConfigError(f"{say('sasl_mechanism')} is missing: give one of {', '.join(MECHANISMS)}")
+            raise ConfigError(f"{say('sasl_mechanism')} is missing: set it to one of {', '.join(MECHANISMS)}")
         by_password = self.sasl_mechanism in PASSWORD_MECHANISMS
         password, token = ("sasl_username", "sasl_password"), ("sasl_oauth_token_provider",)
         needed, useless = (password, (*token, "sasl_oauth_extensions")) if by_password else (token, password)
@@ -109,13 +109,13 @@ def _one_of(*choices: str) -> Callable[[str, Any], str]:
 def _secret(name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
-    raise ConfigError(f"{name} is not a text with at least one character")
+    raise ConfigError(f"{name} is not a non-empty str")
 
 
 def _login(name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value and "\0" not in value):
         return value
-    raise ConfigError(f"{name}: {value!r} is not a text with at least one character")
+    raise ConfigError(f"{name}: {value!r} is not a non-empty str without NUL")
 
 
 def _path(name: str, value: Any) -> str | None:
@@ -133,17 +133,17 @@ def _token_provider(name: str, value: Any) -> Callable[[], str] | None:
     if callable(value):
         provider: Callable[[], str] = value
         return provider
-    raise ConfigError(f"{name} is a function without parameters that returns a token, not a {type(value).__name__}")
+    raise ConfigError(f"{name} has to be a function without parameters returning a token, not {type(value).__name__}")
 
 
 def _extensions(name: str, value: Any) -> tuple[tuple[str, str], ...]:
     if isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair):
         return tuple(sorted(value.items()))
-    raise ConfigError(f"{name} is a mapping of texts to texts, not a {type(value).__name__}")
+    raise ConfigError(f"{name} has to be a mapping of str to str, not {type(value).__name__}")
 
 
 def _endpoint_identification(name: str, value: Any) -> str:
-    """Kafka switches it off with an empty text, librdkafka with "none"."""
+    """Accept an empty str, with which Kafka turns it off, and "none", with which librdkafka does."""
     if value is None or (isinstance(value, str) and value.lower() in ("https", "none", "")):
         return "https" if value and value.lower() == "https" else "none"
     raise ConfigError(f"{name}: {value!r} is not one of https, none")
@@ -152,7 +152,7 @@ def _endpoint_identification(name: str, value: Any) -> str:
 def _context(name: str, value: Any) -> ssl.SSLContext | None:
     if value is None or isinstance(value, ssl.SSLContext):
         return value
-    raise ConfigError(f"{name} is an ssl.SSLContext, not a {type(value).__name__}")
+    raise ConfigError(f"{name} has to be an ssl.SSLContext, not {type(value).__name__}")
 
 
 SECURITY_PARSERS: Final[dict[str, Callable[[str, Any], Any]]] = {
@@ -169,6 +169,6 @@ SECURITY_PARSERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "ssl_endpoint_identification_algorithm": _endpoint_identification,
     "ssl_context": _context,
 }
-"""Each takes the setting's name as written and its value. In the order of the fields."""
+"""Functions of the setting's name, as written, and its value. In the order of the fields."""
 
 assert list(SECURITY_PARSERS) == [each.name for each in fields(SecurityConfig)]

@@ -1,8 +1,8 @@
-"""From what an application has to the bytes of a key or a value: the settings `key.serializer`, `value.serializer`.
+"""The settings `key.serializer` and `value.serializer`: from an application's objects to the bytes of a key or a value.
 
 A serializer is a callable `(value) -> bytes | None`, or an object with `serialize(topic, value, headers)`; None makes a
-record without a key, or a tombstone. It is asked for every record, None included, in the thread that sends it.
-Without one, bytes are taken as they are and texts as UTF-8.
+record without a key, or a tombstone. It is called for every record, None included, in the thread that calls `send()`.
+Without a serializer, bytes are sent as they are and str as UTF-8.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class SerializerObject(Protocol):
-    """A serializer that wants to know more than the value; it may add headers to the list."""
+    """A serializer that needs more than the value; it may add headers to the list."""
 
     def serialize(self, topic: str, value: Any, headers: Headers, /) -> bytes | None:
-        """The bytes, or None."""
+        """Return the bytes, or None."""
 
 
 Serializer = Callable[[Any], bytes | None] | SerializerObject
-"""Either kind."""
+"""A callable or an object."""
 
 
 def utf8(value: str | None) -> bytes | None:
-    """A text as UTF-8. `TypeError` for anything but a text or None."""
+    """Encode a str as UTF-8. Raises `TypeError` for anything but a str or None."""
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
-    raise TypeError(f"a text is wanted, not {type(value).__name__}")
+    raise TypeError(f"expected a str, not {type(value).__name__}")
 
 
 def json(value: Any) -> bytes | None:
-    """Compact JSON (RFC 8259) as UTF-8; None is a tombstone, not `null`. `ValueError` for NaN and infinities."""
+    """Encode as compact JSON (RFC 8259) in UTF-8; None is a tombstone, not `null`.
+
+    Raises `ValueError` for NaN and infinities.
+    """
     if value is None:
         return None
     return _json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -9,11 +9,12 @@ import hypothesis
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.mariadb import MariaDbServer
 from dualwrite.testing.postgres import PostgresServer
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
-from dualwrite.testing.zookeeper import ZooKeeperServer
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
+from tests.support.servers.mariadb import MariaDbServer
+from tests.support.servers.required import servers_are_required
+from tests.support.servers.zookeeper import ZooKeeperServer
 
 pytest_plugins = ["tests.support.parallel_runs"]
 

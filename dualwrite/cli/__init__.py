@@ -1,5 +1,8 @@
-"""The `dualwrite` command: one file per command, and what they share.
+"""The `dualwrite` command: one file per command, and the options and output that they share.
 
-Exit codes of every command: 0 all is well; 1 it worked, and something is left, wrong, or was refused; 2 wrong usage,
-or a cluster or database that cannot be reached.
+May import the admin client, the recipes and, in `spark.py`, `spark_sink`; nothing else imports it. Open first:
+`root.py`.
+
+Exit codes of every command: 0 success; 1 the command worked, but something is left, wrong, or was refused; 2 wrong
+usage, or a cluster or database that cannot be reached.
 """

@@ -9,10 +9,10 @@ import click
 _AS_THEY_ARE = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-@click.command("broker", context_settings=_AS_THEY_ARE, short_help="A Kafka broker to develop and test against.")
+@click.command("broker", context_settings=_AS_THEY_ARE, short_help="Run a Kafka broker to develop and test against.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
-    """A Kafka broker to develop and test against: the same as `python -m dualwrite.broker_emulator`."""
+    """Run a Kafka broker to develop and test against, like `python -m dualwrite.broker_emulator`."""
     try:
         from dualwrite.broker_emulator.process.tuning import start_lean
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A properties file of a Java client as settings of this one: `kafka-*.sh --command-config` takes such a file too."""
+"""Read a properties file of a Java client, such as `kafka-*.sh --command-config` takes, as settings of this client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dualwrite.java_client import translated
 
 
 def settings_of_file(path: str) -> dict[str, str]:
-    """By Kafka's dotted names. Raises ConfigError."""
+    """Return the settings of a file, by Kafka's dotted names. Raises ConfigError."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             properties: dict[str, str] = javaproperties.load(file)

@@ -1,4 +1,4 @@
-"""The options with which every command reaches Kafka and the database."""
+"""The options for connecting to Kafka and to the database, shared by all commands."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 DEFAULT_REACH_MS: Final = 5_000
-"""Whoever waits at a terminal wants to know that nobody is there, and not to wait as for an answer."""
+"""How long to wait for a first response: a user at a terminal wants to learn of a wrong address soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaAccess:
-    """How to reach the cluster. `reach_ms`: how long a first answer may take, from whichever broker."""
+    """How to connect to the cluster. `reach_ms`: how long the first response, from any broker, may take."""
 
     settings: dict[str, Any]
     timeout_ms: int
@@ -39,8 +39,9 @@ class KafkaAccess:
 
     @contextmanager
     def admin(self, *, reached: bool = True) -> Iterator[TransactionAdmin]:
-        """`reached`: a broker has answered by then. Raises ConfigError for settings that make no sense, and what the
-        brokers say, or that none does.
+        """Open an admin client; `reached`: wait until a broker has responded.
+
+        Raises ConfigError for invalid settings, and the brokers' errors, or KafkaTimeoutError if none responds.
         """
         with TransactionAdmin(self.settings | {"default_api_timeout_ms": self.timeout_ms}) as admin:
             if reached:
@@ -48,13 +49,13 @@ class KafkaAccess:
             yield admin
 
     def reach(self) -> None:
-        """Raises as `admin` does where no broker answers."""
+        """Raise as `admin` does if no broker responds."""
         with self.admin():
             pass
 
 
 def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
-    """`--bootstrap-server`, `--command-config` and `--timeout-ms`, which the command gets as `access`."""
+    """Add `--bootstrap-server`, `--command-config` and `--timeout-ms`, which the command gets as `access`."""
 
     @functools.wraps(command)
     def with_access(
@@ -67,7 +68,7 @@ def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
             "--timeout-ms",
             type=click.IntRange(min=1),
             show_default=f"{DEFAULT_TIMEOUT_MS}, {DEFAULT_REACH_MS} for the first one",
-            help="How long one request to Kafka may take, repetitions included.",
+            help="How long one request to Kafka may take, including retries.",
         ),
         click.option(
             "--command-config",
@@ -80,7 +81,7 @@ def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
             envvar=SERVERS_VARIABLE,
             show_envvar=True,
             metavar="HOST:PORT[,...]",
-            help="Brokers to ask first.",
+            help="Brokers to connect to first.",
         ),
     ):
         with_access = option(with_access)
@@ -88,7 +89,7 @@ def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def database_option(*, required: bool) -> Callable[[Command], Command]:
-    """`--database`; the command opens it by `database(url)`."""
+    """Add `--database`, which the command opens with `database(url)`."""
     return click.option(
         "--database",
         "database_url",
@@ -96,30 +97,30 @@ def database_option(*, required: bool) -> Callable[[Command], Command]:
         envvar=DATABASE_VARIABLE,
         show_envvar=True,
         metavar="URL",
-        help="Where the state table is, as SQLAlchemy writes it: postgresql+psycopg://user@host/name. "
-        "With a password, better by the variable than on the command line.",
+        help="The database with the state table, as an SQLAlchemy URL: postgresql+psycopg://user@host/name. "
+        "If it has a password, use the environment variable instead of the command line.",
     )
 
 
 def schema_option(command: Command) -> Command:
-    """`--schema`."""
+    """Add `--schema`."""
     return click.option(
         "--schema",
         metavar="NAME",
-        help="The schema of the state table; without it, where an unqualified name leads to.",
+        help="The schema of the state table; by default, the one that an unqualified name resolves to.",
     )(command)
 
 
 def json_option(command: Command) -> Command:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="For programs: JSON with stable keys.")(command)
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, for programs.")(command)
 
 
 def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: int | None) -> KafkaAccess:
-    """Settings by underscored names. Raises ConfigError."""
+    """Return the settings, by names with underscores. Raises ConfigError."""
     settings = {} if command_config is None else _checked(command_config, settings_of_file(command_config))
     named: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings.items()}
-    named.pop("default_api_timeout_ms", None)  # which --timeout-ms says
+    named.pop("default_api_timeout_ms", None)  # --timeout-ms sets it
     return KafkaAccess(
         named | {"bootstrap_servers": bootstrap_server},
         timeout_ms=DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
@@ -128,7 +129,7 @@ def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: 
 
 
 def _checked(path: str, settings: dict[str, str]) -> dict[str, str]:
-    """What is wrong is told with the names that stand in the file. Raises ConfigError."""
+    """Validate the settings, so that errors show the names in the file. Raises ConfigError."""
     try:
         AdminConfig.parse(settings | {"bootstrap.servers": "given.by.an.option:1"}, {})
     except ConfigError as error:
@@ -137,14 +138,14 @@ def _checked(path: str, settings: dict[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def database(url: str, *, may_be_made: bool = False) -> Iterator[sa.Engine]:
-    """An engine that keeps no connection open longer than it is used. Raises ConfigError.
+def database(url: str, *, may_be_created: bool = False) -> Iterator[sa.Engine]:
+    """Open an engine that keeps no idle connections. Raises ConfigError.
 
-    `may_be_made`: SQLite would make an empty file of a name that is misspelt; only who creates tables wants that.
+    `may_be_created`: SQLite creates an empty file for a misspelt name, which only commands that create tables want.
     """
     try:
         parsed = sa.make_url(url)
-        if parsed.get_backend_name() == "sqlite" and not may_be_made and not _is_file(parsed):
+        if parsed.get_backend_name() == "sqlite" and not may_be_created and not _is_file(parsed):
             raise ConfigError(f"--database: there is no file {parsed.database or ':memory:'}")
         engine = sa.create_engine(parsed, poolclass=sa.NullPool)
         prepare_nothing(engine)

@@ -1,4 +1,4 @@
-"""`dualwrite doctor`: what this cluster and this database can do for dual writes, and what to mend."""
+"""`dualwrite doctor`: check whether dual writes work with this cluster and this database, and what to fix."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _HEADERS: Final = ("Verdict", "Where", "What", "Found")
 _CONCLUSIONS: Final = {
     Verdict.OK: "dual writes work here",
     Verdict.WARN: "dual writes work here, within the limits of the warnings",
-    Verdict.FAIL: "dual writes do not work here until what has failed is mended",
+    Verdict.FAIL: "dual writes do not work here until the failed checks are fixed",
 }
-_NOT_KNOWN: Final = "whether dual writes work here is not known before both can be reached"
+_NOT_KNOWN: Final = "whether dual writes work here is unknown until both can be reached"
 
 
-@click.command("doctor", short_help="Say what this cluster and this database can do.")
+@click.command("doctor", short_help="Check whether dual writes work with this cluster and this database.")
 @kafka_options
 @database_option(required=False)
 @click.option(
     "--transactional-id",
     default=PROBED_ID,
     show_default=True,
-    help="Ask with this id whether two-phase commit is allowed; where there are ACLs, one of those that you use.",
+    help="Test with this id whether two-phase commit is allowed; with ACLs, give an id that you use.",
 )
 @json_option
 @click.pass_context
@@ -53,7 +53,7 @@ def command(
     transactional_id: str,
     as_json: bool,
 ) -> None:
-    """Say what this cluster and this database can do, which guarantee results, and what to mend. Changes nothing.
+    """Check what this cluster and this database support, which guarantee results, and what to fix. Changes nothing.
 
     Exit code: 0 dual writes work here, maybe with warnings; 1 they do not; 2 Kafka or the database cannot be reached.
     """
@@ -68,7 +68,7 @@ def command(
         _print(checks, guarantees)
         click.echo(_CONCLUSIONS[_worst(checks)] if reached else _NOT_KNOWN)
         if database_url is None:
-            click.echo("no database was looked at: give --database for that")
+            click.echo("no database was checked: give --database to check one")
     ctx.exit(UNUSABLE if not reached else LEFT if _worst(checks) is Verdict.FAIL else 0)
 
 
@@ -87,7 +87,7 @@ def _database(url: str) -> list[Check]:
 
 
 def _reached(where: str, look: Callable[[], list[Check]]) -> tuple[list[Check], bool]:
-    """The findings, and whether there was anybody; one that is away keeps nobody from looking at the other."""
+    """Return the checks, and whether the server was reached; an unreachable one does not stop the other's checks."""
     try:
         return look(), True
     except (DualWriteError, SQLAlchemyError) as error:
@@ -109,7 +109,7 @@ def _worst(checks: list[Check]) -> Verdict:
 
 
 def _document(checks: list[Check], guarantees: list[Guarantee]) -> dict[str, object]:
-    """What `--json` prints; the keys are documented in docs/cli.md."""
+    """Return what `--json` prints; the keys are documented in docs/cli.md."""
     return {
         "healthy": _worst(checks) is not Verdict.FAIL,
         "guarantee": asdict(guarantees[0]) if guarantees else None,

@@ -1,4 +1,4 @@
-"""What `dualwrite doctor` finds, as values."""
+"""The results of `dualwrite doctor`, as values."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """How bad it is."""
+    """The severity of a result."""
 
     OK = "ok"
     WARN = "warn"
-    """Dual writes work, with a limit that the remedy names."""
+    """Dual writes work, with a limit; the remedy says how to lift it."""
     FAIL = "fail"
-    """Dual writes do not work, or lose what they promise."""
+    """Dual writes do not work, or lose their guarantee."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding, and how to mend it where it is not well."""
+    """One result, with a remedy if it is not ok."""
 
     where: str
     what: str
@@ -28,10 +28,10 @@ class Check:
 
 
 def warning(where: str, what: str, found: str, remedy: str) -> Check:
-    """A finding of `Verdict.WARN`."""
+    """Return a check of `Verdict.WARN`."""
     return Check(where, what, found, Verdict.WARN, remedy)
 
 
 def failure(where: str, what: str, found: str, remedy: str) -> Check:
-    """A finding of `Verdict.FAIL`."""
+    """Return a check of `Verdict.FAIL`."""
     return Check(where, what, found, Verdict.FAIL, remedy)

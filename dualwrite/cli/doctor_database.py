@@ -1,4 +1,4 @@
-"""What a database offers to dual writes. Reads settings and catalogs; changes nothing."""
+"""The checks of a database for dual writes. They read settings and catalogs, and change nothing."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dualwrite.recipes.sqlalchemy.lease_table import kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 
 _WHERE: Final = "database"
-_DURABLE: Final = "a decision that Kafka has carried out could be forgotten by the database"
+_DURABLE: Final = "otherwise the database could lose a decision that Kafka has already completed"
 _TABLE: Final = kafka_transaction_state.name
 _RIGHTS: Final = {
     kafka_transaction_state.name: ("SELECT", "INSERT", "UPDATE"),
-    kafka_transaction_database.name: ("SELECT",),  # its one row is made with the table
+    kafka_transaction_database.name: ("SELECT",),  # its one row is created with the table
     kafka_transaction_lease.name: ("SELECT", "INSERT", "UPDATE"),
 }
 
 
 def database_checks(engine: sa.Engine) -> list[Check]:
-    """The findings. Raises what the database says where it cannot be reached."""
+    """Return all checks. Raises the database's error if it cannot be reached."""
     with engine.connect() as connection:
         checks = [_version(connection), *_isolation(connection), *_table(connection), _leases(connection)]
         return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
@@ -41,10 +41,10 @@ def _version(connection: sa.Connection) -> Check:
 def _isolation(connection: sa.Connection) -> list[Check]:
     level = connection.get_isolation_level()
     if level == "AUTOCOMMIT":
-        remedy = "dual writes need transactions: take isolation_level=AUTOCOMMIT out of the URL or engine"
+        remedy = "dual writes need transactions: remove isolation_level=AUTOCOMMIT from the URL or engine"
         return [failure(_WHERE, "isolation level", level, remedy)]
     if level in ("REPEATABLE READ", "SERIALIZABLE") and connection.dialect.name != "sqlite":
-        remedy = "blocks may fail for having read before another one committed: repeat them, or use READ COMMITTED"
+        remedy = "blocks may fail with serialization errors: retry them, or use READ COMMITTED"
         return [warning(_WHERE, "isolation level", level, remedy)]
     return [Check(_WHERE, "isolation level", level)]
 
@@ -57,36 +57,36 @@ def _table(connection: sa.Connection) -> list[Check]:
         column["name"] for column in inspector.get_columns(_TABLE)
     }
     if missing:
-        remedy = "it is another table of that name, or was made by hand: compare it with dualwrite init-db --sql"
+        remedy = "it is another table of that name, or was created by hand: compare it with dualwrite init-db --sql"
         return [failure(_WHERE, _TABLE, f"lacks {', '.join(sorted(missing))}", remedy)]
     key = inspector.get_pk_constraint(_TABLE)["constrained_columns"]
     if key != ["transactional_id"]:
-        remedy = "make transactional_id its primary key: two rows of one id would decide against each other"
+        remedy = "make transactional_id its primary key: two rows of one id could hold contradicting decisions"
         return [failure(_WHERE, _TABLE, f"primary key {key or 'none'}", remedy)]
     return [Check(_WHERE, _TABLE, _rows(connection, kafka_transaction_state))]
 
 
 def _leases(connection: sa.Connection) -> Check:
-    """What only pools need, and make by themselves unless they were told not to."""
+    """Check the lease table, which only pools need, and which they create themselves by default."""
     table = kafka_transaction_lease
     if not sa.inspect(connection).has_table(table.name):
-        return Check(_WHERE, table.name, "none, which is needed by pools only: they, or dualwrite init-db, create it")
+        return Check(_WHERE, table.name, "none; only pools need it: they, or dualwrite init-db, create it")
     return Check(_WHERE, table.name, _rows(connection, table))
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> str:
-    """How many; who may not read them is told so by what asks for the rights."""
+    """Count the rows, or say that they are not readable; the check of the rights says which right is missing."""
     try:
-        with connection.begin_nested():  # else the error would cost the questions that follow
+        with connection.begin_nested():  # otherwise an error would fail the checks that follow
             return counted(connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0, "row")
     except sa.exc.DBAPIError as error:
-        return f"there, and not readable: {first_line(error)}"
+        return f"present, but not readable: {first_line(error)}"
 
 
 def _postgresql(connection: sa.Connection) -> list[Check]:
     checks = [Check(_WHERE, "row locks", "FOR UPDATE SKIP LOCKED, lock_timeout")]
     if connection.scalar(sa.text("SELECT pg_is_in_recovery()")):
-        checks.append(failure(_WHERE, "server", "a replica", "give the primary: a row is locked where it is written"))
+        checks.append(failure(_WHERE, "server", "a replica", "connect to the primary: a replica cannot lock rows"))
     for setting in ("fsync", "full_page_writes"):
         value = connection.scalar(sa.text("SELECT current_setting(:name)"), {"name": setting})
         if value == "off":
@@ -114,7 +114,7 @@ _SET_FOR = sa.text(
 
 
 def _synchronous_commit(connection: sa.Connection) -> list[Check]:
-    """What this connection has, and by which way; and what others would have, by their role."""
+    """Check the value of this connection with its source, and the values that other roles have set."""
     setting = sa.text("SELECT setting, source FROM pg_settings WHERE name = 'synchronous_commit'")
     value, source = connection.execute(setting).one()
     found = [("synchronous_commit", f"{value}, from: {source}", value)]
@@ -127,7 +127,7 @@ def _synchronous_commit(connection: sa.Connection) -> list[Check]:
 
 
 def _postgresql_rights(connection: sa.Connection) -> list[Check]:
-    """For each table that is there; one that is missing has been told of."""
+    """Check the rights on each table that exists; a missing one has its own check."""
     return [
         _postgresql_rights_on(connection, table, rights)
         for table, rights in _RIGHTS.items()
@@ -152,7 +152,7 @@ def _postgresql_rights_on(connection: sa.Connection, table: str, rights: Sequenc
 
 def _mysql(connection: sa.Connection) -> list[Check]:
     checks = [Check(_WHERE, "row locks", "FOR UPDATE, innodb_lock_wait_timeout"), *_refusals(connection)]
-    for setting, good, judge in (
+    for setting, good, make_check in (
         ("innodb_flush_log_at_trx_commit", "1", failure),
         ("sync_binlog", "1", warning),
         ("read_only", "0", failure),
@@ -161,8 +161,8 @@ def _mysql(connection: sa.Connection) -> list[Check]:
         if value == good:
             checks.append(Check(_WHERE, setting, value))
         else:
-            remedy = "give the primary" if setting == "read_only" else f"set {setting}={good}: {_DURABLE}"
-            checks.append(judge(_WHERE, setting, value, remedy))
+            remedy = "connect to the primary" if setting == "read_only" else f"set {setting}={good}: {_DURABLE}"
+            checks.append(make_check(_WHERE, setting, value, remedy))
     engine = connection.scalar(
         sa.text("SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = :name"),
         {"name": _TABLE},
@@ -175,12 +175,12 @@ def _mysql(connection: sa.Connection) -> list[Check]:
 
 
 def _refusals(connection: sa.Connection) -> list[Check]:
-    """What a writer would refuse to write to."""
-    answers = {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_QUESTION)}
+    """Check the settings with which a writer refuses the database."""
+    values = {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_QUESTION)}
     return [
         failure(_WHERE, finding.name, finding.found, finding.why)
-        for finding in of_mysql(answers)
-        if finding.is_refused and finding.name != "innodb_flush_log_at_trx_commit"  # which has a check of its own
+        for finding in of_mysql(values)
+        if finding.is_refused and finding.name != "innodb_flush_log_at_trx_commit"  # it has its own check
     ]
 
 
@@ -188,7 +188,7 @@ _SQLITE_SYNCHRONOUS: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
 def _sqlite(connection: sa.Connection) -> list[Check]:
-    remedy = "fine for one process; many writers wait for each other: use a database with row locks for them"
+    remedy = "fine for one process; several writers block each other: use a database with row locks for them"
     checks = [warning(_WHERE, "row locks", "one write lock for the whole file", remedy)]
     journal = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
     if journal in ("off", "memory"):
@@ -206,8 +206,8 @@ def _sqlite(connection: sa.Connection) -> list[Check]:
 
 
 def _unknown(connection: sa.Connection) -> list[Check]:
-    remedy = "run the conformance suite of dualwrite against it before you rely on it"
-    return [warning(_WHERE, "row locks", f"{connection.dialect.name} was never tested", remedy)]
+    remedy = "run the conformance tests (python -m dualwrite.testing.conformance) before you rely on it"
+    return [warning(_WHERE, "row locks", f"{connection.dialect.name} has not been tested", remedy)]
 
 
 _OF_DIALECT: Final[dict[str, Callable[[sa.Connection], list[Check]]]] = {

@@ -1,4 +1,4 @@
-"""What a cluster offers to dual writes: from facts, without asking anybody."""
+"""The checks of a cluster for dual writes, computed from the brokers' descriptions without I/O."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _TWO_PHASE_REMEDIES: Final = {
         "on its transactional ids"
     ),
     TwoPhaseCommit.NOT_OFFERED: (
-        "Apache Kafka 4.1 and newer offer it with unstable.api.versions.enable=true and "
+        "Apache Kafka 4.1 and newer support it with unstable.api.versions.enable=true and "
         "transaction.two.phase.commit.enable=true; without it, transactions have a timeout"
     ),
 }
 
 
 def tier_of(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -> Tier | None:
-    """What results on one broker; None where it is too old for any."""
+    """Return the tier of one broker; None if it is too old for any."""
     init = features.api_versions.get(Api.INIT_PRODUCER_ID, (0, -1))[1]
     if init < _LEAST_INIT_VERSION or Api.DESCRIBE_TRANSACTIONS not in features.api_versions:
         return None
@@ -43,14 +43,14 @@ def tier_of(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -> Tier 
 
 
 def transaction_version(features: BrokerFeatures) -> int:
-    """The level that the cluster has finalised, as this broker knows it."""
+    """Return the transaction.version that the cluster has finalised, as this broker knows it."""
     return features.finalized_features.get(_FEATURE, (0, 0))[1]
 
 
 def cluster_checks(
     features: Mapping[int, BrokerFeatures], two_phase_commit: Mapping[int, TwoPhaseCommit]
 ) -> tuple[list[Check], Guarantee | None]:
-    """The findings, and the guarantee of the weakest broker; any of them may become a coordinator."""
+    """Return the checks, and the guarantee of the weakest broker, because any broker may become a coordinator."""
     checks: list[Check] = []
     tiers: list[Tier | None] = []
     for broker_id in sorted(features):
@@ -58,8 +58,8 @@ def cluster_checks(
         checks += found
         tiers.append(tier)
     if len(set(tiers)) > 1:
-        remedy = "bring all brokers to the same version and settings; until then the weakest one counts"
-        checks.append(warning("kafka", "brokers agree", "no: they result in different tiers", remedy))
+        remedy = "give all brokers the same version and settings; until then the weakest one counts"
+        checks.append(warning("kafka", "brokers agree", "no: they have different tiers", remedy))
     known = [tier for tier in tiers if tier is not None]
     if len(known) < len(tiers):
         checks.append(
@@ -109,7 +109,7 @@ def _tier_check(tier: Tier) -> Check:
     if tier in (Tier.KEEP_PREPARED, Tier.STORED_PAIR):
         return Check("kafka", "tier", found)
     remedy = (
-        "set accept.bounded.guarantee=true to accept the bound, transaction.timeout.ms as long as brokers allow, and "
-        "run `dualwrite recover` more often than that"
+        "set accept.bounded.guarantee=true to accept the bound, set transaction.timeout.ms to the brokers' maximum, "
+        "and run `dualwrite recover` at shorter intervals than that"
     )
     return warning("kafka", "tier", found, remedy)

@@ -1,4 +1,4 @@
-"""An error that ends a command: one line on standard error that says what to do, and an exit code."""
+"""Errors that end a command: one line on standard error that says what to do, and an exit code."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.database_errors import first_line
 
 LEFT: Final = 1
-"""It worked, and something is left, wrong, or was refused."""
+"""The exit code of a command that worked, but something is left, wrong, or was refused."""
 UNUSABLE: Final = 2
-"""Wrong usage, or a cluster or database that cannot be reached."""
+"""The exit code of wrong usage, or of a cluster or database that cannot be reached."""
 
 _REFUSED: Final = (AdminError, IncompleteAnswerError)
 
 
 class OneLineGroup(click.Group):
-    """A command whose errors are one line; `--help` shows the usage."""
+    """A command group that prints an error as one line; `--help` shows the usage."""
 
     def main(
         self,
@@ -43,46 +43,49 @@ class OneLineGroup(click.Group):
             code = UNUSABLE
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx is not None else "dualwrite"
-            code = _said(f"{path}: {error.format_message()} ({path} --help)", UNUSABLE)
+            code = _report(f"{path}: {error.format_message()} ({path} --help)", UNUSABLE)
         except click.ClickException as error:
-            code = _said(f"dualwrite: {error.format_message()}", error.exit_code)
+            code = _report(f"dualwrite: {error.format_message()}", error.exit_code)
         except click.Abort:
-            code = _said("dualwrite: interrupted", 130)
+            code = _report("dualwrite: interrupted", 130)
         except (DualWriteError, SQLAlchemyError, ModuleNotFoundError) as error:
-            code = _said(f"dualwrite: {sentence(error)}", exit_code(error))
+            code = _report(f"dualwrite: {sentence(error)}", exit_code(error))
         except BrokenPipeError:
-            sys.stderr.close()  # whoever read our output has gone; so would the interpreter's last flush fail
+            sys.stderr.close()  # nothing reads the output any more: prevent the error of the interpreter's last flush
             code = LEFT
         sys.exit(code)
 
 
 def exit_code(error: Exception) -> int:
-    """Of a command that this error ended."""
+    """Return the exit code of a command that this error ended."""
     return LEFT if isinstance(error, _REFUSED) else UNUSABLE
 
 
 def sentence(error: Exception) -> str:
-    """What was wrong and what to do next, in one line."""
-    said = " ".join(first_line(error).split())
+    """Return what was wrong and what to do next, in one line."""
+    what = " ".join(first_line(error).split())
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):
-            return f"{said}; {remedy}"
-    return said
+            return f"{what}; {remedy}"
+    return what
 
 
 _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (KafkaTimeoutError, "look at --bootstrap-server and --command-config, or give it longer with --timeout-ms"),
+    (KafkaTimeoutError, "check --bootstrap-server and --command-config, or allow more time with --timeout-ms"),
     (
         IncompleteAnswerError,
-        "nothing is shown, because what is missing would look as if it were not there",
+        "nothing is shown, because the missing results would look as if they did not exist",
     ),
-    (NoSuchModuleError, "name a dialect that SQLAlchemy has, as in postgresql+psycopg://..., or install its package"),
-    (ArgumentError, "give --database as dialect+driver://user@host/name"),
-    (DBAPIError, "look at --database (or DUALWRITE_DATABASE_URL), and whether that server runs and lets you in"),
-    (ModuleNotFoundError, "install the package that has it"),
+    (NoSuchModuleError, "use a dialect that SQLAlchemy has, as in postgresql+psycopg://..., or install its package"),
+    (ArgumentError, "write --database as dialect+driver://user@host/name"),
+    (
+        DBAPIError,
+        "check --database (or DUALWRITE_DATABASE_URL), and that the server is running and accepts the login",
+    ),
+    (ModuleNotFoundError, "install the package that contains it"),
 )
 
 
-def _said(line: str, code: int) -> int:
+def _report(line: str, code: int) -> int:
     click.echo(line, err=True)
     return code

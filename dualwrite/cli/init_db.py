@@ -1,4 +1,4 @@
-"""`dualwrite init-db`: the tables that dual writes need, or their DDL."""
+"""`dualwrite init-db`: create the tables that dual writes need, or print their DDL."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TABLES: Final = {
     kafka_transaction_database: create_state_table,
     kafka_transaction_lease: create_lease_table,
 }
-"""The state of each transactional id, which decides, whose the ids are, and who of a pool uses which id."""
+"""The tables with the states of transactional ids, the database's identity, and the leases of pools."""
 
 OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
-"""How far each group has come, for `OffsetsInDatabase`."""
+"""The table with the positions of consumer groups, for `OffsetsInDatabase`."""
 
 
 @click.command("init-db", short_help="Create the tables of dual writes.")
@@ -41,12 +41,12 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 @click.option(
     "--consumed-offsets",
     is_flag=True,
-    help="Also the table of OffsetsInDatabase, which says how far consumers have come.",
+    help="Also create the table of OffsetsInDatabase, with the positions of consumers.",
 )
 def command(
     *, database_url: str | None, schema: str | None, sql: bool, dialect: str | None, consumed_offsets: bool
 ) -> None:
-    """Create the tables of dual writes where they are missing; harmless when they exist.
+    """Create the tables of dual writes that are missing; existing ones stay as they are.
 
     For Alembic there is an operation: see docs/cli.md.
     """
@@ -69,30 +69,30 @@ def make_tables(
     sql: bool,
     dialect: str | None,
 ) -> None:
-    """Have `create` make what is missing of the tables, which all have one schema, and say so; or print the DDL."""
+    """Create the missing tables, all of one schema, with `create`, and report them; or print the DDL."""
     if sql:
         click.echo(ddl(tables, dialect_of(database_url, dialect)), nl=False)
         return
     if dialect is not None:
-        raise click.UsageError("--dialect is for --sql; a database tells its own")
+        raise click.UsageError("--dialect is only for --sql; a database has its own")
     if database_url is None:
         raise click.UsageError("give --database, or --sql with --dialect")
-    with database(database_url, may_be_made=True) as engine:
+    with database(database_url, may_be_created=True) as engine:
         before = set(sa.inspect(engine).get_table_names(schema=tables[0].schema))
         create(engine)
     for table in tables:
-        click.echo(f"{table.name}: {'was there' if table.name in before else 'created'}")
+        click.echo(f"{table.name}: {'already existed' if table.name in before else 'created'}")
 
 
 def ddl(tables: Iterable[sa.Table], dialect: Dialect) -> str:
-    """Statements that create the tables, each ended by a semicolon."""
+    """Return the statements that create the tables, each with a semicolon at its end."""
     statements = [str(CreateTable(table).compile(dialect=dialect)).strip() for table in tables]
     lines = [line.rstrip() for statement in statements for line in f"{statement};".splitlines()]
     return "\n".join(lines).replace("\t", "    ") + "\n"
 
 
 def dialect_of(database_url: str | None, name: str | None) -> Dialect:
-    """Of the name, else of the URL; its driver need not be installed."""
+    """Return the dialect of the name, else of the URL; its driver need not be installed."""
     if name is None and database_url is None:
         raise click.UsageError("--sql needs --dialect (or --database, to take that of the URL)")
     given = name if name is not None else make_url(database_url or "").get_backend_name()

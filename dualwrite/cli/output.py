@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs."""
+"""Output: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-_WIDE: Final = 10_000  # what is read by another program is not wrapped
+_WIDE: Final = 10_000  # output for another program is not wrapped
 _LEAST_LAST: Final = 20
-"""How narrow the last column may become, whose texts are the ones that can be read in several lines."""
+"""How narrow the last column may become; only its texts are readable when wrapped."""
 _GAP: Final = 2
 
 
 def console() -> Console:
-    """Standard output as it is now: as wide as the terminal, or without wrapping where there is none."""
+    """Return a console for standard output: as wide as the terminal, or without wrapping if it is no terminal."""
     is_terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if is_terminal else _WIDE, highlight=False, markup=False, emoji=False)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """A table in which, as far as `width` allows it, only the last column is wrapped; texts are shown as they are."""
+    """Return a table in which, if `width` allows it, only the last column is wrapped. Texts are not interpreted."""
     made = Table(box=None, pad_edge=False, show_edge=False)
     whole = _least_width(headers, rows) <= width
     for header in headers:
@@ -35,10 +35,10 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns under headers; for a program, a line per row that ends with its last character.
+    """Print a table, without trailing spaces.
 
-    Where the terminal is too narrow for that, a block of lines per row: an id that is broken in the middle cannot be
-    copied into the next command.
+    If the terminal is too narrow, print a block of lines per row instead: a wrapped id could not be copied into the
+    next command.
     """
     cells = [tuple(map(str, row)) for row in rows]
     out = console()
@@ -62,7 +62,7 @@ def _print_blocks(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None
 def columns_that_fit(
     headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, dispensable: Sequence[str]
 ) -> tuple[str, ...]:
-    """The headers that are left when as many of `dispensable` as it takes, in their order, have given way."""
+    """Return the headers that fit into `width`, after removing as many of `dispensable`, in order, as needed."""
     left = list(headers)
     for header in dispensable:
         if _least_width(left, only(left, headers, rows)) <= width:
@@ -72,39 +72,39 @@ def columns_that_fit(
 
 
 def only(chosen: Collection[str], headers: Sequence[str], rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
-    """The cells of these columns."""
+    """Return the cells of the chosen columns."""
     return [tuple(cell for header, cell in zip(headers, row, strict=True) if header in chosen) for row in rows]
 
 
 def _least_width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """What a table takes in which no column but the last is wrapped."""
+    """Return the width of a table in which only the last column is wrapped."""
     *whole, last = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
     return sum(whole) + _GAP * len(whole) + min(last, _LEAST_LAST)
 
 
 def print_json(value: Any) -> None:
-    """One document, indented."""
+    """Print one document, indented."""
     click.echo(json.dumps(value, indent=2, sort_keys=False, ensure_ascii=False))
 
 
 def print_json_line(value: Any) -> None:
-    """One document on one line, for a stream of them."""
+    """Print one document on one line, for a stream of documents."""
     click.echo(json.dumps(value, ensure_ascii=False))
     sys.stdout.flush()
 
 
 def shown(value: object) -> str:
-    """As kafka-transactions.sh writes what is not there."""
+    """Return a cell's text; a missing value is `None`, as kafka-transactions.sh writes it."""
     return "None" if value is None else str(value)
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 row`, `2 rows`."""
+    """Return a number with its noun: `1 row`, `2 rows`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def duration(milliseconds: int | None) -> str:
-    """For people: 90061000 is `1d 1h`."""
+    """Return a duration for people: 90061000 is `1d 1h`."""
     if milliseconds is None:
         return "-"
     seconds = milliseconds / 1000

@@ -1,4 +1,4 @@
-"""`dualwrite recover`: complete what crashed processes left open."""
+"""`dualwrite recover`: complete the transactions that crashed processes left open."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from dualwrite.recipes.recovery.plan import NEEDS_OPERATOR
 from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
 
 _EXPLAINED: Final = {
-    Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round looks again",
+    Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round checks again",
     Action.IN_USE: "a database transaction holds its row: a dual write is running",
-    Action.ENDING: "decided; the coordinator is writing its markers",
+    Action.ENDING: "decided; the coordinator is writing the markers",
     Action.NO_ROW: (
-        "this database has no row of the id, so it decides nothing: give the one in which its dual writes are made, or "
-        "abort with --force-terminate ID --apply what nobody else decides"
+        "this database has no row for the id, so it decides nothing: use the database of its dual writes, or, if no "
+        "other database decides it, abort it with --force-terminate ID --apply"
     ),
     Action.LOST: (
-        "the database has committed what Kafka has aborted: send those records again, then end the report with "
+        "the database has committed, and Kafka has aborted: send those records again, then stop this report with "
         "--acknowledge-lost ID --apply"
     ),
     Action.FORGOTTEN: (
-        "the row names a transaction later than all that Kafka knows: is this the right cluster, and has it lost data?"
+        "the row names a transaction later than any that Kafka knows: is this the right cluster, or has it lost data?"
     ),
-    Action.FAILED: "the column Error says why; a later round tries again",
+    Action.FAILED: "the column Error says why; a later round retries",
 }
-"""What the word in the column Action asks of who reads it; the others are done, or would be with --apply."""
+"""What the operator has to know or do about an action; the others are done, or would be with --apply."""
 
 _HEADERS: Final = (
     "TransactionalId",
@@ -51,35 +51,35 @@ _HEADERS: Final = (
 )
 
 
-@click.command("recover", short_help="Complete what crashed processes left open.")
+@click.command("recover", short_help="Complete the transactions that crashed processes left open.")
 @kafka_options
 @database_option(required=True)
 @schema_option
-@click.option("--prefix", help="Look at the ids that begin so.")
-@click.option("--transactional-id", "transactional_ids", multiple=True, help="Look at this id; may be repeated.")
-@click.option("--all", "everything", is_flag=True, help="Look at all ids of the table and of the cluster.")
+@click.option("--prefix", help="Check the ids that begin with this.")
+@click.option("--transactional-id", "transactional_ids", multiple=True, help="Check this id; may be repeated.")
+@click.option("--all", "everything", is_flag=True, help="Check all ids of the table and of the cluster.")
 @round_options(
-    apply="Resolve what is found, or only say what would be done, which is the default and changes nothing.",
-    min_age="Leave a transaction to its owner until it has been open for so long.",
+    apply="Resolve what is found, or only report what would be done, which is the default and changes nothing.",
+    min_age="Leave a transaction to its owner until it has been open for this long.",
 )
 @click.option(
     "--lock-timeout-ms",
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="A row that is not free within this time is in use, and left alone.",
+    help="A row that is still locked after this time is in use, and is left alone.",
 )
 @click.option(
     "--acknowledge-lost",
     multiple=True,
     metavar="ID",
-    help="You have seen to what was lost under this id: it may be used again. May be repeated.",
+    help="You have repaired what was lost under this id: it may be used again. May be repeated.",
 )
 @click.option(
     "--force-terminate",
     multiple=True,
     metavar="ID",
-    help="Abort what this id has open though no row of this database decides it. May be repeated.",
+    help="Abort the open transaction of this id although no row of this database decides it. May be repeated.",
 )
 @json_option
 @click.pass_context
@@ -101,13 +101,14 @@ def command(
     interval: float | None,
     as_json: bool,
 ) -> None:
-    """Complete what crashed processes left open, forward or back, as the database has decided.
+    """Commit or abort the transactions that crashed processes left open, as the database has decided.
 
-    Finds rows and open transactions that do not match. Each is resolved by its row, under the lock of that row: the
-    transaction that the row names is committed, another one is aborted. Without --apply it only says what it would do.
+    Finds state rows and open transactions that do not match. Each id is resolved by its row, under the row's lock: the
+    transaction that the row names is committed, any other one is aborted. Without --apply, the command only reports
+    what it would do.
 
-    It may run at any time, repeatedly, and any number of them at once. An id whose row is locked is in use, and one
-    without a row in this database is reported; neither is touched.
+    It may run at any time, repeatedly, and several times at once. An id whose row is locked is in use, and an id
+    without a row in this database is reported; neither is changed.
 
     Exit code: 0 nothing is left; 1 something is left in doubt, lost, without a row, or failed (without --apply: or
     would be resolved); 2 wrong usage, or Kafka or the database cannot be reached.
@@ -142,13 +143,13 @@ def _check_usage(
     prefix: str | None, *, everything: bool, once: bool, interval: float | None, named: tuple[str, ...]
 ) -> None:
     if prefix == "":
-        raise click.UsageError("--prefix is empty, which would be all ids: give --all for those")
+        raise click.UsageError("--prefix is empty, which would select all ids: use --all for that")
     if everything and prefix is not None:
-        raise click.UsageError("--all and --prefix exclude each other")
+        raise click.UsageError("--all and --prefix cannot be used together")
     check_rounds(once=once, interval=interval)
     if named and interval is not None:
         raise click.UsageError(
-            "--acknowledge-lost and --force-terminate are for what you have looked at: give them without --interval"
+            "--acknowledge-lost and --force-terminate are for ids that you have examined: use them without --interval"
         )
 
 
@@ -173,9 +174,9 @@ def _rounds(service: RecoveryService, interval_s: float, *, apply: bool, as_json
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """A bar on standard error, where that is a terminal."""
+    """Show a progress bar on standard error, if that is a terminal."""
     with Progress(console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal) as bar:
-        task = bar.add_task("looking at transactional ids", total=None)
+        task = bar.add_task("checking transactional ids", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -187,7 +188,7 @@ def _print(report: RecoveryReport) -> None:
         if action in met:
             click.echo(f"{action}: {sentence}")
     for each in report.unseen:
-        click.echo(f"not seen: {each}")
+        click.echo(f"not checked: {each}")
     click.echo(_summary(report))
 
 
@@ -212,11 +213,11 @@ def _summary(report: RecoveryReport) -> str:
     others = f"{left} left, {waiting} waiting, {report.settled} settled"
     if report.applied:
         return f"{resolvable} resolved, {others}"
-    return f"{resolvable} to resolve, {others}; nothing was changed: --apply resolves what can be"
+    return f"{resolvable} to resolve, {others}; nothing was changed: --apply resolves them"
 
 
 def as_document(report: RecoveryReport) -> dict[str, Any]:
-    """What `--json` prints; the keys are documented in docs/cli.md."""
+    """Return what `--json` prints; the keys are documented in docs/cli.md."""
     return {
         "applied": report.applied,
         "clean": report.is_clean,

@@ -1,4 +1,4 @@
-"""`dualwrite`: the group of all commands, each of which is imported when it is used."""
+"""`dualwrite`: the group of all commands. A command's module is imported when the command is used."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class _Lazy(OneLineGroup):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="dualwrite", message="%(version)s")
-@click.option("-v", "--verbose", is_flag=True, help="Log to standard error what the client does.")
+@click.option("-v", "--verbose", is_flag=True, help="Log what the client does to standard error.")
 def cli(*, verbose: bool) -> None:
-    """Change a database and publish to Kafka atomically: the tools around it.
+    """Tools for dual writes, which change a database and publish to Kafka atomically.
 
-    Exit codes: 0 all is well; 1 it worked, and something is left, wrong, or was refused; 2 wrong usage, or a cluster or
-    database that cannot be reached. Errors are one line on standard error.
+    Exit codes: 0 success; 1 the command worked, but something is left, wrong, or was refused; 2 wrong usage, or a
+    cluster or database that cannot be reached. An error is one line on standard error.
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     else:
-        # What a command has to say it says itself; without a handler, Python would print warnings between its lines.
+        # Without a handler, Python would print logged warnings between the lines of a command's output.
         logging.getLogger("dualwrite").addHandler(logging.NullHandler())

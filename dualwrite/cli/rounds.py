@@ -1,4 +1,4 @@
-"""Recovery in rounds, until it is told to stop: `dualwrite recover` and `dualwrite spark recover` with `--interval`."""
+"""Recovery in rounds until a signal: `dualwrite recover` and `dualwrite spark recover` with `--interval`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dualwrite.cli.output import print_json_line
 
 
 class Report(Protocol):
-    """What one round met."""
+    """The report of one round."""
 
     @property
     def found(self) -> tuple[Any, ...]: ...
@@ -31,7 +31,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 def round_options(*, apply: str, min_age: str) -> Callable[[Command], Command]:
-    """`--apply`, `--min-age`, `--once` and `--interval`, with what the first two mean for the command."""
+    """Add `--apply`, `--min-age`, `--once` and `--interval`, with help texts for the first two."""
 
     def decorate(command: Command) -> Command:
         for option in (
@@ -39,9 +39,9 @@ def round_options(*, apply: str, min_age: str) -> Callable[[Command], Command]:
                 "--interval",
                 type=click.FloatRange(min=0, min_open=True),
                 metavar="SECONDS",
-                help="Go on until SIGTERM or SIGINT, with so much time between two rounds.",
+                help="Repeat until SIGTERM or SIGINT, with this pause between two rounds.",
             ),
-            click.option("--once", is_flag=True, help="One round, then end; the default."),
+            click.option("--once", is_flag=True, help="Run one round; the default."),
             click.option(
                 "--min-age",
                 type=click.FloatRange(min=0),
@@ -59,9 +59,9 @@ def round_options(*, apply: str, min_age: str) -> Callable[[Command], Command]:
 
 
 def check_rounds(*, once: bool, interval: float | None) -> None:
-    """Raises UsageError where both are given."""
+    """Raise UsageError if both are given."""
     if once and interval is not None:
-        raise click.UsageError("--once and --interval exclude each other")
+        raise click.UsageError("--once and --interval cannot be used together")
 
 
 def in_rounds(
@@ -73,7 +73,7 @@ def in_rounds(
     document: Callable[[ReportT], Any],
     as_json: bool,
 ) -> int:
-    """Have `run(stopped, heard, failed)` go on until SIGINT or SIGTERM; the exit code is that of the last round."""
+    """Call `run(stopped, heard, failed)` until SIGINT or SIGTERM; return the exit code of the last round."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())

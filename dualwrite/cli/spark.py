@@ -1,6 +1,6 @@
-"""`dualwrite spark ...`: what an operator does about the sinks of Spark applications, without Spark.
+"""`dualwrite spark ...`: operate the sinks of Spark applications, without Spark.
 
-The one module of this package that knows `spark_sink`; it is imported when one of its commands is used.
+The only module of the command that imports `spark_sink`; it is imported when one of its commands is used.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _LIVE: Final = ("Sink", "Query", "Batch", "Partition", "TransactionalId", "Statu
 _BATCHES: Final = ("Sink", "Query", "Batch", "Status", "Records", "Attempts", "Age")
 
 
-@click.group("spark", short_help="Look after the sinks of Spark applications.")
+@click.group("spark", short_help="Operate the sinks of Spark applications.")
 def command() -> None:
-    """Look after the sinks of Spark applications, without Spark: `format("dualwrite-kafka")`."""
+    """Operate the sinks of Spark applications (`format("dualwrite-kafka")`), without Spark."""
 
 
-# ---- what the commands share --------------------------------------------------------------------------------
+# ---- shared by the commands ---------------------------------------------------------------------------------
 
 
 def _schema_option(function: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--schema", help="Where the commit store's tables are, as the option commitStore.schema says.")(
+    return click.option("--schema", help="The schema of the commit store, like the option commitStore.schema.")(
         function
     )
 
 
 def _sink_option(function: Callable[..., None]) -> Callable[..., None]:
     return click.option(
-        "--sink", "sink_ids", multiple=True, metavar="ID", help="Only this sink; may be repeated (all of the store)."
+        "--sink", "sink_ids", multiple=True, metavar="ID", help="Only this sink; may be repeated (default: all)."
     )(function)
 
 
@@ -64,7 +64,10 @@ def _store(url: str, schema: str | None) -> Iterator[CommitStore]:
 
 
 def _completion(access: KafkaAccess) -> Completion:
-    """For whatever broker there is: what is found was left under its guarantee, and nothing new is prepared here."""
+    """Return a completion that accepts every broker.
+
+    It prepares nothing new, and what it finds was left under the guarantee of the brokers that there are.
+    """
     settings = {name.replace("_", "."): value for name, value in access.settings.items()}
     settings |= {"transaction.two.phase.commit.enable": True, "accept.bounded.guarantee": True}
     return Completion(settings, parallelism=DEFAULT_COMMIT_PARALLELISM, step_timeout_ms=access.timeout_ms)
@@ -79,9 +82,9 @@ def _completion(access: KafkaAccess) -> Completion:
 @click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")
 @click.option("--dialect", metavar="NAME", help="For --sql without --database: postgresql, mysql, mariadb, sqlite.")
 def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dialect: str | None) -> None:
-    """Create the tables of the commit store where they are missing; harmless when they exist.
+    """Create the tables of the commit store that are missing; existing ones stay as they are.
 
-    The sink does it by itself unless it was told commitStore.createTables=false.
+    The sink itself creates them unless commitStore.createTables=false is set.
     """
     tables = StoreTables(schema)
     make_tables(tables.metadata.sorted_tables, tables.create, database_url, sql=sql, dialect=dialect)
@@ -90,7 +93,7 @@ def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dial
 # ---- recover ------------------------------------------------------------------------------------------------
 
 
-@command.command("recover", short_help="End what an application has left open.")
+@command.command("recover", short_help="End the transactions that an application left open.")
 @kafka_options
 @database_option(required=True)
 @_schema_option
@@ -99,11 +102,11 @@ def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dial
     "--condemn",
     multiple=True,
     metavar="ID",
-    help="The application of this sink is gone: abort what it has left undecided. May be repeated.",
+    help="The application of this sink is gone: abort what it left undecided. May be repeated.",
 )
 @round_options(
-    apply="End what is found, or only say what would be done, which is the default and changes nothing.",
-    min_age="Leave to the application whatever has changed within this time.",
+    apply="End what is found, or only report what would be done, which is the default and changes nothing.",
+    min_age="Leave everything that has changed within this time to the application.",
 )
 @json_option
 @click.pass_context
@@ -121,10 +124,10 @@ def _recover(
     interval: float | None,
     as_json: bool,
 ) -> None:
-    """End the Kafka transactions that a Spark application has left open, as the commit store has decided.
+    """End the Kafka transactions that a Spark application left open, as the commit store has decided.
 
-    What belongs to a decided batch is committed, what was condemned is aborted. It may run at any time, beside the
-    application, and any number of it at once. What nobody has decided is left to the application, which ends it when
+    Transactions of a decided batch are committed, condemned ones are aborted. The command may run at any time, beside
+    the application, and several times at once. Undecided transactions are left to the application, which ends them when
     it is started again; if that will not happen, name its sink with --condemn.
 
     Exit code: 0 nothing is left; 1 something is left undecided, lost, without a row, or failed (without --apply: or
@@ -132,7 +135,7 @@ def _recover(
     """
     check_rounds(once=once, interval=interval)
     if condemn and interval is not None:
-        raise click.UsageError("--condemn is for a sink that you have looked at: give it without --interval")
+        raise click.UsageError("--condemn is for a sink that you have examined: use it without --interval")
     with _store(database_url, schema) as store, access.admin(reached=interval is None) as admin:
         recovery = SinkRecovery(
             store, _completion(access), admin, sink_ids=sink_ids, condemn=condemn, min_age_ms=int(min_age * 1000)
@@ -166,10 +169,10 @@ def _print_report(report: RecoveryReport) -> None:
     if report.found:
         print_table(_FOUND, [_found_cells(found) for found in report.found])
     for each in report.unseen:
-        click.echo(f"not seen: {each}")
+        click.echo(f"not checked: {each}")
     ended = sum(found.changed for found in report.found)
-    counted = f"{ended} ended, {len(report.left)} left, {report.sinks} sinks looked at"
-    click.echo(counted if report.applied else f"{counted}; nothing was changed: --apply ends what can be")
+    counted = f"{ended} ended, {len(report.left)} left, {report.sinks} sinks checked"
+    click.echo(counted if report.applied else f"{counted}; nothing was changed: --apply ends them")
 
 
 def _found_cells(found: Found) -> tuple[object, ...]:
@@ -191,7 +194,7 @@ def _found_cells(found: Found) -> tuple[object, ...]:
 
 
 def _report_document(report: RecoveryReport) -> dict[str, Any]:
-    """What `--json` prints; the keys are documented in docs/cli.md."""
+    """Return what `--json` prints; the keys are documented in docs/cli.md."""
     return {
         "applied": report.applied,
         "clean": report.is_clean,
@@ -241,10 +244,10 @@ def _status(
 ) -> None:
     """Show sinks, batches in doubt or lost, attempts with their ages, and open transactions. Takes no locks.
 
-    A name that the store does not know can be given with --sink: its open transactions are shown all the same.
+    --sink may also name a sink that the store does not know, to see its open transactions.
 
-    Exit code: 0 all is well; 1 a batch is lost, a transaction is open without a row, or a broker could not be asked; 2
-    wrong usage, or Kafka or the database cannot be reached.
+    Exit code: 0 nothing is wrong; 1 a batch is lost, a transaction is open without a row, or a broker could not be
+    queried; 2 wrong usage, or Kafka or the database cannot be reached.
     """
     unseen: list[str] = []
     with _store(database_url, schema) as store, access.admin() as admin:
@@ -273,9 +276,11 @@ def _print_views(views: list[SinkView], unseen: list[str]) -> None:
         print_table(_BATCHES, batches)
     for orphan in (orphan for view in views for orphan in view.orphans):
         where = ",".join(orphan.topic_partitions) or "no partition yet"
-        click.echo(f"no row: {orphan.transactional_id} is {orphan.state} for {duration(orphan.age_ms)} on {where}")
+        click.echo(
+            f"no row: {orphan.transactional_id} has been {orphan.state} for {duration(orphan.age_ms)} on {where}"
+        )
     for each in unseen:
-        click.echo(f"not seen: {each}")
+        click.echo(f"not checked: {each}")
 
 
 def _sink_cells(view: SinkView) -> tuple[object, ...]:
@@ -317,7 +322,7 @@ def _batch_cells(view: SinkView, batch: BatchRow) -> tuple[object, ...]:
 
 
 def _in_doubt(view: SinkView) -> list[BatchRow]:
-    """Decided, and Kafka has not heard of all of it."""
+    """Return the batches that are decided but not completed in Kafka."""
     return [batch for batch in view.batches if batch.status is BatchStatus.COMMIT]
 
 
@@ -368,7 +373,7 @@ def _open_document(found: OpenTransaction) -> dict[str, Any]:
 # ---- gc -----------------------------------------------------------------------------------------------------
 
 
-@command.command("gc", short_help="Forget old batches in the commit store.")
+@command.command("gc", short_help="Delete old batches from the commit store.")
 @database_option(required=True)
 @_schema_option
 @_sink_option
@@ -378,17 +383,17 @@ def _open_document(found: OpenTransaction) -> dict[str, Any]:
     default=DEFAULT_RETENTION_BATCHES,
     show_default=True,
     metavar="BATCHES",
-    help="Of each query, and of all batch jobs of a sink together.",
+    help="How many to keep of each query, and of all batch jobs of a sink together.",
 )
-@click.option("--apply/--dry-run", default=False, help="Delete, or only say how much would be, which is the default.")
+@click.option("--apply/--dry-run", default=False, help="Delete, or only report how many, which is the default.")
 @json_option
 def _gc(
     *, database_url: str, schema: str | None, sink_ids: tuple[str, ...], keep: int, apply: bool, as_json: bool
 ) -> None:
-    """Forget old batches in the commit store. The sink does it by itself (store.retentionBatches).
+    """Delete old batches from the commit store. The sink itself does so, too (store.retentionBatches).
 
-    The newest batches of each query stay, and so does whatever is not done, or lost and not acknowledged. Of batch
-    jobs, those that are forgotten would be written again under the same jobId.
+    The newest batches of each query stay, and so do batches that are not completed, or lost and not acknowledged. A
+    batch job whose batch was deleted would write its records again under the same jobId.
     """
     with _store(database_url, schema) as store:
         chosen = sink_ids or [row.sink_id for row in store.sinks()]
@@ -400,32 +405,32 @@ def _gc(
         print_json({"applied": apply, "keep": keep, "forgotten": counts})
         return
     for sink_id, count in counts.items():
-        click.echo(f"{sink_id}: {count} batches {'forgotten' if apply else 'would be forgotten'}")
+        click.echo(f"{sink_id}: {count} batches {'deleted' if apply else 'would be deleted'}")
     if not apply:
-        click.echo("nothing was changed: --apply forgets them")
+        click.echo("nothing was changed: --apply deletes them")
 
 
 # ---- acknowledge-lost ---------------------------------------------------------------------------------------
 
 
-@command.command("acknowledge-lost", short_help="Say that a lost batch was seen to.")
+@command.command("acknowledge-lost", short_help="Declare that a lost batch has been dealt with.")
 @database_option(required=True)
 @_schema_option
-@click.option("--sink", "sink_id", required=True, metavar="ID", help="Which sink.")
-@click.option("--query", "query_id", required=True, metavar="ID", help="Which query, as `status` shows it.")
-@click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), help="Which batch of it.")
+@click.option("--sink", "sink_id", required=True, metavar="ID", help="The sink.")
+@click.option("--query", "query_id", required=True, metavar="ID", help="The query, as `status` shows it.")
+@click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), help="The batch.")
 @click.pass_context
 def _acknowledge_lost(
     ctx: click.Context, *, database_url: str, schema: str | None, sink_id: str, query_id: str, batch_id: int
 ) -> None:
-    """Say that somebody has seen to what a LOST batch lacks in Kafka: the query may go on.
+    """Declare that the records which a LOST batch lacks in Kafka have been dealt with, so that the query may continue.
 
-    Its rows are in the database, and the records that Kafka dropped stay lost: nothing sends them again. Exit code 1
-    where there is no such batch, or where it was acknowledged before.
+    The batch's rows are in the database. The records that Kafka dropped stay lost: nothing sends them again. The exit
+    code is 1 if there is no such batch, or if it was acknowledged before.
     """
     with _store(database_url, schema) as store:
         acknowledged = store.acknowledge_lost(sink_id, query_id, batch_id)
-    where = f"batch {batch_id} of the query {query_id} of the sink {sink_id}"
+    where = f"batch {batch_id} of query {query_id} of sink {sink_id}"
     if not acknowledged:
         click.echo(f"{where} is not lost, or was acknowledged before; nothing was changed", err=True)
         ctx.exit(LEFT)

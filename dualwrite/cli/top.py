@@ -1,4 +1,4 @@
-"""`dualwrite top`: a live view of the transactions that are open, and of what the database says of them."""
+"""`dualwrite top`: a live view of the open transactions, and of their state in the database."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _HEADERS: Final = (
     "TopicPartitions",
 )
 _DISPENSABLE: Final = ("Coordinator", "TopicPartitions", "Timeout", "TransactionState")
-"""What a narrow screen lacks, in this order: everything is open that is shown here."""
+"""The columns that a narrow terminal leaves out, in this order."""
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """One line. `database` is what the row says, as it looked without its lock."""
+    """One line of the view. `database` is the state of the row, read without its lock."""
 
     transactional_id: str
     state: str
@@ -48,20 +48,20 @@ class OpenTransaction:
     topic_partitions: tuple[str, ...]
 
 
-@click.command("top", short_help="Show the transactions that are open, live.")
+@click.command("top", short_help="Show the open transactions, live.")
 @kafka_options
 @database_option(required=False)
 @schema_option
-@click.option("--prefix", default="", help="Only ids that begin so.")
+@click.option("--prefix", default="", help="Only ids that begin with this.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Time between two updates.",
 )
-@click.option("--once", is_flag=True, help="One look, then end; also where standard output is no terminal.")
+@click.option("--once", is_flag=True, help="Print the view once; the default if standard output is not a terminal.")
 @json_option
 def command(
     *,
@@ -73,10 +73,11 @@ def command(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show the transactions that are open, oldest first, until Ctrl-C.
+    """Show the open transactions, oldest first, until Ctrl-C.
 
-    With a database, each shows what its row says: "committed" is in doubt, Kafka still has to confirm it; "undecided"
-    is running, or to be aborted; "no row" is of no concern to this database. Changes nothing and takes no locks.
+    With a database, each transaction has the state of its row: "committed" is in doubt, Kafka's commit is still
+    missing; "undecided" is running, or will be aborted; "no row" does not belong to this database. Changes nothing and
+    takes no locks.
     """
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
@@ -93,7 +94,7 @@ def _show_once(found: list[OpenTransaction], *, as_json: bool) -> None:
 
 
 def _show_live(view: Callable[[int], Any], interval_s: float) -> None:
-    """Until Ctrl-C, as wide as the terminal is at the moment."""
+    """Show the view until Ctrl-C, always as wide as the terminal."""
     out = console()
     with Live(console=out, screen=True, auto_refresh=False) as live, suppress(KeyboardInterrupt):
         while True:
@@ -109,7 +110,10 @@ def _view(
     timeout_ms: int,
     schema: str | None = None,
 ) -> Any:
-    """A look that fails is told, and the next one follows. `timeout_ms`: what is older than that is no live view."""
+    """Return the view, or the error of a failed update, after which updates continue.
+
+    `timeout_ms` bounds the update, because older data would not be a live view.
+    """
     title = time.strftime("%H:%M:%S")
     try:
         found = look(admin, engine, prefix, timeout_ms, schema)
@@ -125,7 +129,7 @@ def _view(
 
 def _title(clock: str, found: Sequence[OpenTransaction], has_database: bool) -> str:
     if not has_database:
-        return f"{clock}  {len(found)} open; --database tells which of them are in doubt"
+        return f"{clock}  {len(found)} open; use --database to see which of them are in doubt"
     in_doubt = sum(row.database == "committed" for row in found)
     return f"{clock}  {len(found)} open, {in_doubt} in doubt"
 
@@ -137,7 +141,7 @@ def look(
     timeout_ms: int | None = None,
     schema: str | None = None,
 ) -> list[OpenTransaction]:
-    """What is open now, oldest first. `timeout_ms` bounds each request to Kafka."""
+    """Return the open transactions, oldest first. `timeout_ms` bounds each request to Kafka."""
     listed = [row for row in admin.transactions_of_prefix(prefix, timeout_ms=timeout_ms) if row.state in _OPEN]
     ids = [row.transactional_id for row in listed]
     described = admin.describe_transactions(ids, timeout_ms=timeout_ms) if ids else {}
@@ -147,7 +151,7 @@ def look(
 
 
 def _texts_of(engine: sa.Engine, schema: str | None, kafka_ids: list[str]) -> dict[str, str]:
-    """What the rows hold, by the ids as Kafka sees them."""
+    """Return the states in the rows, by the ids as Kafka sees them."""
     pinned, identity = known_database(engine, schema)
     names = {name for each in kafka_ids if (name := identity.name_of(each)) is not None}
     texts = stored_texts(engine, pinned, prefix=None, transactional_ids=names)
@@ -157,7 +161,7 @@ def _texts_of(engine: sa.Engine, schema: str | None, kafka_ids: list[str]) -> di
 def rows_of(
     found: Iterable[TransactionDescription], texts: dict[str, str] | None, now_ms: int
 ) -> list[OpenTransaction]:
-    """The lines, oldest first; `texts` are the rows of a database, None without one."""
+    """Return the lines, oldest first; `texts` are the states in the database's rows, None without a database."""
     rows = [_row(each, texts, now_ms) for each in found]
     return sorted(rows, key=lambda row: (-(row.age_ms or 0), row.transactional_id))
 
@@ -169,7 +173,7 @@ def _row(found: TransactionDescription, texts: dict[str, str] | None, now_ms: in
         transactional_id=found.transactional_id,
         state=found.state,
         age_ms=None if started_ms is None else max(now_ms - started_ms, 0),
-        database=None if texts is None else _says(texts.get(found.transactional_id), pair),
+        database=None if texts is None else _row_state(texts.get(found.transactional_id), pair),
         pair=pair,
         timeout_ms=found.transaction_timeout_ms if found.has_timeout else None,
         coordinator_id=found.coordinator_id,
@@ -177,7 +181,7 @@ def _row(found: TransactionDescription, texts: dict[str, str] | None, now_ms: in
     )
 
 
-def _says(text: str | None, pair: str) -> str:
+def _row_state(text: str | None, pair: str) -> str:
     if text is None:
         return "no row"
     return "committed" if text == pair else "undecided"

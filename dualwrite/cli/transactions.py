@@ -1,4 +1,4 @@
-"""`dualwrite transactions ...`: what kafka-transactions.sh does, with its columns and options (KIP-664)."""
+"""`dualwrite transactions ...`: the commands of kafka-transactions.sh, with its columns and options (KIP-664)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command() -> None:
 
 
 def _command(name: str, summary: str) -> Callable[[Callable[..., None]], click.Command]:
-    """A command that reaches Kafka; its function gets a TransactionAdmin first. `summary`: its line in the group."""
+    """Return a decorator for commands whose function first gets a TransactionAdmin. `summary`: the short help."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
         def call(access: KafkaAccess, **options: Any) -> None:
@@ -76,7 +76,7 @@ def _command(name: str, summary: str) -> Callable[[Callable[..., None]], click.C
     return decorate
 
 
-@_command("list", "List the transactional ids that the cluster knows.")
+@_command("list", "List the transactional ids of the cluster.")
 @click.option(
     "--state",
     "states",
@@ -84,9 +84,12 @@ def _command(name: str, summary: str) -> Callable[[Callable[..., None]], click.C
     type=click.Choice([str(s) for s in TransactionState], case_sensitive=False),
     help="Only in this state; may be repeated.",
 )
-@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only of this producer; may be repeated.")
+@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only this producer id; may be repeated.")
 @click.option(
-    "--duration-filter", type=click.IntRange(min=0), metavar="MS", help="Only those that started longer ago (KIP-994)."
+    "--duration-filter",
+    type=click.IntRange(min=0),
+    metavar="MS",
+    help="Only those that started longer ago (KIP-994).",
 )
 @click.option("--transactional-id-pattern", metavar="RE2", help="Only ids that this pattern matches (KIP-1152).")
 def _list(
@@ -97,7 +100,7 @@ def _list(
     transactional_id_pattern: str | None,
     as_json: bool,
 ) -> None:
-    """List the transactional ids that the cluster knows, by every coordinator."""
+    """List the transactional ids of the cluster, from all coordinators."""
     listed = admin.list_transactions(
         states=states,
         producer_ids=producer_ids,
@@ -115,7 +118,7 @@ def _listed(row: TransactionListing) -> tuple[object, ...]:
 
 
 @_command("describe", "Describe the transaction of an id.")
-@click.option("--transactional-id", required=True, help="Which id.")
+@click.option("--transactional-id", required=True, help="The id.")
 def _describe(admin: TransactionAdmin, transactional_id: str, as_json: bool) -> None:
     """Describe the transaction of an id, as its coordinator knows it."""
     found = admin.describe_transaction(transactional_id)
@@ -145,7 +148,7 @@ def _names(found: TransactionDescription) -> list[str]:
 
 
 def described_document(found: TransactionDescription, now_ms: int) -> dict[str, Any]:
-    """What `--json` prints of one id."""
+    """Return what `--json` prints for one id."""
     started_ms = found.transaction_start_time_ms
     return {
         **asdict(found),
@@ -158,9 +161,7 @@ def described_document(found: TransactionDescription, now_ms: int) -> dict[str, 
 @_command("describe-producers", "Describe the producers of a partition.")
 @click.option("--topic", required=True, help="Topic.")
 @click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
-@click.option(
-    "--broker-id", type=click.IntRange(min=0), help="Ask this broker for the copy that it has, instead of the leader."
-)
+@click.option("--broker-id", type=click.IntRange(min=0), help="Query the replica of this broker instead of the leader.")
 def _describe_producers(
     admin: TransactionAdmin, topic: str, partition: int, broker_id: int | None, as_json: bool
 ) -> None:
@@ -179,17 +180,17 @@ def _producer(row: ActiveProducer) -> tuple[object, ...]:
     return row.producer_id, row.producer_epoch, epoch, row.last_sequence, row.last_timestamp_ms, start
 
 
-@_command("find-hanging", "Find transactions that nobody will ever end.")
+@_command("find-hanging", "Find transactions that no coordinator will ever end.")
 @click.option("--topic", help="Search this topic.")
 @click.option("--partition", type=click.IntRange(min=0), help="Search this partition of it.")
-@click.option("--broker-id", type=click.IntRange(min=0), help="Search the copies that this broker has.")
+@click.option("--broker-id", type=click.IntRange(min=0), help="Search the replicas of this broker.")
 @click.option(
     "--max-transaction-timeout",
     type=click.IntRange(min=0),
     default=15,
     show_default=True,
     metavar="MINUTES",
-    help="Not less than the brokers' transaction.max.timeout.ms.",
+    help="At least the brokers' transaction.max.timeout.ms.",
 )
 def _find_hanging(
     admin: TransactionAdmin,
@@ -199,11 +200,11 @@ def _find_hanging(
     max_transaction_timeout: int,
     as_json: bool,
 ) -> None:
-    """Find transactions that are open on a partition and that no coordinator will ever end."""
+    """Find transactions that are open on a partition but that no coordinator will ever end."""
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs its --topic")
     if topic is None and broker_id is None:
-        raise click.UsageError("give --topic or --broker-id, to limit the search")
+        raise click.UsageError("give --topic or --broker-id to limit the search")
     with _waiting("searching"):
         hanging = admin.find_hanging(
             topic,
@@ -241,9 +242,9 @@ def _hanging_document(row: HangingTransaction) -> dict[str, Any]:
 @click.option("--topic", required=True, help="Topic.")
 @click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
 @click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction starts (brokers since 3.0).")
-@click.option("--producer-id", type=int, help="For older brokers, with the two that follow.")
+@click.option("--producer-id", type=int, help="For older brokers, with the next two options.")
 @click.option("--producer-epoch", type=int, help="For older brokers.")
-@click.option("--coordinator-epoch", type=int, help="For older brokers; -1 where none is known.")
+@click.option("--coordinator-epoch", type=int, help="For older brokers; -1 if it is not known.")
 def _abort(
     admin: TransactionAdmin,
     topic: str,
@@ -254,14 +255,14 @@ def _abort(
     coordinator_epoch: int | None,
     as_json: bool,
 ) -> None:
-    """Abort a hanging transaction on one partition, without asking any coordinator.
+    """Abort a hanging transaction on one partition, bypassing its coordinator.
 
-    What does not hang is torn apart by it: end that with force-terminate.
+    This tears apart a transaction that does not hang: end such a one with force-terminate.
     """
     by_ids = (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (None in by_ids) or (start_offset is not None and by_ids != (None,) * 3):
         raise click.UsageError(
-            "give --start-offset, or for brokers before 3.0 --producer-id, --producer-epoch and --coordinator-epoch"
+            "give --start-offset, or, for brokers before 3.0, --producer-id, --producer-epoch and --coordinator-epoch"
         )
     admin.abort_transaction(
         TopicPartition(topic, partition),
@@ -276,12 +277,12 @@ def _abort(
         click.echo(f"aborted on {topic}-{partition}")
 
 
-@_command("force-terminate", "Abort what an id has open.")
-@click.option("--transactional-id", required=True, help="Which id.")
+@_command("force-terminate", "Abort the open transaction of an id.")
+@click.option("--transactional-id", required=True, help="The id.")
 def _force_terminate(admin: TransactionAdmin, transactional_id: str, as_json: bool) -> None:
-    """Abort what an id has open, prepared or not, and fence its owner (KIP-939).
+    """Abort the open transaction of an id, prepared or not, and fence its owner (KIP-939).
 
-    A dual write that the database has committed is torn by this: see `dualwrite recover`, which asks the database.
+    If the database has committed, this loses the records: use `dualwrite recover` first, which reads the database.
     """
     terminated = admin.force_terminate_transaction(transactional_id)
     if as_json:
@@ -294,12 +295,14 @@ def _force_terminate(admin: TransactionAdmin, transactional_id: str, as_json: bo
         )
     else:
         pair = f"{terminated.producer_id}:{terminated.producer_epoch}"
-        click.echo(f"{transactional_id}: was {terminated.found.state}, nothing is open now, newest producer {pair}")
+        click.echo(
+            f"{transactional_id}: was {terminated.found.state}, nothing is open now, the newest producer is {pair}"
+        )
 
 
 @contextmanager
 def _waiting(what: str) -> Iterator[None]:
-    """Something that moves on standard error, where that is a terminal."""
+    """Show an animation on standard error, if that is a terminal."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         yield

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from dualwrite.client.io_thread import process_generation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.builder import Header
-from dualwrite.client.records.delivery_callbacks import OnDelivery
-from dualwrite.client.records.record_fate import RecordFate
+from dualwrite.client.records.delivery import OnDelivery
+from dualwrite.client.records.record_future import BaseRecordFuture
 from dualwrite.client.records.validation import (
     check_topic,
     checked_headers,
@@ -27,7 +27,7 @@ from dualwrite.errors import IllegalStateError, KafkaTimeoutError
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 
-FutureT = TypeVar("FutureT", bound=RecordFate)
+FutureT = TypeVar("FutureT", bound=BaseRecordFuture)
 
 
 class BlockedSend(NamedTuple):

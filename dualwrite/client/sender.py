@@ -23,13 +23,13 @@ from dualwrite.client.last_error import LastError
 from dualwrite.client.marker_pace import MarkerPace
 from dualwrite.client.producer_port import Outgoing, ProducerPort
 from dualwrite.client.records.accumulator import Accumulator, Batch
-from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.cluster import Lease
 from dualwrite.client.wire.connection import Connection
-from dualwrite.client.wire.connections import NodeState
+from dualwrite.client.wire.pool import NodeState
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
@@ -289,7 +289,7 @@ class Sender:
         body = self._encoder.encode(batches, version)
         self._metrics.requests += 1
         if not self._expects_responses:
-            connection.send_without_answer(Api.PRODUCE, version, body)
+            connection.send_without_response(Api.PRODUCE, version, body)
             self._produces_in_flight[node_id] -= 1
             with self._lock:
                 for batch in batches:
@@ -338,32 +338,32 @@ class Sender:
 
     def _settle(self, batch: Batch, result: m.PartitionProduced | None, now_ms: float) -> None:
         error_code = NETWORK_EXCEPTION if result is None else result.error_code
-        verdict = judge(error_code, unresolved_before=batch.queue.has_unresolved_before(batch))
-        if verdict is Verdict.DELIVERED:
+        outcome = delivery_result(error_code, unresolved_before=batch.queue.has_unresolved_before(batch))
+        if outcome is DeliveryResult.DELIVERED:
             base_offset, time_ms = (result.base_offset, result.log_append_time_ms) if result is not None else (-1, -1)
             self._accumulator.delivered(batch, base_offset, time_ms)
             return
-        if verdict is Verdict.SEND_AGAIN_AFTER_LOOKUP:
+        if outcome is DeliveryResult.SEND_AGAIN_AFTER_LOOKUP:
             if result is not None:
                 self._topology.forget_leader(batch.topic, batch.partition)
             self._cluster.refresh_metadata(now_ms)
-        if verdict in (Verdict.SEND_AGAIN, Verdict.SEND_AGAIN_AFTER_LOOKUP):
+        if outcome in (DeliveryResult.SEND_AGAIN, DeliveryResult.SEND_AGAIN_AFTER_LOOKUP):
             if result is not None:
                 where = f"Produce to {batch.topic}-{batch.partition}"
                 self._last_error.note(now_ms, f"{where} was answered with {error_name(error_code)}")
             self._accumulator.send_again(batch, now_ms, error_code)
             return
-        self._lose(batch, error_code, result.message if result is not None else None, verdict)
+        self._lose(batch, error_code, result.message if result is not None else None, outcome)
 
-    def _lose(self, batch: Batch, error_code: int, message: str | None, verdict: Verdict) -> None:
+    def _lose(self, batch: Batch, error_code: int, message: str | None, outcome: DeliveryResult) -> None:
         where = f"{batch.record_count} record(s) for {batch.topic}-{batch.partition}"
         right = missing_right(Api.PRODUCE, error_code, batch.topic)
         details = [f"the right that is missing is {right}"] if right is not None else []
         details += [message] if message else []
-        event = Event.FATAL_FAILURE if verdict is Verdict.FATAL else Event.ABORTABLE_FAILURE
+        event = Event.FATAL_FAILURE if outcome is DeliveryResult.FATAL else Event.ABORTABLE_FAILURE
         sentence = ": ".join([f"{where} were refused with {error_name(error_code)}", *details])
         sentence += self._manager.consequence(event)
-        if verdict is Verdict.FATAL:
+        if outcome is DeliveryResult.FATAL:
             fatal = exception_for(Api.PRODUCE, error_code, sentence)
             self._accumulator.failed(batch, fatal)
             self._manager.fail_fatal(fatal)

@@ -1,4 +1,4 @@
-"""Certificates made for one run: an authority, a broker's certificate for 127.0.0.1 only, and a client's.
+"""Throw-away certificates: an authority, a broker's certificate for 127.0.0.1 only, and a client's.
 
 Needs the packages trustme and cryptography.
 """
@@ -17,7 +17,7 @@ KEY_PASSWORD = "key-password-that-nobody-may-see"
 class Certificates(NamedTuple):
     """PEM files. `broker` has key and certificate; `client_key` is encrypted with `KEY_PASSWORD`.
 
-    `stranger` is the certificate of an authority that has signed none of the others.
+    `stranger` is the certificate of an authority that signed none of the others.
     """
 
     authority: Path
@@ -28,13 +28,13 @@ class Certificates(NamedTuple):
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """Write them all into `directory`."""
+    """Create all certificates and write them to `directory`."""
     authority, stranger = trustme.CA(), trustme.CA()
     made = Certificates(*(directory / f"{name}.pem" for name in Certificates._fields))
     authority.cert_pem.write_to_path(str(made.authority))
     stranger.cert_pem.write_to_path(str(made.stranger))
     broker = authority.issue_cert("127.0.0.1")
-    # Java reads keys in PKCS #8 only
+    # Java reads only PKCS #8 keys
     made.broker.write_bytes(_pkcs8(broker, serialization.NoEncryption()) + _chain(broker))
     client = authority.issue_cert("client@example.org", common_name="client")
     made.client.write_bytes(_chain(client))

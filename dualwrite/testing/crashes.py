@@ -1,8 +1,8 @@
-"""Crashes at instants that a test names: of the broker, and of the process that uses it.
+"""Crashes of the broker, or of a process that uses it, at a point that the test names.
 
     ended = kafka_crashes.kill_client([sys.executable, "service.py"], at="EndTxn", applied=True)
 
-ran a process until the broker had carried its EndTxn out, and killed it before it could hear of that.
+runs a process until the broker has applied its EndTxn, and kills the process before it gets the response.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import DropRequest, Fault, HoldReply
 
 BOOTSTRAP_VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
-"""The environment variable in which a process finds the broker."""
+"""The environment variable with the broker's address, set for the process that `kill_client` runs."""
 
-_TURN_S: Final = 0.05
+_POLL_S: Final = 0.05
 
 
 class KilledClient(NamedTuple):
-    """A process that was killed, and what it had written until then."""
+    """What a killed process had written to its standard output and standard error."""
 
     stdout: str
     stderr: str
 
 
 class ClientNotKilledError(AssertionError):
-    """The process ended by itself, or the time did, before it came to where it was to be killed."""
+    """The process ended by itself, or the time ran out, before the request at which it was to be killed."""
 
 
 class Crashes:
-    """For the broker of a test."""
+    """Crashes of a test's broker and of the processes that use it."""
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
 
     def restart_broker(self) -> None:
-        """End every node as SIGKILL does, and start it again: connections break, and what was acknowledged is there."""
+        """Stop every node as SIGKILL would and start it again.
+
+        Connections break; everything that was acknowledged is still stored.
+        """
         nodes = self._emulator.living_nodes
         for node_id in nodes:
             self._emulator.crash_node(node_id)
@@ -59,14 +62,14 @@ class Crashes:
         timeout_s: float = 60.0,
         **selectors: Any,
     ) -> KilledClient:
-        """Run a process, and end it by SIGKILL at one of its requests.
+        """Run a process and kill it with SIGKILL at one of its requests.
 
-        `at` is the request's API, such as "EndTxn", and `selectors` are more of a Fault's, such as `topic` or
-        `transactional_id`; the first `skip` matching requests pass. With `applied` the broker has carried the request
-        out, without it never will. The process finds the broker in `KAFKA_BOOTSTRAP_SERVERS`; `env` are more variables,
-        and its standard input is empty.
+        `at` is the request's API, such as "EndTxn"; `selectors` are further selectors of `Fault`, such as `topic` or
+        `transactional_id`; the first `skip` matching requests pass. If `applied`, the broker has applied the request
+        when the process is killed; otherwise it never will. The process gets the broker's address in the environment
+        variable `KAFKA_BOOTSTRAP_SERVERS`; `env` adds variables. Its standard input is empty.
 
-        Raises ClientNotKilledError with what the process wrote, where it never sent that request.
+        Raises ClientNotKilledError, with the process's output, if it never sent that request.
         """
         action = HoldReply() if applied else DropRequest()
         fault = self._emulator.faults.add(Fault(api=at, action=action, skip=skip, **selectors))
@@ -82,24 +85,24 @@ class Crashes:
         return written
 
     def _wait(self, process: _Process, wait: Callable[[int, float], object], what: str, timeout_s: float) -> None:
-        for _ in range(int(timeout_s / _TURN_S)):
+        for _ in range(int(timeout_s / _POLL_S)):
             try:
-                wait(1, _TURN_S)
+                wait(1, _POLL_S)
                 return
             except TimeoutError:
                 if process.has_ended:
-                    raise ClientNotKilledError(f"the process ended before {what}, {process.kill_and_say()}") from None
-        raise ClientNotKilledError(f"{what} did not come within {timeout_s} s: {process.kill_and_say()}")
+                    raise ClientNotKilledError(f"the process ended before {what}, {process.kill_and_show()}") from None
+        raise ClientNotKilledError(f"{what} did not come within {timeout_s} s: {process.kill_and_show()}")
 
 
 class _Process:
-    """A process whose output is read while it runs, so that it never waits for that."""
+    """A process whose output is read while it runs, so that a full pipe never blocks it."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
             list(command),
             env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,  # not the tests': a terminal in one run, a closed pipe in the next
+            stdin=subprocess.DEVNULL,  # that of the tests differs: a terminal in one run, a closed pipe in the next
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -116,12 +119,12 @@ class _Process:
         return not self._reader.is_alive()
 
     def kill(self) -> KilledClient:
-        """Harmless when it has ended."""
+        """Kill the process unless it has ended; return its output."""
         if not self.has_ended:
             self._process.send_signal(signal.SIGKILL)
         self._reader.join()
         return KilledClient(*self._written)
 
-    def kill_and_say(self) -> str:
+    def kill_and_show(self) -> str:
         stdout, stderr = self.kill()
         return f"exit status {self._process.returncode}, output {stdout!r}, errors {stderr!r}"

@@ -1,4 +1,4 @@
-"""A relay between a client and a server on this machine that can cut, refuse, or swallow answers on command."""
+"""A relay between a client and a server that can cut connections, refuse them, or swallow responses on command."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import sqlalchemy as sa
 _CHUNK_BYTES = 65536
 
 
-class _Verdict(Enum):
+class _Action(Enum):
     DELIVER = auto()
-    SWALLOW_ANSWER = auto()
+    SWALLOW_RESPONSE = auto()
     CUT = auto()
 
 
@@ -36,10 +36,10 @@ class _Link:
     def _pump_up(self) -> None:
         with suppress(OSError):
             while data := self._client.recv(_CHUNK_BYTES):
-                verdict = self._proxy._judge(data)
-                if verdict is _Verdict.CUT:
+                action = self._proxy.action_for(data)
+                if action is _Action.CUT:
                     break
-                if verdict is _Verdict.SWALLOW_ANSWER:
+                if action is _Action.SWALLOW_RESPONSE:
                     self._swallowing.set()
                 self._server.sendall(data)
         self.cut()
@@ -53,29 +53,29 @@ class _Link:
         self.cut()
 
     def cut(self) -> None:
-        """Close both ends; whatever was under way stays unanswered."""
+        """Close both ends; requests in flight get no response."""
         for end in (self._client, self._server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
-        self._proxy._links.discard(self)
+        self._proxy.forget(self)
 
 
 class NetworkProxy:
-    """Listens on a free port of 127.0.0.1 and relays to `target`, a (host, port) or the path of a Unix socket."""
+    """A relay that listens on a free port of 127.0.0.1; `target` is a (host, port) or the path of a Unix socket."""
 
     def __init__(self, target: tuple[str, int] | Path) -> None:
         self._target = target
         self._links: set[_Link] = set()
         self._refusing = False
-        self._trap: tuple[Callable[[bytes], bool], _Verdict] | None = None
+        self._trap: tuple[Callable[[bytes], bool], _Action] | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, name="proxy-accept", daemon=True).start()
 
     @classmethod
     def for_database(cls, url: sa.URL) -> Self:
-        """A relay to the Postgres or MySQL server that `url` names, which may be behind a Unix socket."""
+        """Create a relay to the Postgres or MySQL server that `url` names, which may listen on a Unix socket."""
         if socket_path := url.query.get("unix_socket"):
             return cls(Path(str(socket_path)))
         host = str(url.query.get("host") or url.host or "127.0.0.1")
@@ -84,38 +84,40 @@ class NetworkProxy:
         return cls(Path(host) / f".s.PGSQL.{port}" if host.startswith("/") else (host, port))
 
     def through(self, url: sa.URL) -> sa.URL:
-        """`url` with this proxy in front of its server."""
+        """Return `url` changed to connect through this proxy."""
         return url.difference_update_query(["host", "unix_socket"]).set(host="127.0.0.1", port=self.port)
 
     def cut(self) -> int:
-        """Close every connection now; returns how many there were."""
+        """Close every connection now; return how many there were."""
         links = list(self._links)
         for link in links:
             link.cut()
         return len(links)
 
     def refuse(self) -> None:
-        """Close new connections at once, until `accept_again`; those that stand go on."""
+        """Close each new connection at once, until `accept_again`; existing connections stay open."""
         self._refusing = True
 
     def accept_again(self) -> None:
+        """Relay new connections again, after `refuse`."""
         self._refusing = False
 
     def swallow_answer_to(self, matcher: Callable[[bytes], bool]) -> None:
-        """Deliver the next bytes from a client that `matcher` accepts, swallow the answer, and cut that connection."""
-        self._trap = (matcher, _Verdict.SWALLOW_ANSWER)
+        """Deliver the next bytes from a client that `matcher` accepts, but cut the connection before the response."""
+        self._trap = (matcher, _Action.SWALLOW_RESPONSE)
 
     def cut_at(self, matcher: Callable[[bytes], bool]) -> None:
         """Cut the connection on which a client next sends bytes that `matcher` accepts, without delivering them."""
-        self._trap = (matcher, _Verdict.CUT)
+        self._trap = (matcher, _Action.CUT)
 
     def disarm(self) -> None:
-        """Forget a `swallow_answer_to` or `cut_at` that has not struck."""
+        """Cancel a `swallow_answer_to` or `cut_at` whose matcher has not accepted anything yet."""
         self._trap = None
 
     def close(self) -> None:
+        """Stop listening and cut all connections."""
         self._refusing = True
-        with suppress(OSError):  # a thread that waits in accept() is not woken by close() alone
+        with suppress(OSError):  # close() alone does not wake a thread blocked in accept()
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
@@ -128,12 +130,17 @@ class NetworkProxy:
     ) -> None:
         self.close()
 
-    def _judge(self, data: bytes) -> _Verdict:
+    def action_for(self, data: bytes) -> _Action:
+        """Return what a link does with bytes from its client; a trap acts once."""
         if self._trap is None or not self._trap[0](data):
-            return _Verdict.DELIVER
-        verdict = self._trap[1]
+            return _Action.DELIVER
+        action = self._trap[1]
         self._trap = None
-        return verdict
+        return action
+
+    def forget(self, link: _Link) -> None:
+        """Drop a link that has closed."""
+        self._links.discard(link)
 
     def _accept(self) -> None:
         with suppress(OSError):

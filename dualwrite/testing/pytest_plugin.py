@@ -1,8 +1,8 @@
-"""The pytest plugin: a Kafka broker for each test, with its faults, its clock and crashes.
+"""The pytest plugin: a Kafka broker for each test, with faults, a clock and crashes.
 
-It is there as soon as `dualwrite[pytest]` is installed, and loads nothing before a test asks for one of its fixtures.
+Installing `dualwrite[pytest]` activates it. It imports nothing until a test requests one of its fixtures.
 
-    def test_the_service_survives_a_lost_answer(kafka_emulator, kafka_faults):
+    def test_the_service_survives_a_lost_response(kafka_emulator, kafka_faults):
         lost = kafka_faults.add(Fault(api="EndTxn", action=DropReply()))
         my_service.run_once(kafka_emulator.bootstrap_servers)
         lost.wait(1)
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MARKER: Final = "kafka_emulator"
 
 _MARKER_LINE: Final = (
-    "kafka_emulator(nodes=, topics=, config=, data_dir=, ...): how the brokers of this test are made, as "
-    "Emulator(...) takes it; config may be a dict of Kafka's names, data_dir=True is a directory of the test's own"
+    "kafka_emulator(nodes=, topics=, config=, data_dir=, ...): the arguments of Emulator(...) for this test's brokers; "
+    "config may be a dict with Kafka's names, data_dir=True creates a directory for the test"
 )
 
 
@@ -37,25 +37,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def kafka_emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
-    """A broker of this test's own, in this process: `kafka_emulator.bootstrap_servers` is where it listens.
+    """Start a broker for this test alone, in this process; `kafka_emulator.bootstrap_servers` is its address.
 
-    Topics are created when they are first used, or by `@pytest.mark.kafka_emulator(topics={"orders": 3})`. It runs on a
-    clock that stands still where the test asks for `kafka_clock`.
+    Topics are created at their first use, or by `@pytest.mark.kafka_emulator(topics={"orders": 3})`. If the test also
+    requests `kafka_clock`, the broker runs on a clock that only the test advances.
     """
-    with _made(request, nodes=1) as emulator:
+    with _new_emulator(request, nodes=1) as emulator:
         yield emulator
 
 
 @pytest.fixture
 def kafka_emulator_cluster(request: pytest.FixtureRequest) -> Iterator[Emulator]:
-    """Three brokers of this test's own, or as many as `@pytest.mark.kafka_emulator(nodes=5)` says."""
-    with _made(request, nodes=3) as emulator:
+    """Start three brokers for this test alone, or as many as `@pytest.mark.kafka_emulator(nodes=5)` says."""
+    with _new_emulator(request, nodes=3) as emulator:
         yield emulator
 
 
 @pytest.fixture
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
-    """The faults of the test's brokers. What they still hold at its end is let go."""
+    """Give the faults of the test's brokers. Requests that they still hold at the end of the test are released."""
     faults = _brokers(request).faults
     yield faults
     faults.clear()
@@ -63,7 +63,7 @@ def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
 
 @pytest.fixture
 def kafka_clock(request: pytest.FixtureRequest) -> EmulatorClock:
-    """The time of the test's brokers, which stands still until `kafka_clock.advance(...)`."""
+    """Give the clock of the test's brokers, which stands still until `kafka_clock.advance(...)`."""
     from dualwrite.testing.emulator_clock import EmulatorClock
 
     return EmulatorClock(_brokers(request))
@@ -71,51 +71,51 @@ def kafka_clock(request: pytest.FixtureRequest) -> EmulatorClock:
 
 @pytest.fixture
 def kafka_crashes(request: pytest.FixtureRequest) -> Crashes:
-    """Crashes of the test's brokers, and of processes that use them, at named instants."""
+    """Crash the test's brokers, or processes that use them, at points that the test names."""
     from dualwrite.testing.crashes import Crashes
 
     return Crashes(_brokers(request))
 
 
 def _brokers(request: pytest.FixtureRequest) -> Emulator:
-    """Those that the test has, or one."""
+    """Return the brokers of the test's fixture; without one, start a single broker."""
     name = "kafka_emulator_cluster" if "kafka_emulator_cluster" in request.fixturenames else "kafka_emulator"
     brokers: Emulator = request.getfixturevalue(name)
     return brokers
 
 
-def _made(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
+def _new_emulator(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
     try:
         from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
         from dualwrite.broker_emulator.emulator import Emulator
         from dualwrite.broker_emulator.suggestions import did_you_mean
     except ImportError as error:
         raise pytest.UsageError(
-            f"the broker emulator lacks a package ({error}): install dualwrite[pytest], which names all it needs"
+            f"the broker emulator lacks a package ({error}): install dualwrite[pytest], which includes it"
         ) from error
-    settings: dict[str, Any] = {"nodes": nodes, **_marked(request)}
+    settings: dict[str, Any] = {"nodes": nodes, **_marker_settings(request)}
     if "kafka_clock" in request.fixturenames:
-        # from now on: clients stamp their records by the real clock, and producer ids follow the broker's
+        # It starts at the real time, because clients take record timestamps from the real clock.
         settings.setdefault("clock", VirtualClock(SystemClock().now_ms()))
     where = f"@pytest.mark.{MARKER} of {request.node.nodeid}"
     known = inspect.signature(Emulator).parameters
     for name in settings.keys() - known.keys():
-        hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
-        raise pytest.UsageError(f"{where}: {name!r} is not known{hint}")
+        hint = did_you_mean(name, known) or f"; the settings are {', '.join(known)}"
+        raise pytest.UsageError(f"{where}: unknown setting {name!r}{hint}")
     try:
         return Emulator(**settings)
     except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"{where}: {error}") from error
 
 
-def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the markers say; the nearest one wins."""
+def _marker_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the settings of the test's markers; the closest marker wins."""
     from dualwrite.broker_emulator.config import BrokerConfig
 
     settings: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):
         if marker.args:
-            raise pytest.UsageError(f"@pytest.mark.{MARKER} of {request.node.nodeid} takes its settings by name")
+            raise pytest.UsageError(f"@pytest.mark.{MARKER} of {request.node.nodeid} takes keyword arguments only")
         settings |= marker.kwargs
     try:
         if isinstance(settings.get("config"), dict):

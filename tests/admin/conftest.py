@@ -107,21 +107,21 @@ EMULATED = ["kip_939", "kafka_4_3", "kafka_3_9"]
 
 @pytest.fixture(params=[*EMULATED, "apache_kafka", "apache_kafka_3_9"])
 def site(request: pytest.FixtureRequest) -> Site:
-    """Every cluster in turn."""
+    """Give every cluster in turn."""
     chosen: Site = request.getfixturevalue(request.param)
     return chosen
 
 
 @pytest.fixture(params=EMULATED)
 def emulated(request: pytest.FixtureRequest) -> Site:
-    """The emulator in each profile."""
+    """Give the emulator in each profile."""
     chosen: Site = request.getfixturevalue(request.param)
     return chosen
 
 
 @pytest.fixture
 def admin(request: pytest.FixtureRequest) -> Iterator[TransactionAdmin]:
-    """Administration of the test's cluster."""
+    """Give an admin client of the test's cluster."""
     chosen = next(
         name for name in ("site", "emulated", "kip_939", "kafka_4_3", "kafka_3_9") if name in request.fixturenames
     )

@@ -1,4 +1,4 @@
-"""One cluster, and what a test makes happen there: transactions in each state, by a client of other people's codec."""
+"""One cluster, and transactions in each state that a test creates there, with another library's codec."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.names import next_name
 
 
 class Site:
-    """A cluster with the newest style of clients that it knows."""
+    """A cluster, and the newest client protocol that it supports."""
 
     def __init__(self, name: str, bootstrap_servers: str, *, has_tv2: bool) -> None:
         self.name = name
@@ -20,7 +20,7 @@ class Site:
 
     @property
     def commit_after_abort(self) -> Code:
-        """What a commit is answered whose transaction was aborted: releases with version 2 are without KAFKA-20785."""
+        """The error of a commit whose transaction was aborted: releases with version 2 lack KAFKA-20785."""
         is_release = self.has_tv2 and self.name != "kip-939"
         return Code.INVALID_TXN_STATE if is_release else Code.PRODUCER_FENCED
 
@@ -41,7 +41,7 @@ class Site:
     def write(
         self, transactional_id: str, identity: Identity, topic: str, partition: int = 0, *, sequence: int = 0
     ) -> None:
-        """One record in a transaction, which an old client tells the coordinator before."""
+        """Write one record in a transaction; an old client adds the partition at the coordinator first."""
         if not self.has_tv2:
             assert self.wire.add(transactional_id, identity, (topic, partition)) == [Code.NONE]
         self.write_unannounced(transactional_id, identity, topic, partition, sequence=sequence, old=not self.has_tv2)
@@ -57,14 +57,14 @@ class Site:
         timestamp_ms: int | None = None,
         old: bool = True,
     ) -> None:
-        """One record in a transaction of which an old client has told nobody; of a new one, the broker tells."""
+        """Write one record in a transaction without adding the partition first; for a new client, the broker does."""
         batch = record_batch([b"v"], identity, sequence, transactional=True, timestamp_ms=timestamp_ms)
         version = 11 if old else 12
         written = self.wire.produce_bytes(transactional_id, topic, batch, partition=partition, version=version)
         assert written.error == Code.NONE
 
     def open(self, transactional_id: str, topic: str, *, timeout_ms: int = 60_000) -> Identity:
-        """A transaction with one record on partition 0."""
+        """Open a transaction with one record on partition 0."""
         identity = self.wire.init_ok(transactional_id, timeout_ms=timeout_ms)
         self.write(transactional_id, identity, topic)
         return identity
@@ -74,7 +74,7 @@ class Site:
         assert self.wire.end_settled(transactional_id, identity, commit=commit, version=version).error == Code.NONE
 
     def ids_by_state(self, topic: str) -> dict[str, str]:
-        """A transactional id in each of the states that last."""
+        """Create a transactional id in each of the lasting states."""
         ids = {state: self.new_id() for state in ("Empty", "Ongoing", "CompleteCommit", "CompleteAbort")}
         self.wire.init_ok(ids["Empty"])
         self.open(ids["Ongoing"], topic)

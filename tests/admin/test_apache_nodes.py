@@ -1,4 +1,4 @@
-"""Two nodes of a real Apache Kafka, one of which is killed with SIGKILL: what is missing is said, and comes back."""
+"""Two nodes of a real Apache Kafka, one killed with SIGKILL: missing results are reported, and come back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from dualwrite.admin import TopicPartition, TransactionAdmin
 from dualwrite.errors import IncompleteAnswerError
 from dualwrite.producer import Producer
-from dualwrite.testing.apache_kafka import ApacheKafka
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.wire import Wire
+from tests.support.servers.apache_kafka import ApacheKafka
+from tests.support.servers.required import servers_are_required
 
 IDS = [f"worker-{number}" for number in range(6)]
 
@@ -54,7 +55,7 @@ def test_a_node_is_killed(kafka: ApacheKafka) -> None:
 
 
 def _kill_one(kafka: ApacheKafka, admin: TransactionAdmin, killed: int) -> None:
-    """The second process is a broker only; the first is the controller too, and makes other brokers lead."""
+    """Kill the second process, which is only a broker; the first is also the controller, which moves leaders."""
     there = {row.transactional_id for row in admin.list_transactions() if row.coordinator_id != killed}
     kafka.kill(killed)
     with pytest.raises(IncompleteAnswerError, match=f"broker {killed} is not connected") as caught:

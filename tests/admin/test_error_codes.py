@@ -1,4 +1,4 @@
-"""Every error of the table that administration can meet, answered once: what may pass is repeated, the rest is told."""
+"""Every error that an admin call can get, returned once: passing errors are retried, the others are raised."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CALLS: dict[Api, Callable[[TransactionAdmin], object]] = {
     Api.DESCRIBE_TRANSACTIONS: lambda admin: admin.describe_transaction(ID),
     Api.LIST_TRANSACTIONS: lambda admin: admin.list_transactions(),
 }
-"""What sends a request of each API."""
+"""By API, a call that sends its request."""
 
 PASSING = (ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP)
 ROWS = [row for row in ERROR_CLASSES if row[0] in CALLS and row[1] != NETWORK_EXCEPTION]
@@ -59,7 +59,7 @@ def admin(emulator: Emulator) -> Iterator[TransactionAdmin]:
 
 @pytest.fixture(autouse=True)
 def opened(emulator: Emulator) -> Iterator[None]:
-    """An open transaction at offset 0 of a new topic."""
+    """Open a transaction at offset 0 of a new topic."""
     with Site("emulator", emulator.bootstrap_servers, has_tv2=True) as site:
         identity = site.wire.init_ok(ID)
         start = emulator.log("orders").log_end_offset
@@ -121,7 +121,7 @@ def test_for_longer_than_the_call_may_take(emulator: Emulator, admin: Transactio
 
 
 def test_an_answer_is_told_although_the_last_request_had_none(emulator: Emulator, admin: TransactionAdmin) -> None:
-    """The last request is out when the time is over: what the broker had said before is not forgotten for it."""
+    """The last request times out; the error still contains what the broker responded before."""
     emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=1, action=Error(51)))
     emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=None, action=CloseBefore()))
     with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was answered with CONCURRENT_TRANSACTIONS \(51\)"):

@@ -1,4 +1,4 @@
-"""Every call, on the emulator in each profile and on real Apache Kafkas: the same answers (KIP-664, KIP-939)."""
+"""Every call, on the emulator in each profile and on real Apache Kafkas, with the same results (KIP-664, KIP-939)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_list_and_describe_by_state(site: Site, admin: TransactionAdmin) -> None
 
 
 def test_list_long_ones_and_by_pattern(site: Site, admin: TransactionAdmin) -> None:
-    """Apache Kafka 3.9 cannot filter by a pattern: then it is done here, with the same outcome."""
+    """Apache Kafka 3.9 cannot filter by a pattern: the client does it, with the same result."""
     topic, name = site.new_topic(), site.new_id()
     for suffix in ("a", "b", "c.d"):
         site.open(f"{name}-{suffix}", topic)
@@ -165,7 +165,7 @@ def test_hanging_transactions_are_found_and_aborted(site: Site, admin: Transacti
 
 @pytest.mark.parametrize("name", ["kafka_3_9", "apache_kafka_3_9"])
 def test_what_a_zombie_wrote_after_the_abort_hangs(name: str, request: pytest.FixtureRequest) -> None:
-    """How it came to be with transaction.version 0 and 1: the epoch is the same after the end (KAFKA-9144, KIP-890)."""
+    """With transaction.version 0 and 1 the epoch stays the same after the end (KAFKA-9144, KIP-890)."""
     site: Site = request.getfixturevalue(name)
     topic, transactional_id = site.new_topic(), site.new_id()
     identity = site.open(transactional_id, topic)
@@ -190,7 +190,7 @@ def test_what_cannot_be_aborted(site: Site, admin: TransactionAdmin) -> None:
     site.wire.init_ok(name)
     identity = site.open(name, topic)
     partition = TopicPartition(topic, 0)
-    with pytest.raises(AdminError, match="since offset 1; those that are open start at 0; nothing was aborted"):
+    with pytest.raises(AdminError, match="since offset 1; the open ones start at 0; nothing was aborted"):
         admin.abort_transaction(partition, start_offset=1)
     with pytest.raises(AdminError, match=r"INVALID_PRODUCER_EPOCH \(47\)"):
         admin.abort_transaction(
@@ -205,7 +205,7 @@ def test_what_cannot_be_aborted(site: Site, admin: TransactionAdmin) -> None:
 
 
 def test_the_marker_of_the_oldest_brokers(apache_kafka_3_9: Site) -> None:
-    """Brokers before 2.8 have WriteTxnMarkers v0 only; the last release that still offers it stands for them."""
+    """Brokers before 2.8 support only WriteTxnMarkers v0; the last release that still supports it stands for them."""
     site, topic = apache_kafka_3_9, apache_kafka_3_9.new_topic()
     site.write_unannounced("nobody", Identity(987_654_322, 0), topic)
     marker = write_abort_marker(
@@ -215,7 +215,7 @@ def test_the_marker_of_the_oldest_brokers(apache_kafka_3_9: Site) -> None:
     async def write() -> None:
         loop = asyncio.get_running_loop()
         transport = AdminTransport(AdminConfig.parse(None, {"bootstrap_servers": site.bootstrap_servers}), loop)
-        written = await transport.ask(ANY_NODE, marker._replace(versions=(0, 0)), loop.time() + 10)
+        written = await transport.request(ANY_NODE, marker._replace(versions=(0, 0)), loop.time() + 10)
         assert written == {TopicPartition(topic, 0): (0, True)}
         await transport.close()
 
@@ -278,7 +278,7 @@ def test_termination_of_a_prepared_transaction(kip_939: Site, admin: Transaction
 
 
 def test_termination_of_a_prepared_transaction_of_a_real_broker(apache_kafka: Site) -> None:
-    """A release has no recovery of prepared transactions, but they are there, and they have no timeout."""
+    """Releases cannot recover prepared transactions, but have them, without a timeout."""
     with TransactionAdmin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
         name, topic = apache_kafka.new_id(), apache_kafka.new_topic()
         identity = apache_kafka.wire.init_ok(name, version=6, enable_2pc=True)

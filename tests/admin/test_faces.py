@@ -1,4 +1,4 @@
-"""The two faces: for threads and for coroutines; settings, closing, and what is refused before anything is asked."""
+"""The two admin clients, blocking and asynchronous: settings, closing, and arguments refused before any request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_both_faces_have_the_same_calls() -> None:
     assert calls(TransactionAdmin) == calls(AsyncTransactionAdmin)
 
 
-def test_coroutines_get_the_same_answers(kip_939: Site, admin: TransactionAdmin) -> None:
+def test_both_clients_get_the_same_results(kip_939: Site, admin: TransactionAdmin) -> None:
     topic = kip_939.new_topic()
     ids = list(kip_939.ids_by_state(topic).values())
     partition = TopicPartition(topic, 0)
@@ -80,7 +80,7 @@ def test_an_administration_belongs_to_one_loop(kip_939: Site) -> None:
     loop.close()
 
 
-def test_a_call_of_nothing_asks_nobody(kip_939: Site, admin: TransactionAdmin) -> None:
+def test_a_call_without_keys_sends_nothing(kip_939: Site, admin: TransactionAdmin) -> None:
     assert admin.describe_transactions([]) == {}
     assert admin.describe_producers([]) == {}
 
@@ -95,8 +95,12 @@ def test_the_same_thing_twice_is_asked_once(kip_939: Site, admin: TransactionAdm
     ("call", "error", "words"),
     [
         (lambda admin: admin.list_transactions(states=["Onging"]), ValueError, "Onging"),
-        (lambda admin: admin.list_transactions(states="Ongoing"), TypeError, "as a list, not as the text 'Ongoing'"),
-        (lambda admin: admin.describe_transactions("x"), TypeError, "as a list, not as the text 'x'"),
+        (
+            lambda admin: admin.list_transactions(states="Ongoing"),
+            TypeError,
+            "a list, not the str 'Ongoing'",
+        ),
+        (lambda admin: admin.describe_transactions("x"), TypeError, "have to be a list, not the str 'x'"),
         (lambda admin: admin.find_hanging(partition=1), ValueError, "needs its topic"),
         (lambda admin: admin.abort_transaction(PARTITION), ValueError, "takes start_offset, or"),
         (lambda admin: admin.abort_transaction(PARTITION, producer_id=1), ValueError, "takes start_offset, or"),

@@ -1,11 +1,11 @@
-"""What hangs, by the rule of kafka-transactions.sh find-hanging (KIP-664): each case, without a broker."""
+"""The rules of kafka-transactions.sh find-hanging (KIP-664): each case, without a broker."""
 
 from __future__ import annotations
 
 import pytest
 
 from dualwrite.admin import ActiveProducer, TopicPartition, TransactionDescription
-from dualwrite.client.admin.hanging_transactions import Judged, OpenTransaction, candidates, judge, still_open
+from dualwrite.client.admin.hanging_transactions import Classified, OpenTransaction, candidates, classify, still_open
 
 HERE, ELSEWHERE = TopicPartition("t", 0), TopicPartition("t", 1)
 NOW_MS, MAX_MS = 1_000_000, 900_000
@@ -38,14 +38,14 @@ def test_candidates_are_open_for_longer_than_any_may_be(row: ActiveProducer, is_
     assert found == ([OpenTransaction(HERE, row)] if is_candidate else [])
 
 
-HANGS, LIVES, OPEN_QUESTION = Judged([OPENED], []), Judged([], []), Judged([], [OPENED])
+HANGS, LIVES, OPEN_QUESTION = Classified([OPENED], []), Classified([], []), Classified([], [OPENED])
 
 
 @pytest.mark.parametrize("all_heard", [True, False])
 @pytest.mark.parametrize(
     ("ids", "descriptions", "expected", "expected_without_all"),
     [
-        ({}, {}, HANGS, OPEN_QUESTION),  # nobody knows the producer
+        ({}, {}, HANGS, OPEN_QUESTION),  # no coordinator knows the producer
         ({7: "x"}, {"x": None}, HANGS, HANGS),  # the id expired between the two questions
         ({7: "x"}, {"x": description(HERE)}, LIVES, LIVES),
         ({7: "x"}, {"x": description(HERE, ELSEWHERE, state="PrepareAbort")}, LIVES, LIVES),  # its marker is to come
@@ -58,11 +58,11 @@ HANGS, LIVES, OPEN_QUESTION = Judged([OPENED], []), Judged([], []), Judged([], [
 def test_who_hangs(
     ids: dict[int, str],
     descriptions: dict[str, TransactionDescription | None],
-    expected: Judged,
-    expected_without_all: Judged,
+    expected: Classified,
+    expected_without_all: Classified,
     all_heard: bool,
 ) -> None:
-    judged = judge([OPENED], ids, descriptions, all_coordinators_heard=all_heard)
+    judged = classify([OPENED], ids, descriptions, all_coordinators_responded=all_heard)
     assert judged == (expected if all_heard else expected_without_all)
 
 

@@ -1,4 +1,4 @@
-"""Several brokers: coordinators are spread, move, load and go away; an answer is whole, or says what it lacks."""
+"""Several brokers: coordinators are spread, move, load and go away; a result is complete, or says what it lacks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_ids_of_every_coordinator(emulator: Emulator, admin: TransactionAdmin) -
 
 
 def test_a_coordinator_that_moves_while_it_is_listed(emulator: Emulator, admin: TransactionAdmin) -> None:
-    """The broker that has the id now was asked before it had it, and the one that had it is asked when it has not."""
+    """The new coordinator responded before it had the id, and the old one responds when it no longer has it."""
     moved = IDS[0]
     before = emulator.coordinator(transactional_id=moved)
     after = (before + 1) % 3
@@ -184,7 +184,7 @@ def test_a_broker_that_never_answers_makes_the_answer_incomplete(emulator: Emula
 
 
 def test_what_hangs_is_not_decided_without_every_coordinator(emulator: Emulator, admin: TransactionAdmin) -> None:
-    """To a search that leaves a silent coordinator out, each of its transactions looks as if nobody knew it."""
+    """Without the results of a silent coordinator, each of its transactions would look unknown to all coordinators."""
     name = IDS[0]
     silent = emulator.coordinator(transactional_id=name)
     with open_transaction(emulator, name):
@@ -252,7 +252,7 @@ def test_an_end_whose_answer_is_lost_is_repeated(emulator: Emulator, admin: Tran
 
 
 def test_a_second_marker_never_meets_the_next_transaction() -> None:
-    """With transaction.version 0 and 1 it would have the same producer and epoch, and be torn by that marker."""
+    """With transaction.version 0 and 1 it would have the same producer id and epoch, and that marker would abort it."""
     with Emulator(config=settings_of(Profile.KAFKA_3_9), topics={"t": 1}) as emulator:
         servers, partition = emulator.bootstrap_servers, TopicPartition("t", 0)
         with Site("emulator", servers, has_tv2=False) as site, TransactionAdmin(bootstrap_servers=servers) as admin:
@@ -330,7 +330,7 @@ def test_refusals_of_partitions(emulator: Emulator, admin: TransactionAdmin) -> 
         producer.close(timeout_s=0)
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_cluster() -> None:
     with TransactionAdmin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=SOON_MS) as admin:
         with pytest.raises(KafkaTimeoutError, match="Connection refused"):
             admin.list_transactions()

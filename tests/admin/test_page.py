@@ -28,7 +28,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture
 def owner(emulator: Emulator) -> Iterator[Producer]:
-    """A prepared transaction of the id that the page names."""
+    """Give the owner of a prepared transaction of the id on the page."""
     settings = {"transactional_id": "orders-1", "transaction_two_phase_commit_enable": True}
     producer = Producer({"bootstrap.servers": emulator.bootstrap_servers}, **settings)
     producer.init_transactions()
@@ -52,7 +52,7 @@ def test_what_is_missing(run: Run, emulator: Emulator, capsys: pytest.CaptureFix
     held = emulator.faults.add(Fault(api="ListTransactions", count=None, action=DropRequest()))
     assert run(INCOMPLETE.replace("5000", "200"))["transactions"] == ()
     assert held.hits
-    assert re.match(r"0 broker 0 has not answered ListTransactions yet\n", capsys.readouterr().out)
+    assert re.match(r"0 broker 0 has not responded to ListTransactions yet\n", capsys.readouterr().out)
 
 
 @pytest.mark.usefixtures("owner")

@@ -1,4 +1,4 @@
-"""Patterns that are matched here in place of an old broker: only where both engines mean the same."""
+"""Patterns that the client matches in place of an old broker: only if both engines agree on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator.transactions.linear_pattern import LinearPattern, PatternError
-from dualwrite.client.admin.pattern import matcher, pattern_of_prefix
+from dualwrite.client.admin.listing import matcher, pattern_of_prefix
 from dualwrite.errors import InvalidPatternError
 from tests.admin.site import Site
 
@@ -71,7 +71,7 @@ def test_prefixes_mean_themselves(prefix: str, rest: str) -> None:
 
 
 def random_patterns(count: int) -> Iterator[str]:
-    """Of what is matched here."""
+    """Yield random patterns that the client matches."""
     chooser = random.Random(1152)
     atoms = ["a", "b", ".", "[ab]", "[^a]", r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"\.", "-", "7", "\u00e9", " "]
     suffixes = ["", "", "", "*", "+", "?", "{2}", "{0,2}", "{1,}", "*?", "??"]
@@ -90,7 +90,7 @@ def random_patterns(count: int) -> Iterator[str]:
 
 
 def test_a_real_broker_matches_the_same(apache_kafka: Site) -> None:
-    """Apache Kafka 4.4.0 has RE2/J and is asked by patterns; here the same ids are matched in place of an older one."""
+    """Apache Kafka 4.4.0 filters with RE2/J; the client's matcher accepts the same ids."""
     ids = [
         "a",
         "b",

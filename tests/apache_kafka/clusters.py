@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.testing.apache_kafka import ApacheKafka
 from tests.apache_kafka import worker
 from tests.interop.wire import Described, Wire, wait_for
 from tests.support.forked_processes import processes
 from tests.support.real_kafkas import OLDER, RELEASED, TWO_PHASE_COMMIT
+from tests.support.servers.apache_kafka import ApacheKafka
 
 KILLED_WITHIN_S: Final = 60
 

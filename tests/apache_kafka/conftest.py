@@ -9,10 +9,10 @@ import pytest
 
 from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
-from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.names import next_name
 from tests.support.real_kafkas import shared_kafka
+from tests.support.servers.apache_kafka import ApacheKafka
 from tests.support.unavailable import skip
 
 from .clusters import KINDS, Cluster

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
+from tests.support.servers.apache_kafka import ApacheKafka
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",

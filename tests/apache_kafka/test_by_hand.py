@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dualwrite.guarantee import Tier
-from dualwrite.testing.apache_kafka import run_by_hand
+from tests.support.servers.apache_kafka import run_by_hand
 
 from .clusters import Cluster
 from .conftest import NewName
@@ -19,7 +19,7 @@ from .reading import create_topics
 
 @pytest.mark.parametrize("cluster", [Tier.BOUNDED], indirect=True, ids=["tier 3"])
 def test_it_prints_an_address_and_ends_with_an_interrupt(cluster: Cluster, new_name: NewName) -> None:
-    command = [sys.executable, "-m", "dualwrite.testing.apache_kafka", "--version", cluster.kafka.version]
+    command = [sys.executable, "-m", "tests.support.servers.apache_kafka", "--version", cluster.kafka.version]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -22,8 +22,9 @@ TIMEOUT_MS = 1_000  # over long before a broker is back
 
 def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
     """The hanging transactions after a restart, and what a later transaction of the same id makes readable."""
+    transactional_id, topic = next_name("txn"), next_name("topic")
     for kafka in running(real_kafka(kind)):
-        address, transactional_id, topic = kafka.bootstrap_servers, next_name("txn"), next_name("topic")
+        address = kafka.bootstrap_servers
         create_topics(address, topic)
         with Producer(
             bootstrap_servers=address, transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS

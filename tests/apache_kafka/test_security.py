@@ -25,8 +25,8 @@ from confluent_kafka.admin import (
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import AbortableError, AuthenticationError, AuthorizationError, ConfigError, KafkaError
 from dualwrite.producer import ConsumerGroupMetadata, Producer, TopicPartition
-from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates, make_certificates
+from tests.support.servers.apache_kafka import ApacheKafka
 
 from .conftest import MakeFace, MakeProducer, NewName, running
 from .faces import FACES
@@ -145,7 +145,7 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
 
     return {
         "unknown authority": ("TLS", {"ssl.ca.location": "STRANGER"}, "set ssl.ca.location to the certificate"),
-        "authority of the system only": ("TLS", {}, "signed by nobody who is trusted here"),
+        "authority of the system only": ("TLS", {}, "no trusted authority has signed"),
         "no client certificate": ("MUTUAL", tls, "set ssl.certificate.location and ssl.key.location"),
         "TLS to a plain listener": ("PLAINTEXT", tls | {"security.protocol": "SSL"}, "does not speak TLS: set"),
         "TLS to a plain listener with logins": (
@@ -162,22 +162,24 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
         "no login": (
             "SASL",
             {"security.protocol": "PLAINTEXT"},
-            "wants a login: set security.protocol=SASL_PLAINTEXT, and sasl.mechanism to one that it takes: .*PLAIN",
+            "requires a login: set security.protocol=SASL_PLAINTEXT, "
+            "and sasl.mechanism to one that it accepts: .*PLAIN",
         ),
         "no login, over TLS": (
             "SASL_TLS",
             tls | {"security.protocol": "SSL"},
-            "wants a login: set security.protocol=SASL_SSL, and sasl.mechanism to one that it takes: .*OAUTHBEARER",
+            "requires a login: set security.protocol=SASL_SSL, "
+            "and sasl.mechanism to one that it accepts: .*OAUTHBEARER",
         ),
         "a login where none is taken": (
             "PLAINTEXT",
             {"security.protocol": "SASL_PLAINTEXT"} | by_password("PLAIN"),
-            "takes no logins: set security.protocol=PLAINTEXT",
+            "accepts no logins: set security.protocol=PLAINTEXT",
         ),
         "mechanism not enabled": (
             "SASL_TLS",
             tls | by_password("SCRAM-SHA-256"),
-            "does not take sasl.mechanism=SCRAM-SHA-256; it takes .*SCRAM-SHA-512",
+            "does not accept sasl.mechanism=SCRAM-SHA-256; it accepts .*SCRAM-SHA-512",
         ),
         "wrong password": (
             "SASL",
@@ -192,7 +194,7 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
             "invalid_token.*check the token",
         ),
         "no token": ("SASL_TLS", tls | token | {"sasl.oauth.token.provider": no_token}, "provider raised LookupError"),
-        "not a token": ("SASL_TLS", tls | token | {"sasl.oauth.token.provider": lambda: None}, "returned a NoneType"),
+        "not a token": ("SASL_TLS", tls | token | {"sasl.oauth.token.provider": lambda: None}, "and returned NoneType"),
     }
 
 

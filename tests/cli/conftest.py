@@ -1,4 +1,4 @@
-"""The command as a function and as a process."""
+"""Fixtures that run the command in this process or in its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLES = ("DUALWRITE_BOOTSTRAP_SERVER", "DUALWRITE_DATABASE_URL")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -36,7 +36,7 @@ Call = Callable[..., Ended]
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The command in this process."""
+    """Give a function that runs the command in this process."""
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
 
@@ -50,7 +50,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Call:
 
 
 def process(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
+    """Give a function that runs the command in its own process."""
     clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     return subprocess.Popen(
         [sys.executable, "-m", "dualwrite", *map(str, arguments)],
@@ -67,7 +67,7 @@ def ended(started: subprocess.Popen[str]) -> Ended:
 
 
 def assert_one_line(done: Ended, code: int, said: str) -> None:
-    """An error: nothing on standard output, one line on standard error."""
+    """Assert that a command failed with nothing on standard output and one line on standard error."""
     assert (done.code, done.out) == (code, ""), done
     assert done.err.count("\n") == 1, done.err
     assert said in done.err

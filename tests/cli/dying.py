@@ -1,4 +1,4 @@
-"""Dual writers, each in a process of its own, that are killed at a pause point."""
+"""Dual writers, each in its own process, that are killed at a pause point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties files of Java clients, and that no secret leaves them."""
+"""Properties files of Java clients: they are translated, and no secret is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dualwrite doctor`: what it finds on brokers of every tier and on both databases, and that it changes nothing."""
+"""`dualwrite doctor`: its checks of brokers of every tier and of both databases; it changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.producer.test_tiers import TIERS
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase, unique
 
 FORGETFUL = {PostgresDatabase: {"fsync"}, MariaDbDatabase: {"innodb_flush_log_at_trx_commit"}, SqliteDatabase: set()}
-"""What is wrong with the servers of the tests, which are quick and forget when the machine loses its power."""
+"""The checks that the tests' database servers fail, because they do not force writes to disk."""
 
 REFUSED = BrokerConfig(
     profile=Profile.KAFKA_4_3, unstable_api_versions_enable=True, transaction_two_phase_commit_enable=False
@@ -189,7 +189,7 @@ def test_without_a_database_the_half_that_was_not_asked_is_named(call: Call, emu
     assert done.code == 0
     assert done.out.splitlines()[-2:] == [
         "dual writes work here",
-        "no database was looked at: give --database for that",
+        "no database was checked: give --database to check one",
     ]
 
 

@@ -62,7 +62,7 @@ def test_tables_are_created_once(call: Call, database: Database) -> None:
     first, second = call("init-db", "--database", url), call("init-db", "--database", url)
     assert (first.code, second.code) == (0, 0)
     assert first.out.splitlines() == [f"{table.name}: created" for table in TABLES]
-    assert second.out.splitlines() == [f"{table.name}: was there" for table in TABLES]
+    assert second.out.splitlines() == [f"{table.name}: already existed" for table in TABLES]
     assert set(sa.inspect(database.engine).get_table_names()) >= NAMES
 
 
@@ -110,8 +110,8 @@ def test_the_dialect_of_a_url_whose_driver_is_missing(call: Call) -> None:
         ((), "give --database, or --sql with --dialect"),
         (("--sql",), "--sql needs --dialect"),
         (("--sql", "--dialect", "nix"), "nix"),
-        (("--database", "sqlite:///x", "--dialect", "sqlite"), "--dialect is for --sql"),
-        (("--database", "no url"), "give --database as dialect+driver"),
+        (("--database", "sqlite:///x", "--dialect", "sqlite"), "--dialect is only for --sql"),
+        (("--database", "no url"), "write --database as dialect+driver"),
         (("--database", "sqlite:////nowhere/at/all.db"), "unable to open database file"),
     ],
     ids=" ".join,

@@ -156,11 +156,11 @@ def test_a_round_that_fails_is_told_and_the_next_one_follows(scenario: Scenario)
     ("arguments", "said"),
     [
         ((), "give --prefix, --transactional-id, or --all"),
-        (("--prefix", ""), "give --all"),
-        (("--all", "--prefix", "a"), "--all and --prefix exclude each other"),
-        (("--all", "--once", "--interval", "1"), "--once and --interval exclude each other"),
-        (("--force-terminate", "a", "--interval", "1"), "give them without --interval"),
-        (("--acknowledge-lost", "a", "--interval", "1"), "give them without --interval"),
+        (("--prefix", ""), "use --all"),
+        (("--all", "--prefix", "a"), "--all and --prefix cannot be used together"),
+        (("--all", "--once", "--interval", "1"), "--once and --interval cannot be used together"),
+        (("--force-terminate", "a", "--interval", "1"), "use them without --interval"),
+        (("--acknowledge-lost", "a", "--interval", "1"), "use them without --interval"),
         (("--all", "--interval", "0"), "--interval"),
         (("--all", "--min-age", "-1"), "--min-age"),
         (("--all", "surplus"), "surplus"),
@@ -173,7 +173,7 @@ def test_wrong_usage(call: Call, arguments: tuple[str, ...], said: str) -> None:
     assert_one_line(call("recover", *needed, *arguments), 2, said)
 
 
-def test_nobody_to_ask(call: Call, scenario: Scenario) -> None:
+def test_an_unreachable_cluster_or_database(call: Call, scenario: Scenario) -> None:
     url = scenario.database.url.render_as_string(hide_password=False)
     away = call("recover", "--bootstrap-server", "127.0.0.1:1", "--database", url, "--all", "--timeout-ms", 200)
     assert_one_line(away, 2, "--bootstrap-server")
@@ -191,7 +191,7 @@ def test_what_cannot_be_seen_is_not_clean(call: Call, scenario: Scenario) -> Non
     scenario.emulator.faults.add(Fault(api="ListTransactions", count=None, action=Error(15)))
     partial = call(*options(scenario, "--all", "--timeout-ms", 300))
     assert partial.code == 1
-    assert "not seen: " in partial.out
+    assert "not checked: " in partial.out
 
 
 def test_locked_by_a_living_owner(call: Call, scenario: Scenario) -> None:

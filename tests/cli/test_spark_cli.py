@@ -1,4 +1,4 @@
-"""`dualwrite spark ...`: what applications left is shown and ended, by keys and exit codes for programs."""
+"""`dualwrite spark ...`: shows and ends what applications left open, with stable keys and exit codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTEMPT_KEYS = {
 
 
 class World(ApplicationWorld):
-    """With the options that lead to it."""
+    """A world with the command's options that reach it."""
 
     def __init__(self, url: sa.URL, emulator: Emulator) -> None:
         topic = unique("topic")
@@ -95,7 +95,7 @@ def test_tables_are_created_once(call: Call, database: Database) -> None:
     url = database.url.render_as_string(hide_password=False)
     first, second = (call("spark", "init-store", "--database", url) for _ in range(2))
     assert first.out.splitlines() == [f"{name}: created" for name in NAMES]
-    assert second.out.splitlines() == [f"{name}: was there" for name in NAMES]
+    assert second.out.splitlines() == [f"{name}: already existed" for name in NAMES]
     assert (first.code, second.code) == (0, 0)
 
 
@@ -135,7 +135,7 @@ def test_dry_then_apply_then_nothing(world: World, call: Call) -> None:
     assert "--apply" in dry.out
     assert world.open_ids() == ["s-0-0", "s-1-0"]
     applied = call(*recover, "--apply")
-    assert (applied.code, applied.out.splitlines()[-1]) == (0, "2 ended, 0 left, 1 sinks looked at")
+    assert (applied.code, applied.out.splitlines()[-1]) == (0, "2 ended, 0 left, 1 sinks checked")
     again = call(*recover, "--apply", "--json")
     assert again.document == {"applied": True, "clean": True, "sinks": 1, "unseen": [], "found": []}
     assert (world.values(), world.open_ids()) == (["a", "b"], [])
@@ -180,8 +180,8 @@ def test_rounds_go_on_until_it_is_told_to_stop(world: World) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--once", "--interval", 1), "--once and --interval exclude each other"),
-        (("--condemn", "s", "--interval", 1), "--condemn is for a sink that you have looked at"),
+        (("--once", "--interval", 1), "--once and --interval cannot be used together"),
+        (("--condemn", "s", "--interval", 1), "--condemn is for a sink that you have examined"),
     ],
 )
 def test_wrong_usage_is_one_line(sqlite_world: World, call: Call, arguments: tuple[object, ...], said: str) -> None:
@@ -230,7 +230,7 @@ def test_a_transaction_without_a_row_is_shown_even_if_the_store_is_lost(sqlite_w
         producer.flush()
         shown = call("spark", "status", *world.reach, "--sink", "lost")
         assert shown.code == 1
-        assert "no row: lost-3-0 is Ongoing" in shown.out
+        assert "no row: lost-3-0 has been Ongoing" in shown.out
         assert f"on {world.topic}-1" in shown.out
         (view,) = call("spark", "status", *world.reach, "--sink", "lost", "--json").document["sinks"]
         assert (view["generation"], [each["transactional_id"] for each in view["no_row"]]) == (None, ["lost-3-0"])
@@ -245,11 +245,11 @@ def test_old_batches_are_forgotten_and_the_newest_stay(world: World, call: Call)
         world.write("s", batch_id, [[str(batch_id)]])
     gc = ("spark", "gc", *world.store_options, "--keep", 2)
     dry = call(*gc)
-    assert (dry.code, dry.out.splitlines()[0]) == (0, "s: 2 batches would be forgotten")
+    assert (dry.code, dry.out.splitlines()[0]) == (0, "s: 2 batches would be deleted")
     assert len(world.store.batches("s")) == 4
     assert call(*gc, "--apply", "--json").document == {"applied": True, "keep": 2, "forgotten": {"s": 2}}
     assert [batch.batch_id for batch in world.store.batches("s")] == [3, 2]
-    assert call(*gc, "--apply").out == "s: 0 batches forgotten\n"
+    assert call(*gc, "--apply").out == "s: 0 batches deleted\n"
 
 
 # ---- acknowledge-lost ---------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
         first, second = call(*acknowledge), call(*acknowledge)
         assert (first.code, first.out) == (
             0,
-            "batch 0 of the query query of the sink s: acknowledged; the query can be started\n",
+            "batch 0 of query query of sink s: acknowledged; the query can be started\n",
         )
         assert (second.code, second.out) == (1, "")
         assert "was acknowledged before" in second.err

@@ -1,4 +1,4 @@
-"""`dualwrite top`: one look."""
+"""`dualwrite top`: printed once, and live."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_the_live_view_ends_with_an_interrupt(emulator: Emulator) -> None:
     os.close(theirs)
     shown = b""
     try:
-        while b"1 open; --database tells which" not in shown or b"orders-1" not in shown:
+        while b"1 open; use --database to see which" not in shown or b"orders-1" not in shown:
             shown += os.read(ours, 65_536)
     finally:
         running.send_signal(signal.SIGINT)
-        # a terminal goes on reading: what it does not take, the view waits to write
+        # keep reading like a terminal: the view blocks on output that is not read
         threading.Thread(target=_read_to_the_end, args=(ours,), daemon=True).start()
         _, errors = running.communicate(timeout=30)
     assert (running.returncode, errors) == (0, b"")

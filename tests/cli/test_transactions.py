@@ -1,4 +1,4 @@
-"""`dualwrite transactions ...`: the columns of kafka-transactions.sh, and documents with stable keys."""
+"""`dualwrite transactions ...`: the columns of kafka-transactions.sh, and JSON with stable keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def broker() -> Emulator:
 
 @pytest.fixture
 def owner(broker: Emulator) -> Producer:
-    """One that has something open."""
+    """Give a producer with an open transaction."""
     producer = Producer(
         bootstrap_servers=broker.bootstrap_servers,
         transactional_id="orders-1",
@@ -119,7 +119,7 @@ def test_find_hanging_and_abort(run: Call, broker: Emulator) -> None:
 
 
 def test_a_broker_that_does_not_exist_is_not_one_without_findings(run: Call) -> None:
-    assert_one_line(run("find-hanging", "--broker-id", 7), 1, "broker 7 has no copy of what was to be searched")
+    assert_one_line(run("find-hanging", "--broker-id", 7), 1, "broker 7 has no replica of the partitions to search")
     assert run("find-hanging", "--broker-id", 0).code == 0
 
 

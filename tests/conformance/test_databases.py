@@ -1,4 +1,4 @@
-"""The conformance suite, as a third party runs it, on every database that this machine can start."""
+"""The conformance tests, as users run them, on every database that this machine can start."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.testing.mariadb import MariaDbServer
-from dualwrite.testing.postgres import VERSIONS, PostgresServer
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.mariadb import MariaDbServer
+from tests.support.servers.postgres_releases import RELEASES, start_postgres
+from tests.support.servers.required import servers_are_required
 
 pytestmark = pytest.mark.timeout(240)  # a process that starts others, on a machine that does much else
 
 IN_PROCESS_ONLY = 18
-"""SQLite skips what needs a socket to cut, a lock per row, or an isolation level."""
+"""The number of tests that SQLite skips: they need a socket to cut, row locks, or an isolation level."""
 
-# What a killed process leaves does not depend on the version, and between the oldest and the newest one only locks and
-# isolation levels are looked at.
-OPTIONS_OF = {max(VERSIONS): (), min(VERSIONS): ("-k", "not killed_process")}
+# What a killed process leaves does not depend on the version; for versions between the oldest and the newest, only
+# locks and isolation levels are tested.
+OPTIONS_OF = {max(RELEASES): (), min(RELEASES): ("-k", "not killed_process")}
 _BETWEEN = ("-k", "test_row_lock or test_isolation")
 
 
 def tell(url: sa.URL, *options: str) -> str:
-    """What the suite says at its end; fails where it finds something."""
+    """Run the conformance tests; fail if one fails, and return their summary line."""
     command = [sys.executable, "-m", "dualwrite.testing.conformance", url.render_as_string(hide_password=False)]
     done = subprocess.run(
         [*command, "-q", "--tb=short", "-p", "no:cacheprovider", "-W", "ignore", *options],
@@ -49,7 +50,7 @@ def skipped(summary: str) -> int:
 @contextlib.contextmanager
 def started(version: int) -> Iterator[sa.URL]:
     try:
-        server = PostgresServer.start(version)
+        server = start_postgres(version)
     except ServerUnavailableError as error:
         if servers_are_required():
             raise
@@ -59,7 +60,7 @@ def started(version: int) -> Iterator[sa.URL]:
         yield server.create_database("conformance")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", RELEASES)
 def test_postgres(version: int) -> None:
     with started(version) as url:
         with sa.create_engine(url, poolclass=sa.NullPool).connect() as connection:

@@ -18,11 +18,11 @@ from typing import Final
 import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dualwrite.testing.apache_kafka import PLAIN_LISTENER, ApacheKafka
-from dualwrite.testing.ports import free_port
 from dualwrite.testing.postgres import PostgresServer
 from tests.support.forked_processes import processes
 from tests.support.real_kafkas import Kind, real_kafka
+from tests.support.servers.apache_kafka import PLAIN_LISTENER, ApacheKafka
+from tests.support.servers.ports import free_port
 
 DEADLINE_S = 60.0
 HOST: Final = "127.0.0.1"

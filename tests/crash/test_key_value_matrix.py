@@ -11,7 +11,6 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.crash import key_value_worker
 from tests.crash.key_value_scenario import KeyValueScenario, Writer
 from tests.crash.killed import run_until_killed
@@ -25,6 +24,7 @@ from tests.crash.scenario import (
 )
 from tests.crash.test_matrix import Survivor
 from tests.support.key_value_stores import KeyValueStore, ZooKeeperStore, in_directory
+from tests.support.servers.zookeeper import ZooKeeperServer
 
 CASES = [(point, Predecessor.COMMITTED) for point in PausePoint] + [
     (point, Predecessor.ROLLED_BACK) for point in POINTS_OF_A_TAKE_OVER

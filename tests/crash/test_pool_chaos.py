@@ -11,8 +11,9 @@ import random
 import pytest
 
 from dualwrite.guarantee import Tier
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.crash.pool_chaos import Plan, Tally, run_chaos, with_freezes
+from tests.support.servers.required import servers_are_required
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
 SECONDS_WITH_FREEZES = float(os.environ.get("CHAOS_SECONDS", "15"))

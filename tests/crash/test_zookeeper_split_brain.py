@@ -13,10 +13,10 @@ from dualwrite.errors import FencedError, RowLockTimeoutError, StateRowError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.stores.zookeeper import add_versioned_set, node_name
-from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.crash.key_value_scenario import KeyValueScenario, Writer
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Seen
 from tests.support.key_value_stores import ZooKeeperStore
+from tests.support.servers.zookeeper import ZooKeeperServer
 
 DEADLINE_S = 30
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]

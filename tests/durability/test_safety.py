@@ -18,8 +18,8 @@ from dualwrite.recipes.core.database_safety import NAMES, Answers, answer_for, o
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import WITNESS_ID
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.testing.mariadb import MariaDbServer
 from tests.support.databases import MariaDbDatabase, SqliteDatabase, unique
+from tests.support.servers.mariadb import MariaDbServer
 
 STATE = PreparedTxnState("42:7")
 GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}

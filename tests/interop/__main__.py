@@ -20,9 +20,9 @@ from typing import Final
 
 import pytest
 
-from dualwrite.testing.apache_kafka import fetch_kafka
-from dualwrite.testing.cache import find_program
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.apache_kafka import fetch_kafka
+from tests.support.servers.cache import find_program
 
 from .client_folders import ALL_FOLDERS, ROOT, On
 from .conftest import KAFKA_VERSION_USED

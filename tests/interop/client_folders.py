@@ -90,7 +90,7 @@ CLIENT_FOLDERS: Final = (
     ClientFolder("kafkajs", "kafkajs", _pinned_in("tests.interop.kafkajs.client", "VERSION")),
     ClientFolder("franz_go", "franz-go", _pinned_in("tests.interop.franz_go.client", "VERSION")),
     ClientFolder("java", "Java client and tools", _pinned_in("tests.interop.java.client", "VERSION")),
-    ClientFolder("spark", "Spark's connector", _pinned_in("dualwrite.testing.spark_kafka", "CONNECTOR_VERSION")),
+    ClientFolder("spark", "Spark's connector", _pinned_in("tests.support.servers.spark_kafka", "CONNECTOR_VERSION")),
 )
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.apache_kafka import KAFKA_VERSION, ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.coordinator_memory import change_transaction
 from tests.support.names import next_name
 from tests.support.real_kafkas import TIMEOUT_SCAN_MS, Kind, shared_kafka
+from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 from tests.support.unavailable import skip
 
 from .client_folders import On, broker_of, case_of, folder_of

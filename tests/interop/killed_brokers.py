@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.emulator.test_restart import KillableBroker
+from tests.support.servers.apache_kafka import ApacheKafka
 from tests.support.unavailable import skip
 
 from .client_folders import BROKER_FIXTURES, On

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
-from dualwrite.testing.pgbouncer import PgBouncer
 from dualwrite.testing.postgres import PostgresServer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.pgbouncer.workload import events
+from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.unavailable import skip
 
 

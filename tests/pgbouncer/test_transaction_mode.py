@@ -17,8 +17,8 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.doctor_checks import Check, Verdict
 from dualwrite.cli.doctor_database import database_checks
 from dualwrite.recipes.sqlalchemy.background_engine import background_engine
-from dualwrite.testing.pgbouncer import PgBouncer
 from tests.pgbouncer.workload import CALM_S, KINDS, TOPIC, Workload
+from tests.support.servers.pgbouncer import PgBouncer
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "20")) / len(KINDS)
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**31)))

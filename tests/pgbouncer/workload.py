@@ -29,8 +29,8 @@ from dualwrite.recipes.pool.pool import DualWriterPool
 from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
 from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
-from dualwrite.testing.pgbouncer import PgBouncer
 from tests.support.conditions import until
+from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.topics import read_topic
 
 TOPIC: Final = "bounced"

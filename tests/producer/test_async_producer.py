@@ -156,7 +156,7 @@ def test_the_waits_are_bounded(emulator: Emulator) -> None:
     async def main() -> None:
         async with make(emulator) as producer:
             held = emulator.faults.add(Fault(api="InitProducerId", action=Hold()))
-            unanswered = r"has not answered InitProducerId yet.*repeat the same call"
+            unanswered = r"has not responded to InitProducerId yet.*repeat the same call"
             with impatient(producer, 500), pytest.raises(KafkaTimeoutError, match=unanswered):
                 await producer.init_transactions()
             held.remove()

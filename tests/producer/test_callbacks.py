@@ -54,7 +54,7 @@ def test_a_callback_that_fails_is_logged_and_stops_nothing(
     assert producer.send("orders", b"c").result(10).offset == 2
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert (line.name, line.getMessage()) == (
-        "dualwrite.client.records.delivery_callbacks",
+        "dualwrite.client.records.delivery",
         "a delivery callback of a record for orders-0 failed",
     )
 

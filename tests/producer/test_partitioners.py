@@ -69,6 +69,6 @@ def test_a_callable_gets_the_bytes_that_are_sent_and_may_use_the_producer(make_p
 
 def test_a_callable_out_of_range_sends_nothing(make_producer: MakeProducer) -> None:
     producer = make_producer(None, partitioner=lambda *_: 3)
-    with pytest.raises(InvalidRecordError, match="answered 3, and 'events' has the partitions 0 to 2"):
+    with pytest.raises(InvalidRecordError, match="returned 3, and 'events' has the partitions 0 to 2"):
         producer.send("events", b"x")
     producer.flush()

@@ -82,9 +82,9 @@ def test_records_are_serialized(make_producer: MakeProducer, read_committed: Rea
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (1, r"record 2: the value is int, not bytes or a text; nothing of the batch was sent"),
+        (1, r"record 2: the value is int, not bytes or str; nothing of the batch was sent"),
         (Record(b"x", partition=3), r"record 2: 'events' has the partitions 0 to 2, not 3; nothing"),
-        ((b"a", b"b", b"c"), "record 2: a tuple is .key, value., not 3 things; nothing"),
+        ((b"a", b"b", b"c"), "record 2: a tuple is .key, value., not 3 elements; nothing"),
         ({"vlaue": b"x"}, "record 2: a mapping has some of value, key, headers, partition, timestamp_ms, not 'vlaue'"),
         (b"x" * 2000, r"record 2: it takes up to 2097 bytes, more than max\.request\.size=1000; nothing"),
     ],
@@ -253,10 +253,10 @@ def test_a_callable_is_asked_for_each_record(make_producer: MakeProducer, arrow:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"valeu": [b"x"]}, "these are valeu; nothing of it was sent"),
+        ({"valeu": [b"x"]}, "this one has valeu; nothing of it was sent"),
         ({"value": [1]}, "the column value is of type int64, not binary or string"),
         ({"value": [b"x"], "partition": ["0"]}, "the column partition is of type string"),
-        ({"value": [b"x"], "partition": [-1]}, "the column partition has .*-1.*, which is not within 0 to"),
+        ({"value": [b"x"], "partition": [-1]}, "the column partition has .*-1.*, which is outside 0 to"),
         ({"value": [b"x"], "partition": [3]}, "'events' has the partitions 0 to 2, not 3"),
         ({"value": [b"x"], "timestamp_ms": [-5]}, "the column timestamp has"),
         ({"value": [b"x"], "timestamp": [None], "timestamp_ms": [None]}, "each once"),

@@ -50,7 +50,7 @@ def test_what_a_serializer_raises_is_the_cause(make_producer: MakeProducer, what
 
 def test_a_serializer_gives_bytes(make_producer: MakeProducer) -> None:
     producer = make_producer(None, value_serializer=str)
-    with pytest.raises(InvalidRecordError, match="the value serializer gave str, not bytes or None"):
+    with pytest.raises(InvalidRecordError, match="the value serializer returned str, not bytes or None"):
         producer.send("orders", 1)
 
 

@@ -116,7 +116,7 @@ def test_with_a_single_connection_whoever_waits_is_told_behind_what(
     stuck.send("orders", "late")
     thread = in_thread(stuck.flush)
     held.wait_held()
-    behind = "has not answered Produce, which waits behind Produce of another user"
+    behind = "has not responded to Produce, which is queued behind Produce of another user"
     with impatient(waiting, 400), pytest.raises(KafkaTimeoutError, match=behind):
         transact(waiting, "b")
     held.release()

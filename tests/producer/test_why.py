@@ -74,7 +74,7 @@ def test_a_name_that_cannot_be_one() -> None:
 def test_a_listener_that_says_nothing(listener: socket.socket) -> None:
     assert f"(still connecting to {address(listener)})" in init_in_vain(address(listener))
     said = init_in_vain(address(listener), request_timeout_ms=50)
-    assert "no answer to ApiVersions within request.timeout.ms=50" in said
+    assert "no response to ApiVersions within request.timeout.ms=50" in said
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_a_listener_that_says_nothing(listener: socket.socket) -> None:
             b"",
             "the connection was lost before ApiVersions was answered; is this a listener of a Kafka broker?",
         ),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer claimed to have 1213486160 bytes"),
-        (b"\0\0\0\6\0\0\0\1\0\0", "the answer to ApiVersions is not Kafka's"),
-        (b"\0\0\0\4\0\0\0\7", "an answer came that belongs to no request"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response claimed to have 1213486160 bytes"),
+        (b"\0\0\0\6\0\0\0\1\0\0", "the response to ApiVersions is not Kafka's"),
+        (b"\0\0\0\4\0\0\0\7", "a response came that belongs to no request"),
     ],
     ids=["closed", "http", "garbage", "another correlation id"],
 )
@@ -99,7 +99,7 @@ def test_a_request_that_is_not_answered(make_producer: MakeProducer, emulator: E
     make_producer("first").init_transactions()  # the emulator loads its messages when they are first asked for
     emulator.faults.add(Fault(api="InitProducerId", action=DropRequest(), count=ALWAYS))
     producer = make_producer(max_block_ms=500)
-    with pytest.raises(KafkaTimeoutError, match="has not answered InitProducerId yet"):
+    with pytest.raises(KafkaTimeoutError, match="has not responded to InitProducerId yet"):
         producer.init_transactions()
     impatient = make_producer("other", max_block_ms=500, request_timeout_ms=50)
     with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was not answered within request\.timeout\.ms=50"):
@@ -124,7 +124,7 @@ def test_a_record_that_does_not_get_there(make_producer: MakeProducer, emulator:
     emulator.faults.add(Fault(api="Produce", action=Error(19), count=ALWAYS))
     producer = make_producer(None, request_timeout_ms=100, delivery_timeout_ms=400)
     future = producer.send("orders", "v")
-    with pytest.raises(KafkaTimeoutError, match=r"no answer after 0\.2 s \(.*NOT_ENOUGH_REPLICAS \(19\)"):
+    with pytest.raises(KafkaTimeoutError, match=r"not acknowledged within 0\.2 s \(.*NOT_ENOUGH_REPLICAS \(19\)"):
         future.result(0.2)
     with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms=400 \(.*NOT_ENOUGH_REPLICAS \(19\)"):
         future.result(10)

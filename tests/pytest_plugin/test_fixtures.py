@@ -1,4 +1,4 @@
-"""The pytest plugin, as a project sees it that has installed it."""
+"""The pytest plugin, as a project that has installed it uses it."""
 
 from __future__ import annotations
 
@@ -182,10 +182,10 @@ def test_not_an_api(kafka_crashes):
 @pytest.mark.parametrize(
     ("marker", "sentence"),
     [
-        ("topic={}", "'topic' is not known; did you mean 'topics'?"),
+        ("topic={}", "unknown setting 'topic'; did you mean 'topics'?"),
         ("nodes=0", "a cluster needs a node, not 0"),
         ("config={'num.partition': '1'}", "num.partition"),
-        ("3", "takes its settings by name"),
+        ("3", "takes keyword arguments only"),
     ],
 )
 def test_a_marker_that_makes_no_broker_is_an_error_that_says_why(

@@ -1,4 +1,4 @@
-"""`Emulator.records`: what it shows is what consumers are given."""
+"""`Emulator.records` shows the same records as consumers get."""
 
 from __future__ import annotations
 

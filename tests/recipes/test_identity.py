@@ -30,10 +30,10 @@ from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from dualwrite.testing.mariadb import MariaDbServer
 from dualwrite.testing.postgres import PostgresServer
 from tests.support.conditions import until
 from tests.support.databases import MariaDbDatabase, PostgresDatabase, events, unique
+from tests.support.servers.mariadb import MariaDbServer
 from tests.support.topics import read_topic
 
 TOPIC = "events"

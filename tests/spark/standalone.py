@@ -22,12 +22,12 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.ports import free_port
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink.pause_points import PausePoint as At
 from tests.spark.faults import Action, Fault, Faults, Process
 from tests.spark.sinks import SinkWorld, finish
 from tests.support.conditions import until
+from tests.support.servers.ports import free_port
 from tests.support.spark_session import prepare_environment, start_session
 
 _HOSTS = ("127.0.0.1", "127.0.0.2")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates, make_certificates
 from spark_sink.errors import SinkOptionError, SourceReadError
 from spark_sink.reading.connections import connect, consumer
@@ -15,6 +14,7 @@ from spark_sink.reading.options import SourceOptions, parse
 from tests.apache_kafka.conftest import running
 from tests.apache_kafka.secured import LISTENERS, PASSWORDS, WORKER, secured_kafka, unsecured_token
 from tests.spark.written_topics import Topics
+from tests.support.servers.apache_kafka import ApacheKafka
 
 Come = Callable[..., SourceOptions]
 

@@ -12,7 +12,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from dualwrite.testing.chromium import Chromium
+from tests.support.servers.chromium import Chromium
 
 
 class Browser:

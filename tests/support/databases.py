@@ -12,9 +12,9 @@ from typing import Any, Protocol, Self
 
 import sqlalchemy as sa
 
-from dualwrite.testing.mariadb import MariaDbServer
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
+from tests.support.servers.mariadb import MariaDbServer
 
 events = sa.Table(
     "events",

@@ -14,8 +14,8 @@ from dualwrite.recipes.stores.key_value import KeyValueDualWriter
 from dualwrite.recipes.stores.rocksdb import STATE_COLUMN_FAMILY, RocksDbDualWriter
 from dualwrite.recipes.stores.zookeeper import DEFAULT_STATE_PATH, ZooKeeperDualWriter, node_name
 from dualwrite.testing.network_proxy import NetworkProxy
-from dualwrite.testing.zookeeper import ZooKeeperServer
 from tests.support.databases import unique
+from tests.support.servers.zookeeper import ZooKeeperServer
 
 _MULTI = (14).to_bytes(4, "big")  # the operation in a request, after its length and number
 

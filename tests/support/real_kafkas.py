@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from dualwrite.testing.apache_kafka import KAFKA_VERSION, PLAIN_LISTENER, ApacheKafka
+from tests.support.servers.apache_kafka import KAFKA_VERSION, PLAIN_LISTENER, ApacheKafka
 
 OLDER_VERSION: Final = "3.9.2"
 TIMEOUT_SCAN_MS: Final = 100

@@ -15,11 +15,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.cache import cached
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from spark_sink import dualwrite_batch, register
 from spark_sink.errors import JavaError
 from tests.spark.sinks import SinkWorld, finish
+from tests.support.servers.cache import cached
 from tests.support.spark_jvm import CLASSES_FILE, QUICK, QUIET, classes_name
 from tests.support.spark_session import prepare_environment, start_session
 

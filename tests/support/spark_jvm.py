@@ -11,8 +11,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
 
-from dualwrite.testing.cache import cache_directory
 from spark_sink.java import find_java
+from tests.support.servers.cache import cache_directory
 
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 QUIET: Final = "-Xlog:disable"

@@ -1,4 +1,4 @@
-"""What a fixture does where what it needs cannot run here."""
+"""Skip or fail a test whose server cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import NoReturn
 
 import pytest
 
-from dualwrite.testing.server_unavailable import ProgramMissingError, ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.required import ProgramMissingError, servers_are_required
 
 
 def skip(error: ServerUnavailableError) -> NoReturn:
-    """Skip the test with the plain reason; where everything is required that the machine can run, fail it.
+    """Skip the test with the reason in `error`; fail it if `DUALWRITE_REQUIRE_SERVERS` requires the server.
 
-    A machine without Node.js or Go cannot run their clients. One that has them can.
+    A missing program, such as Node.js or Go, always skips: a machine without it cannot run its clients.
     """
     if servers_are_required() and not isinstance(error, ProgramMissingError):
         raise error

@@ -1,4 +1,4 @@
-"""Arrow's columns against the record builder: whatever the rows are, the same bytes come out."""
+"""Batches from Arrow columns have the same bytes as those of the record builder, for any rows."""
 
 from __future__ import annotations
 

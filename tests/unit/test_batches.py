@@ -1,4 +1,4 @@
-"""Record batches under either builder, and the order in which batches leave."""
+"""Record batches of either builder, and the order in which batches are sent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def accumulator(**settings: Any) -> Accumulator:
 
 
 def fill(acc: Accumulator, batches: int, *, partition: int = 0, topic: str = "t", now_ms: float = 0) -> list[Batch]:
-    """That many batches of one record each, all closed."""
+    """Append that many batches of one record each, all closed."""
     made = []
     for _ in range(batches):
         batch = acc.append(topic, partition, 0, None, b"x", [], now_ms)
@@ -73,7 +73,7 @@ def fill(acc: Accumulator, batches: int, *, partition: int = 0, topic: str = "t"
 
 
 def drain(acc: Accumulator, now_ms: float = 0, *, pair: tuple[int, int] = (1, 0)) -> list[Batch]:
-    """What one turn sends, with one node for everything."""
+    """Drain once, with one node that leads all partitions."""
     return [b for batches in acc.drain(now_ms, lambda *_: 7, *pair).values() for b in batches]
 
 

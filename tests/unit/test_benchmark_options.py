@@ -1,4 +1,4 @@
-"""`python -m benchmarks.producer` refuses what cannot be measured, and shows where it is without a terminal."""
+"""`python -m benchmarks.producer` refuses what it cannot measure, and shows its progress without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log says of a producer that is closed too early."""
+"""The log messages about a producer that is closed too early."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def config(**settings: Any) -> ProducerConfig:
 
 @pytest.mark.parametrize("state", list(S))
 def test_nothing_is_said_where_nothing_is_left(state: ProducerState) -> None:
-    """A transaction without records, too, can be prepared; then there is nothing to complete."""
+    """A transaction without records can be prepared, too; then there is nothing to complete."""
     assert unfinished_on_close(state, NOTHING, config(), pending=False) is None
 
 

@@ -1,4 +1,4 @@
-"""Requests and answers byte for byte. The vectors were written by hand from the protocol guide's schemas."""
+"""Requests and responses, byte by byte. The vectors were written by hand from the protocol guide's schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection fed with bytes, whole and one at a time; no sockets."""
+"""A connection that gets bytes, in whole frames and one at a time; no sockets."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_is_not_kafka_ends_the_connection(data: bytes) -> None:
 
 
 @in_loop
-async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+async def test_a_response_without_a_request_ends_the_connection() -> None:
     fixture = Fixture()
     fixture.connection.data_received(answer(1, b"hello"))
     assert fixture.transport.aborted

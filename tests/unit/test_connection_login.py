@@ -1,4 +1,4 @@
-"""A connection that logs in again: others are held back meanwhile, in their order; no sockets."""
+"""A connection that logs in again holds all other requests back meanwhile, in order; no sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dualwrite.client.messages import BrokerFeatures
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection
-from dualwrite.client.wire.sasl import Ask
+from dualwrite.client.wire.sasl import SendRequest
 from dualwrite.errors import Api, AuthenticationError
 
 
@@ -28,16 +28,16 @@ class FakeTransport:
 
 
 class FakeLogin:
-    """Asks once for each login; every session but the first lasts for ever."""
+    """A login with one request; every session except the first is unlimited."""
 
     def __init__(self, lifetime_ms: int, second: Exception | None = None) -> None:
         self.logins = 0
         self._lifetime_ms = lifetime_ms
         self._second = second
 
-    async def log_in(self, ask: Ask, features: BrokerFeatures) -> int:
+    async def log_in(self, request: SendRequest, features: BrokerFeatures) -> int:
         self.logins += 1
-        await ask(Api.SASL_HANDSHAKE, 1, b"?")
+        await request(Api.SASL_HANDSHAKE, 1, b"?")
         if self.logins > 1 and self._second is not None:
             raise self._second
         return self._lifetime_ms if self.logins == 1 else 0
@@ -94,7 +94,7 @@ async def test_requests_wait_for_the_new_login() -> None:
     fixture.produce()  # on its way when the session is renewed
     await fixture.until(lambda: fixture.written == [SASL_HANDSHAKE, PRODUCE, SASL_HANDSHAKE])
     fixture.produce()
-    fixture.connection.send_without_answer(Api.PRODUCE, 3, b"")
+    fixture.connection.send_without_response(Api.PRODUCE, 3, b"")
     fixture.produce()
     fixture.answer(b"before")
     assert fixture.answers == [b"before"]
@@ -160,7 +160,7 @@ async def test_a_connection_lost_before_it_served_anything_says_so() -> None:
 @run
 async def test_an_alert_of_tls_is_recognised() -> None:
     fixture = Fixture()
-    asked = asyncio.ensure_future(fixture.connection.ask(Api.API_VERSIONS, 3, b""))
+    asked = asyncio.ensure_future(fixture.connection.request(Api.API_VERSIONS, 3, b""))
     await asyncio.sleep(0)
     fixture.connection.data_received(b"\x15\x03\x03\x00\x02\x02\x50")
     fixture.connection.connection_lost(None)

@@ -1,4 +1,4 @@
-"""A refused login is not tried again by itself for ten seconds, and at once when somebody waits; no sockets."""
+"""A refused login is retried after ten seconds, or at once if a new call needs it; no sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.last_error import LastError
 from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.connections import Connections, NodeState
+from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Topology
 from dualwrite.errors import AuthenticationError
 
@@ -27,11 +27,11 @@ class Fixture:
         self.now_ms = 1000.0
         self.security = RefusingSecurity()
         self.changes = 0
-        self.connections = Connections(
+        self.connections = ConnectionPool(
             bootstrap=[("h", 1)],
             topology=Topology(),
             framer=Framer("c"),
-            security=self.security,  # type: ignore[arg-type]
+            connector=self.security,  # type: ignore[arg-type]
             request_timeout_ms=1000,
             max_per_node=1,
             new_backoff=lambda: Backoff(50, 1000),
@@ -52,7 +52,7 @@ class Fixture:
         return found
 
 
-def test_one_attempt_until_somebody_waits() -> None:
+def test_one_attempt_until_a_new_call_needs_it() -> None:
     async def run() -> None:
         fixture = Fixture()
         assert await fixture.ask() is NodeState.CONNECTING

@@ -1,4 +1,4 @@
-"""A bootstrap server that does not even refuse is not waited for alone; no sockets."""
+"""Beside a bootstrap server that does not even refuse, the next one is tried; no sockets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.last_error import LastError
 from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.connections import Connections, NodeState
+from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Topology
 
 SILENT = ("gone", 1)
@@ -17,7 +17,7 @@ ALIVE = ("alive", 2)
 
 
 class OneIsSilent:
-    """`gone` swallows what is sent to it, as a machine that is down does; `alive` answers."""
+    """A network in which `gone` swallows everything, like a machine that is down, and `alive` responds."""
 
     def __init__(self) -> None:
         self.tried: list[tuple[str, int]] = []
@@ -33,11 +33,11 @@ def test_the_next_one_is_tried_after_a_second() -> None:
     async def run() -> None:
         now_ms = 1000.0
         security = OneIsSilent()
-        connections = Connections(
+        connections = ConnectionPool(
             bootstrap=[SILENT, ALIVE],
             topology=Topology(),
             framer=Framer("c"),
-            security=security,  # type: ignore[arg-type]
+            connector=security,  # type: ignore[arg-type]
             request_timeout_ms=30_000,
             max_per_node=1,
             new_backoff=lambda: Backoff(50, 1000),
@@ -49,7 +49,7 @@ def test_the_next_one_is_tried_after_a_second() -> None:
         async def ask(at_ms: float) -> object:
             nonlocal now_ms
             now_ms = at_ms
-            found = connections.to_any(now_ms, "somebody")
+            found = connections.to_any(now_ms, "owner")
             for _ in range(3):
                 await asyncio.sleep(0)
             return found

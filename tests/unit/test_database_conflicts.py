@@ -1,4 +1,4 @@
-"""Which refusals of a database are worth another try."""
+"""The database errors after which a retry makes sense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.dual_write`: its verdicts, and one tiny round of what they need."""
+"""`python -m benchmarks.dual_write`: its verdicts, and one tiny round of its measurements."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every error code in every answer that a transactional producer gets: what becomes of the call and of the producer.
+"""Every error code in every response to a transactional producer: the outcome of the call, and the producer's state.
 
-The table is written from the protocol, code by code, and not computed from the code under test.
+The table was written from the protocol, code by code, and is not computed from the code under test.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation
@@ -33,9 +33,9 @@ from dualwrite.errors import (
 
 S = ProducerState
 CODES = [code for code in range(-1, 134) if code != 0]
-"""All that Kafka has, and some that it will have."""
+"""All codes that Kafka has, and some future ones."""
 
-# What each API's codes are; a code in no set is "otherwise".
+# The classes of each API's codes; a code in no set is "otherwise".
 RETRY, LOOKUP, ABORT, REFUSED, FENCED, UNSUPPORTED, FATAL = (
     ErrorClass.RETRIABLE,
     ErrorClass.RETRIABLE_AFTER_LOOKUP,
@@ -85,7 +85,7 @@ TABLE: dict[Api, dict[ErrorClass, set[int]]] = {
         UNSUPPORTED: {35},
     },
 }
-# after these a description may tell who ended what was prepared, and how
+# after these, a description may show how the prepared transaction ended
 ENDED_BY_ANOTHER = (47, 48, 49, 90)
 OTHERWISE = {Api.PRODUCE: ABORT, Api.METADATA: RETRY}
 
@@ -101,7 +101,7 @@ def test_every_code_of_every_answer_has_its_class(api: Api) -> None:
     assert {code: error_class(api, code) for code in CODES} == {code: expected_class(api, code) for code in CODES}
 
 
-# ---- what becomes of a call --------------------------------------------------------------------------------------
+# ---- the outcome of a call ---------------------------------------------------------------------------------------
 
 OFFSETS = {TopicPartition("in", 0): OffsetAndMetadata(5)}
 GROUP = ConsumerGroupMetadata("g")
@@ -193,7 +193,7 @@ def committing_offsets() -> tuple[TransactionManager, Operation]:
 
 
 def _open_v1() -> TransactionManager:
-    """On a cluster without KIP-890, where partitions are added before they are written to."""
+    """Set up a cluster without KIP-890, with which partitions are added before they are written to."""
     manager = TransactionManager(
         transactional_id="tid", transaction_timeout_ms=60_000, two_phase_commit=False, backoff=Backoff(100, 1000)
     )
@@ -278,8 +278,8 @@ def finding_again_to_commit() -> tuple[TransactionManager, Operation]:
     return manager, operation
 
 
-# What each class then means: the state after it. None: nothing has changed, and the same is asked again.
-# REFUSED, FENCED, UNSUPPORTED and FATAL end a producer except where it says otherwise.
+# The state after an error of each class. None: nothing has changed, and the request is repeated.
+# REFUSED, FENCED, UNSUPPORTED and FATAL end a producer unless the table says otherwise.
 END = S.FATAL_ERROR
 SITUATIONS: list[tuple[Situation, Api, S, dict[ErrorClass, S]]] = [
     (finding_for_init, Api.FIND_COORDINATOR, S.INITIALIZING, {REFUSED: S.UNINITIALIZED, ABORT: END}),
@@ -290,13 +290,13 @@ SITUATIONS: list[tuple[Situation, Api, S, dict[ErrorClass, S]]] = [
     (adding_partitions_to_commit, Api.ADD_PARTITIONS_TO_TXN, S.COMMITTING_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
     (adding_offsets, Api.ADD_OFFSETS_TO_TXN, S.IN_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
     (committing, Api.END_TXN, S.COMMITTING_TRANSACTION, {ABORT: S.ABORTABLE_ERROR}),
-    # what is prepared is not aborted because a broker refuses its commit (KIP-939)
+    # a prepared transaction is not aborted because a broker refuses its commit (KIP-939)
     (committing_what_was_prepared, Api.END_TXN, S.COMMITTING_TRANSACTION, {ABORT: END}),
     (completing_after_a_recovery, Api.END_TXN, S.COMMITTING_TRANSACTION, {ABORT: END}),
     (aborting, Api.END_TXN, S.ABORTING_TRANSACTION, {ABORT: END}),
     (aborting_what_was_prepared, Api.END_TXN, S.ABORTING_TRANSACTION, {ABORT: END}),
     (aborting_after_a_failure, Api.END_TXN, S.ABORTING_TRANSACTION, {ABORT: END}),
-    # after 16 the commit may have been done, so nothing may say that it can be aborted
+    # after 16 the commit may have been applied, so no error may say that it can be aborted
     (finding_again_to_commit, Api.FIND_COORDINATOR, S.COMMITTING_TRANSACTION, {ABORT: END}),
 ]
 EXCEPTIONS: dict[S, dict[ErrorClass, type[KafkaError]]] = {
@@ -344,7 +344,7 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
             and code in ENDED_BY_ANOTHER
         ):
             _next(manager, m.DescribeTransaction)
-            manager.on_response(m.DescribeTransactionResponse(53), 0)  # nobody can tell what became of it
+            manager.on_response(m.DescribeTransactionResponse(53), 0)  # its outcome cannot be determined
         if what in (RETRY, LOOKUP):
             assert manager.state is before, code
             assert not operation.done
@@ -369,7 +369,7 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
         assert before.value in said
         assert TO_DO[state] in said
         assert operation.error.error_code == code  # type: ignore[union-attr]
-        # what Kafka allows from here works, and the rest is refused with the same class
+        # the calls that Kafka allows now work, and the others are refused with the same class
         manager.acknowledge(operation)
         if state is S.UNINITIALIZED:
             assert not manager.init_transactions(False).done
@@ -384,24 +384,24 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
                 manager.abort_transaction()
 
 
-# ---- what becomes of a batch -------------------------------------------------------------------------------------
+# ---- the outcome of a batch --------------------------------------------------------------------------------------
 
 VERDICTS = {
-    RETRY: Verdict.SEND_AGAIN,
-    LOOKUP: Verdict.SEND_AGAIN_AFTER_LOOKUP,
-    ABORT: Verdict.LOST,
-    FENCED: Verdict.FATAL,
-    UNSUPPORTED: Verdict.FATAL,
-    FATAL: Verdict.FATAL,
+    RETRY: DeliveryResult.SEND_AGAIN,
+    LOOKUP: DeliveryResult.SEND_AGAIN_AFTER_LOOKUP,
+    ABORT: DeliveryResult.LOST,
+    FENCED: DeliveryResult.FATAL,
+    UNSUPPORTED: DeliveryResult.FATAL,
+    FATAL: DeliveryResult.FATAL,
 }
 
 
 @pytest.mark.parametrize("unresolved_before", [False, True])
 def test_every_code_of_a_batch(unresolved_before: bool) -> None:
     expected = {code: VERDICTS[expected_class(Api.PRODUCE, code)] for code in CODES}
-    expected[46] = Verdict.DELIVERED  # a duplicate is stored
-    expected[45] = Verdict.SEND_AGAIN if unresolved_before else Verdict.LOST
-    assert {code: judge(code, unresolved_before=unresolved_before) for code in CODES} == expected
+    expected[46] = DeliveryResult.DELIVERED  # a duplicate is stored
+    expected[45] = DeliveryResult.SEND_AGAIN if unresolved_before else DeliveryResult.LOST
+    assert {code: delivery_result(code, unresolved_before=unresolved_before) for code in CODES} == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Errors by Kafka's names, and the rights that are missing."""
+"""Error texts: Kafka's names of codes, and missing rights."""
 
 from __future__ import annotations
 

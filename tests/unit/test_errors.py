@@ -1,4 +1,4 @@
-"""The one table of error codes, against what the protocol says of each class."""
+"""The table of error codes, against the protocol's description of each class."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.errors import (
     ERROR_CLASSES,
     Api,
@@ -36,7 +36,7 @@ def test_coordinator_apis_agree(api: Api) -> None:
 
 
 def test_what_is_unknown_is_not_guessed_at() -> None:
-    """Fatal; but a batch is settled by aborting its transaction, and metadata is only waited for."""
+    """Fatal, except that aborting the transaction resolves a batch, and that calls only wait for metadata."""
     otherwise = {Api.PRODUCE: E.ABORTABLE, Api.METADATA: E.RETRIABLE}
     for api in Api:
         assert error_class(api, 9999) is otherwise.get(api, E.FATAL)
@@ -61,22 +61,22 @@ def test_every_class_has_an_exception_that_carries_the_code() -> None:
 @pytest.mark.parametrize(
     ("code", "unresolved_before", "expected"),
     [
-        (0, False, Verdict.DELIVERED),
-        (46, False, Verdict.DELIVERED),
-        (45, True, Verdict.SEND_AGAIN),
-        (45, False, Verdict.LOST),
-        (51, False, Verdict.SEND_AGAIN),
-        (19, False, Verdict.SEND_AGAIN),
-        (6, False, Verdict.SEND_AGAIN_AFTER_LOOKUP),
-        (13, False, Verdict.SEND_AGAIN_AFTER_LOOKUP),
-        (10, False, Verdict.LOST),
-        (90, False, Verdict.FATAL),
-        (49, False, Verdict.FATAL),
-        (9999, False, Verdict.LOST),
+        (0, False, DeliveryResult.DELIVERED),
+        (46, False, DeliveryResult.DELIVERED),
+        (45, True, DeliveryResult.SEND_AGAIN),
+        (45, False, DeliveryResult.LOST),
+        (51, False, DeliveryResult.SEND_AGAIN),
+        (19, False, DeliveryResult.SEND_AGAIN),
+        (6, False, DeliveryResult.SEND_AGAIN_AFTER_LOOKUP),
+        (13, False, DeliveryResult.SEND_AGAIN_AFTER_LOOKUP),
+        (10, False, DeliveryResult.LOST),
+        (90, False, DeliveryResult.FATAL),
+        (49, False, DeliveryResult.FATAL),
+        (9999, False, DeliveryResult.LOST),
     ],
 )
-def test_the_fate_of_a_batch(code: int, unresolved_before: bool, expected: Verdict) -> None:
-    assert judge(code, unresolved_before=unresolved_before) is expected
+def test_the_outcome_of_a_batch(code: int, unresolved_before: bool, expected: DeliveryResult) -> None:
+    assert delivery_result(code, unresolved_before=unresolved_before) is expected
 
 
 def test_an_error_goes_to_another_process_with_all_it_knows() -> None:

@@ -1,4 +1,4 @@
-"""The producer id of a producer without transactions, event by event."""
+"""The producer id of an idempotent producer without transactions, event by event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers start with the file of Kafka's classes where somebody has made the one that fits."""
+"""Brokers start with the class-data archive of Kafka if there is one for their Java and their jars."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.testing.cache import CACHE_VARIABLE
-from dualwrite.testing.kafka_classes import CLASSES_FILE, classes_name, classes_options
+from tests.support.servers.cache import CACHE_VARIABLE
+from tests.support.servers.kafka_classes import CLASSES_FILE, classes_name, classes_options
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The last error, and why a connection could not be made."""
+"""The last error, and the reasons for failed connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How soon after a transaction the next one's first batch is sent, against brokers as numbers."""
+"""How soon after a transaction the next one's first batch is sent, against simulated brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ASKS_AGAIN_MS = 20.0
 
 
 def times_ms(pace: MarkerPace, *, round_trip_ms: float, markers_ms: float, stalls: float, count: int) -> list[float]:
-    """What each of `count` one-record transactions took, back to back, on a broker whose markers take that long."""
+    """Return the duration of each of `count` one-record transactions, back to back, for the broker's marker time."""
     chance = random.Random(1)
     now_ms, markers_at_ms, taken = 0.0, 0.0, []
     for _ in range(count):

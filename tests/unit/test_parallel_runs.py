@@ -1,4 +1,4 @@
-"""What `make test` knows of single files is true of files that are there."""
+"""The files that `make test` treats specially exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of keys against the other clients', one by one and by the column."""
+"""Partitions of keys compared with other clients', one key at a time and by the column."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Free ports for servers that must be told one."""
+"""Free ports for servers that cannot choose one themselves."""
 
 from __future__ import annotations
 
-from dualwrite.testing.ports import free_port
+from tests.support.servers.ports import free_port
 
 
 def test_no_port_is_given_out_twice() -> None:

@@ -57,8 +57,9 @@ def test_is_immutable() -> None:
     state = PreparedTxnState("42:7")
     with pytest.raises(AttributeError):
         state.producer_id = 1  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        del state._producer_id
+    for slot in type(state).__slots__:
+        with pytest.raises(AttributeError):
+            delattr(state, slot)
     assert str(state) == "42:7"
 
 

@@ -1,8 +1,8 @@
-"""A producer without sockets against a broker without logs, and between them a network that does what it likes.
+"""A stateful test of a producer without sockets against a model of a broker, over an unreliable network.
 
-The producer is the real `TransactionManager` and `Accumulator`, carried by the rules of the sender. The broker is the
-coordinator's table of KIP-890 and KIP-939 in a few lines. Requests are lost, late, doubled and overtaken; leaders and
-coordinators move; the broker aborts what takes too long; another producer takes over; the process dies.
+The producer is the real `TransactionManager` and `Accumulator`, driven by the rules of the sender. The broker is the
+coordinator's table of KIP-890 and KIP-939 in a few lines. Requests are lost, delayed, duplicated and overtaken; leaders
+and coordinators move; the broker aborts transactions that take too long; another producer takes over; the process dies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.builder import builder_factory
-from dualwrite.client.records.delivery import Verdict, judge
+from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation
@@ -55,7 +55,7 @@ OFFERED: dict[int, dict[int, tuple[int, int]]] = {
 
 @dataclass
 class Sequences:
-    """What a partition remembers of the producer."""
+    """A partition's memory of the producer."""
 
     epoch: int = -1
     next: int = 0
@@ -92,7 +92,7 @@ class Broker:
         self.sequences = [Sequences() for _ in range(PARTITIONS)]
 
     def apply(self, node: int, request: m.Request | list[Sent]) -> Any:
-        """Carry a request out, and answer."""
+        """Apply a request and return the response."""
         if isinstance(request, list):
             return [self._produce(node, sent) for sent in request]
         if isinstance(request, m.FindCoordinator):
@@ -138,17 +138,17 @@ class Broker:
                 return m.InitProducerIdResponse(0, PID, self.epoch)
             if request.producer_epoch != self.epoch:
                 return m.InitProducerIdResponse(90)
-            self._bump("Empty")
+            self.bump_epoch("Empty")
             self.last_epoch = request.producer_epoch
         else:
-            self._bump("Empty")
+            self.bump_epoch("Empty")
         return m.InitProducerIdResponse(0, PID, self.epoch)
 
     def abort(self) -> None:
-        """By the broker: the epoch is bumped once (KAFKA-19367)."""
+        """Abort the transaction as the broker does after its timeout: the epoch is bumped once (KAFKA-19367)."""
         self._finish(committed=False)
 
-    def _bump(self, state: str) -> None:
+    def bump_epoch(self, state: str) -> None:
         self.state = state
         self.last_epoch = -1
         self.epoch = self.client_epoch = self.client_epoch + 1
@@ -158,13 +158,13 @@ class Broker:
             self.committed += self.open
             self.committed_offset = self.committed_offset if self.open_offset is None else self.open_offset
         self._close()
-        self._bump("CompleteCommit" if committed else "CompleteAbort")
+        self.bump_epoch("CompleteCommit" if committed else "CompleteAbort")
 
     def _close(self) -> None:
         self.open, self.open_offset, self.added, self.group_added = [], None, set(), False
 
     def _end_before_v2(self, request: m.EndTxn) -> m.EndTxnResponse:
-        """The epoch stays."""
+        """End the transaction without bumping the epoch."""
         wanted = "CompleteCommit" if request.committed else "CompleteAbort"
         if request.producer_epoch != self.epoch:
             return m.EndTxnResponse(90)
@@ -188,7 +188,7 @@ class Broker:
             if request.committed:
                 code = 48
             else:
-                self._bump("CompleteAbort")
+                self.bump_epoch("CompleteAbort")
                 code = 0
         elif retry and self.state == "CompleteCommit":
             code = 0 if request.committed else 48
@@ -231,12 +231,12 @@ class Broker:
         return 0
 
 
-# ---- the way -----------------------------------------------------------------------------------------------------
+# ---- requests in flight ------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Flight:
-    """A request on its way, and its answer on the way back."""
+    """A request in flight, or its response."""
 
     node: int
     request: m.Request | list[Sent]
@@ -247,7 +247,7 @@ class Flight:
 
 @dataclass
 class Transaction:
-    """What the application knows of one."""
+    """What the application knows of a transaction."""
 
     values: list[tuple[int, int]] = field(default_factory=list)
     asked_to_commit: bool = False
@@ -390,14 +390,14 @@ class ProducerModel(RuleBasedStateMachine):
             if batch.done:
                 continue
             code = 13 if codes is None else codes[index]
-            verdict = judge(code, unresolved_before=batch.queue.has_unresolved_before(batch))
-            if verdict is Verdict.DELIVERED:
+            result = delivery_result(code, unresolved_before=batch.queue.has_unresolved_before(batch))
+            if result is DeliveryResult.DELIVERED:
                 self.accumulator.delivered(batch, 0, -1)
-            elif verdict in (Verdict.SEND_AGAIN, Verdict.SEND_AGAIN_AFTER_LOOKUP):
+            elif result in (DeliveryResult.SEND_AGAIN, DeliveryResult.SEND_AGAIN_AFTER_LOOKUP):
                 self.leaders[batch.partition] = self.broker.leaders[batch.partition]
                 self.accumulator.send_again(batch, self.now_ms, code)
             else:
-                assert verdict is Verdict.LOST
+                assert result is DeliveryResult.LOST
                 error = DeliveryError("refused" + self.manager.consequence(Event.ABORTABLE_FAILURE), error_code=code)
                 self.accumulator.failed(batch, error)
                 self.manager.fail_abortable(error)
@@ -478,7 +478,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.pump()
 
     def keep_alive(self, batch: Batch) -> None:
-        """So that no other batch has its id()."""
+        """Keep the batch alive, so that no other batch gets the same id()."""
         self._batches = [*getattr(self, "_batches", []), batch]
 
     @precondition(lambda self: self._may(S.IN_TRANSACTION))
@@ -496,7 +496,7 @@ class ProducerModel(RuleBasedStateMachine):
     @precondition(lambda self: self._may(S.PREPARED_TRANSACTION) and self.current is not None and not self.decided)
     @rule()
     def decide(self) -> None:
-        """The database commits, and holds the prepared state."""
+        """Commit the database, which now holds the prepared state."""
         self.database = self.manager.transaction.prepared_state
         self.decided = self.current
 
@@ -527,7 +527,7 @@ class ProducerModel(RuleBasedStateMachine):
     @precondition(lambda self: self.call is not None and self.call[0] in ("offsets", "prepare"))
     @rule(really=RARELY)
     def abort_instead(self, really: bool) -> None:
-        """The call that decides nothing has timed out."""
+        """Abort after a call that decides nothing has timed out."""
         if not really:
             return
         self.call = None
@@ -554,7 +554,7 @@ class ProducerModel(RuleBasedStateMachine):
 
     @rule(really=RARELY)
     def the_process_dies(self, really: bool) -> None:
-        """What is on its way stays on its way; the next process goes by the database."""
+        """End the process: its requests stay in flight, and the next process follows the database."""
         if not really:
             return
         if self.current is not None and self.current is not self.decided and self.current.told is None:
@@ -696,7 +696,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.may_be_fenced = True
         if self.broker.state == "Ongoing":
             self.broker.abort()
-        self.broker._bump("Empty")
+        self.broker.bump_epoch("Empty")
 
     @precondition(lambda self: not self.two_phase and any(isinstance(f.request, m.EndTxn) for f in self.flights))
     @rule(takeover=st.booleans())
@@ -710,7 +710,7 @@ class ProducerModel(RuleBasedStateMachine):
             lost.hear(None)
         self._after_anything()
 
-    # ---- what always holds ------------------------------------------------------------------------------------------
+    # ---- invariants -------------------------------------------------------------------------------------------------
 
     @invariant()
     def nothing_is_doubled_and_every_transaction_is_whole(self) -> None:
@@ -728,7 +728,7 @@ class ProducerModel(RuleBasedStateMachine):
                 assert not there
 
     @invariant()
-    def somebody_is_at_work_or_says_when(self) -> None:
+    def work_goes_on_or_has_a_time_to_wake(self) -> None:
         if not hasattr(self, "manager") or self.call is None or self.call[1].done:
             return
         assert self.flights or self._wake_at_ms() is not None, self.manager.state
@@ -740,7 +740,7 @@ class ProducerModel(RuleBasedStateMachine):
         return min((time for time in times if time is not None), default=None)
 
     def teardown(self) -> None:
-        """Then all is calm: what was asked for ends, with few requests, and what was decided is done."""
+        """Stop all faults: every call must end with few requests, and every decision must be completed."""
         if not hasattr(self, "manager"):
             return
         self.zombies.clear()
@@ -757,7 +757,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.nothing_is_doubled_and_every_transaction_is_whole()
 
     def _one_more(self) -> None:
-        """Whatever has happened, the next transaction is committed, unless this producer was fenced."""
+        """Commit one more transaction, which must succeed unless this producer was fenced."""
         if self.manager.state is S.FATAL_ERROR:
             assert self.may_be_fenced, self.manager.error
             return
@@ -790,7 +790,7 @@ class ProducerModel(RuleBasedStateMachine):
             if self.call is None:
                 break
             wake_at_ms = self._wake_at_ms()
-            assert wake_at_ms is not None, f"nobody is at work in {self.manager.state}"
+            assert wake_at_ms is not None, f"nothing will happen in {self.manager.state}"
             self.now_ms = max(self.now_ms + 0.5, wake_at_ms)
         assert self.call is None, f"{self.call[0]} does not end"
 

@@ -1,4 +1,4 @@
-"""What `import dualwrite` gives, and what it costs."""
+"""The names that `import dualwrite` provides, and what the import loads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_the_package_loads_nothing_else_of_it_and_nobody_elses() -> None:
+def test_importing_the_package_loads_no_other_module() -> None:
     loaded = loaded_by("import dualwrite")
     assert {name for name in loaded if name.startswith("dualwrite")} == {"dualwrite"}
     assert not {name.partition(".")[0] for name in loaded} & {"asyncio", "kafka", "aiokafka", "uvloop", "sqlalchemy"}
@@ -45,7 +46,9 @@ def test_type_checkers_see_what_python_sees() -> None:
     seen = {
         alias.name: node.module for node in ast.walk(block) if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert seen == dualwrite._MODULES
+    assert sorted(seen) == dualwrite.__all__
+    for name, module in seen.items():
+        assert getattr(import_module(module or ""), name) is getattr(dualwrite, name)
 
 
 def test_every_error_is_a_public_name() -> None:
@@ -67,3 +70,16 @@ def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'dualwrite\[zookeeper\]'") as raised:
         dualwrite.ZooKeeperDualWriter  # noqa: B018
     assert str(raised.value).startswith("dualwrite.ZooKeeperDualWriter needs the package kazoo")
+
+
+def test_the_wheel_needs_nothing_of_the_checkout() -> None:
+    """Code that installs servers for this project's own tests belongs to `tests/support`, and so do its callers."""
+    for package in ("dualwrite", "spark_sink"):
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text()
+            imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+            names = {alias.name for node in imported for alias in node.names}
+            names |= {node.module or "" for node in imported if isinstance(node, ast.ImportFrom)}
+            assert not {name.partition(".")[0] for name in names} & {"tests", "examples", "benchmarks"}, path
+            assert "apt-get" not in text, path
+            assert '"mvn"' not in text, path

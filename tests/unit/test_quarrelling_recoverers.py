@@ -1,7 +1,8 @@
-"""Two recoverers, the owner who is still alive and the broker's timeout, in every kind of order: who may say what.
+"""Two recoverers, a live owner and the broker's timeout, in random orders: what each of them may report.
 
-The database holds the stored pair, so everybody who asks it wants to commit. Then only the broker's timeout may abort
-the transaction, nobody may say that it is committed while it is not, and nobody may call it lost while it is committed.
+The database holds the stored producer id and epoch, so every process that reads it wants to commit. Then only the
+broker's timeout may abort the transaction, no process may report it as committed while it is not, and none may report
+it as lost while it is committed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FIRST_EPOCHS = (5, 32764, 32765, 32766)
 
 
 class Coordinator:
-    """One transactional id by the rules of transaction.version 1 or 2: what a takeover, an end and a timeout do."""
+    """One transactional id by the rules of transaction.version 1 or 2: take-overs, ends and timeouts."""
 
     def __init__(self, version: int, epoch: int) -> None:
         self.version = version
@@ -97,12 +98,12 @@ class Coordinator:
 
     @property
     def _completes_as(self) -> tuple[int, int]:
-        """The very last epoch is for markers alone: the id completes as another producer id (KAFKA-20090)."""
+        """Complete at the last epoch, which is only for markers, as another producer id (KAFKA-20090)."""
         return (self.producer_id + 1, 0) if self.epoch > 32766 else self.pair
 
 
 class Process:
-    """A producer that completes by the stored pair; it sends one request at a time and may lose the answer."""
+    """A producer that completes by the stored pair; it sends one request at a time and may lose the response."""
 
     def __init__(self, stored: PreparedTxnState, *, owner: bool = False) -> None:
         self.stored = stored
@@ -119,7 +120,7 @@ class Process:
 
     @classmethod
     def owner_of(cls, stored: PreparedTxnState, version: int) -> Process:
-        """The process that has prepared the transaction, and lives."""
+        """Create the process that prepared the transaction and is still alive."""
         process = cls(stored, owner=True)
         raised = 1 if version == 2 else 3  # by its initialisation, and before its transaction
         coordinator = Coordinator(version, stored.producer_epoch - raised)
@@ -163,7 +164,7 @@ class Process:
 @pytest.mark.parametrize("times_out", [False, True])
 @pytest.mark.parametrize("first_epoch", FIRST_EPOCHS)
 @pytest.mark.parametrize("version", [1, 2])
-def test_nobody_says_what_is_not_so(version: int, first_epoch: int, times_out: bool) -> None:
+def test_no_process_reports_a_wrong_outcome(version: int, first_epoch: int, times_out: bool) -> None:
     said = set()
     for seed in range(HISTORIES):
         chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The records of a dual write before they are sent: order, savepoints, limits."""
+"""The buffer of a dual write's records before they are sent: order, savepoints, limits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_savepoints_as_a_database_has_them(steps: list[tuple[str, str]]) -> None:
-    """Against a model that keeps a whole copy with each savepoint."""
+    """Compare with a model that copies everything at each savepoint."""
     buffer, model, saved = RecordBuffer(), [], list[tuple[str, list[bytes]]]()
     for number, (step, name) in enumerate(steps):
         found = next((i for i in reversed(range(len(saved))) if saved[i][0] == name), None)

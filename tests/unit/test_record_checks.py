@@ -1,4 +1,4 @@
-"""What cannot be a record is refused with a sentence that says what is wrong."""
+"""Invalid records are refused with an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def value(content: Any) -> bytes | None:
 @pytest.mark.parametrize(
     ("check", "given", "words"),
     [
-        (check_topic, None, "the topic is None, not a text"),
-        (check_topic, b"orders", "the topic is bytes, not a text"),
-        (check_topic, ["orders"], "the topic is list, not a text"),
+        (check_topic, None, "the topic is None, not a str"),
+        (check_topic, b"orders", "the topic is bytes, not a str"),
+        (check_topic, ["orders"], "the topic is list, not a str"),
         (check_topic, "", "'' is not a valid topic name"),
         (check_topic, ".", "not a valid topic name"),
         (check_topic, "..", "not a valid topic name"),
@@ -52,8 +52,8 @@ def value(content: Any) -> bytes | None:
         (checked_timestamp_ms, -5, "the timestamp_ms is -5, not a whole number from 0"),
         (checked_timestamp_ms, True, "the timestamp_ms is True (bool)"),
         (checked_timestamp_ms, 2**63, "not a whole number from 0 to"),
-        (value, 5, "the value is int, not bytes or a text"),
-        (value, "ab\ud800", "the value has half a surrogate pair at character 2"),
+        (value, 5, "the value is int, not bytes or str"),
+        (value, "ab\ud800", "the value has an unpaired surrogate at character 2"),
         (checked_headers, "abc", "the headers are str, not a mapping or pairs"),
         (checked_headers, b"abc", "the headers are bytes, not a mapping or pairs"),
         (checked_headers, 5, "the headers are int, not a mapping or pairs"),
@@ -62,10 +62,10 @@ def value(content: Any) -> bytes | None:
         (checked_headers, ["ab"], "the header 'ab' is not a pair"),
         (checked_headers, [("h",)], "the header ('h',) is not a pair"),
         (checked_headers, [("h", b"1", b"2")], "is not a pair"),
-        (checked_headers, {1: b"1"}, "the name of header 1 is int, not a text"),
+        (checked_headers, {1: b"1"}, "the name of header 1 is int, not a str"),
         (checked_headers, {"h": "1"}, "the value of header 'h' is str; encode it to bytes"),
-        (checked_headers, {"h": 1}, "the value of header 'h' is int; it takes bytes or None"),
-        (checked_headers, {"\ud800": b"1"}, "has half a surrogate pair at character 0"),
+        (checked_headers, {"h": 1}, "the value of header 'h' is int; only bytes or None are allowed"),
+        (checked_headers, {"\ud800": b"1"}, "has an unpaired surrogate at character 0"),
     ],
 )
 def test_what_is_wrong_is_said(check: Callable[[Any], object], given: Any, words: str) -> None:

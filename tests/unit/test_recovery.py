@@ -1,4 +1,4 @@
-"""What a description proves about a stored pair: the table, against every history that a transactional id can have."""
+"""What a description proves about a stored pair: the table, checked against all histories of a transactional id."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_rules_that_hold_in_every_row(version: int) -> None:
 
 
 class Id(NamedTuple):
-    """A transactional id as a coordinator keeps it, with what has become of each pair that was prepared."""
+    """A transactional id as its coordinator stores it, with the outcome of each prepared pair."""
 
     state: DescribedState
     producer_id: int
@@ -95,19 +95,19 @@ class Id(NamedTuple):
         return Described(self.state, pair(self.producer_id, self.epoch), 1)
 
     def bumped(self, state: DescribedState) -> Id:
-        """One epoch on; the last one leads to another producer id, as transaction.version 2 and InitProducerId do."""
+        """Bump the epoch; after the last one comes another producer id, as with transaction.version 2."""
         if self.epoch >= 32766:
             return self._replace(state=state, producer_id=self.producer_id + 1, epoch=0)
         return self._replace(state=state, epoch=self.epoch + 1)
 
 
 def initialise(was: Id) -> Id:
-    """InitProducerId of a new owner, where nothing is open."""
+    """Apply the InitProducerId of a new owner, with nothing open."""
     return was.bumped(D.EMPTY)
 
 
 def prepare(was: Id, version: int) -> Id:
-    """A transaction is opened and prepared; before version 2 its pair is two epochs on."""
+    """Open and prepare a transaction; before version 2 its pair is two epochs ahead."""
     if version == 1:
         was = was.bumped(D.EMPTY).bumped(D.EMPTY)
     now = was._replace(state=D.ONGOING)
@@ -115,14 +115,14 @@ def prepare(was: Id, version: int) -> Id:
 
 
 def end(was: Id, version: int, *, commit: bool) -> Id:
-    """By a client that has the pair."""
+    """End the transaction, as a client with the pair does."""
     to = D.COMPLETE_COMMIT if commit else D.COMPLETE_ABORT
     now = was.bumped(to) if version == 2 else was._replace(state=to)
     return now._replace(prepared=PreparedTxnState(), fate=_fate(was, "committed" if commit else "aborted"))
 
 
 def time_out(was: Id, version: int) -> Id:
-    """By the broker, which raises the epoch at any version; before 2 it may then be the very last one."""
+    """Abort as the broker does, which bumps the epoch at any version; before 2 it may reach the very last one."""
     if version == 2 or was.epoch < 32766:
         now = was.bumped(D.COMPLETE_ABORT)
     else:
@@ -136,7 +136,7 @@ def _fate(was: Id, fate: str) -> str:
 
 def steps(was: Id, version: int) -> Iterator[Id]:
     if was.state is not D.ONGOING:
-        # an owner goes on only when what was stored has been completed, or somebody has seen to its loss
+        # an owner continues only after the stored pair was completed, or its loss acknowledged
         if was.fate != "aborted":
             yield prepare(was, version)
             yield initialise(was)
@@ -172,7 +172,7 @@ EXPECTED = {
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("first_epoch", [0, 5, 32755, *range(32760, 32767)])
 def test_every_history_is_read_right(version: int, first_epoch: int) -> None:
-    """Committed when decided, lost when lost, and neither taken for the other: also across the last epoch."""
+    """A decided transaction is committed, a lost one is reported, and neither is taken for the other."""
     for was in histories(version, first_epoch, 12):
         finding = find(was.stored, was.described, version)
         expected = EXPECTED[was.fate]

@@ -19,7 +19,7 @@ from kafka.protocol.sasl import (
 )
 
 from dualwrite.client.messages import BrokerFeatures
-from dualwrite.client.wire.sasl import Login, refuse_listener_that_wants_sasl
+from dualwrite.client.wire.sasl import Login, refuse_listener_that_requires_sasl
 from dualwrite.errors import Api, AuthenticationError
 from dualwrite.security_config import SecurityConfig
 
@@ -29,7 +29,7 @@ Answerer = Callable[[bytes], tuple[int, str | None, bytes, int]]
 
 
 class Broker:
-    """Takes `mechanisms`; `answer` is asked about each message of the mechanism."""
+    """A broker that accepts `mechanisms`; `answer` returns the response to each message of a mechanism."""
 
     def __init__(self, answer: Answerer, mechanisms: tuple[str, ...], error_code: int = 0) -> None:
         self.asked: list[tuple[Api, int]] = []
@@ -86,7 +86,7 @@ def test_the_session_has_a_lifetime() -> None:
 
 
 class ScramServer:
-    """The other side of RFC 5802, for one user."""
+    """The server side of SCRAM (RFC 5802), for one user."""
 
     def __init__(self, password: bytes, *, proves: bool = True) -> None:
         self._salted = hashlib.pbkdf2_hmac("sha256", password, b"salt", 4096)
@@ -116,13 +116,13 @@ def test_scram() -> None:
 
 def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
     broker = Broker(ScramServer(b"pencil", proves=False), ("SCRAM-SHA-256",))
-    with pytest.raises(AuthenticationError, match="not one of somebody who knows the password"):
+    with pytest.raises(AuthenticationError, match="does not prove that it knows the password"):
         log_in(broker, by_password("SCRAM-SHA-256"))
 
 
 @pytest.mark.parametrize("answer", [b"", b"e=unknown-user", b"r=x,s=y,i=z", b"\xff"])
 def test_a_broker_that_does_not_speak_scram(answer: bytes) -> None:
-    with pytest.raises(AuthenticationError, match="is not one of somebody who knows the password, or not SCRAM"):
+    with pytest.raises(AuthenticationError, match="does not prove that it knows the password, or is not SCRAM"):
         log_in(Broker(lambda _: (0, None, answer, 0), ("SCRAM-SHA-256",)), by_password("SCRAM-SHA-256"))
 
 
@@ -168,20 +168,20 @@ def test_a_provider_that_fails_is_named_without_what_it_said() -> None:
 
 def test_refusals_of_the_handshake() -> None:
     broker = Broker(lambda _: (0, None, b"", 0), ("SCRAM-SHA-512", "OAUTHBEARER"))
-    with pytest.raises(AuthenticationError, match="it takes SCRAM-SHA-512, OAUTHBEARER: set one of those"):
+    with pytest.raises(AuthenticationError, match="it accepts SCRAM-SHA-512, OAUTHBEARER: set one of those"):
         log_in(broker, by_password("PLAIN"))
-    with pytest.raises(AuthenticationError, match=r"takes no logins: set security\.protocol=PLAINTEXT"):
+    with pytest.raises(AuthenticationError, match=r"accepts no logins: set security\.protocol=PLAINTEXT"):
         log_in(Broker(lambda _: (0, None, b"", 0), (), error_code=34), by_password("PLAIN"))
-    with pytest.raises(AuthenticationError, match="does not offer SaslHandshake v1"):
+    with pytest.raises(AuthenticationError, match="does not support SaslHandshake v1"):
         log_in(broker, by_password("PLAIN"), BrokerFeatures(0, {}, 0))
     assert broker.messages == []
 
 
 def test_a_listener_says_whether_it_wants_a_login() -> None:
     def look(broker: Broker, features: BrokerFeatures = FEATURES) -> None:
-        asyncio.run(refuse_listener_that_wants_sasl(broker.ask, features, uses_tls=True))
+        asyncio.run(refuse_listener_that_requires_sasl(broker.ask, features, uses_tls=True))
 
-    with pytest.raises(AuthenticationError, match=r"set security\.protocol=SASL_SSL, and .* it takes: PLAIN"):
+    with pytest.raises(AuthenticationError, match=r"set security\.protocol=SASL_SSL, and .* it accepts: PLAIN"):
         look(Broker(lambda _: (0, None, b"", 0), ("PLAIN",)))
     look(Broker(lambda _: (0, None, b"", 0), (), error_code=34))
     look(Broker(lambda _: (0, None, b"", 0), ("PLAIN",)), BrokerFeatures(0, {}, 0))

@@ -1,4 +1,4 @@
-"""What a look between two transactions leads to: the table, cell by cell."""
+"""What follows from a description between two transactions: the table, cell by cell."""
 
 from __future__ import annotations
 

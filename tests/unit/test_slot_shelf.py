@@ -1,4 +1,4 @@
-"""Who has a turn, in which order, and where slots are."""
+"""The order of turns, and where slots are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def a_slot(number: int) -> PooledSlot:
 
 
 class Asker:
-    """Asks for a turn and remembers in `served` when it was woken."""
+    """A caller that asks for a turn, and records in `served` when it was woken."""
 
     def __init__(self, shelf: SlotRegistry, name: int, served: list[int]) -> None:
         self.turn = shelf.ask(lambda: served.append(name))
@@ -41,7 +41,7 @@ def test_turns_are_given_in_the_order_of_asking() -> None:
     assert shelf.places().waiting == 1
 
 
-def test_nobody_overtakes_those_who_wait() -> None:
+def test_a_new_caller_does_not_overtake_waiting_ones() -> None:
     shelf = SlotRegistry(1)
     served: list[int] = []
     Asker(shelf, 0, served)

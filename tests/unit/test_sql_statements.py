@@ -1,4 +1,4 @@
-"""Text is cut into the statements that the database makes of it, whatever stands in strings, names and comments."""
+"""SQL text is split into the same statements as in the database, whatever strings, names and comments contain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _dollar_quoted(draw: st.DrawFn) -> str:
     return f"${tag}${draw(_TEXT).replace('$', '')}${tag}$"
 
 
-# Of each reading: what is a token, and what is none.
+# For each dialect: texts that are one token, and texts that are not.
 _KINDS: dict[str, tuple[Reading, list[st.SearchStrategy[str]], list[st.SearchStrategy[str]]]] = {
     "postgres": (
         POSTGRES_READINGS[0],
@@ -69,7 +69,7 @@ def test_statements_are_cut_where_they_were_put_together(kind: str, data: st.Dat
 
 
 def _written(statement: Sequence[str], data: st.DataObject, blank: st.SearchStrategy[str]) -> str:
-    """Two strings beside each other may be one, so that something stands between them."""
+    """Adjacent strings may form one string, so a separator is put between them."""
     parts = [data.draw(blank)]
     for token in statement:
         parts += [token, " ,", data.draw(blank)]
@@ -77,7 +77,7 @@ def _written(statement: Sequence[str], data: st.DataObject, blank: st.SearchStra
 
 
 def _tokens(statement: Sequence[str]) -> list[str]:
-    """What stands in a dollar quote is not kept."""
+    """Match the parts; the content of a dollar quote is not kept."""
     return ["$$" if token.startswith("$") else token for token in statement if token != ","]
 
 

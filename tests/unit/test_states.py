@@ -102,7 +102,7 @@ def test_every_state_and_call(state: S, call: str, expected: S | type[Exception]
         assert "'t'" in str(raised.value), "which transactional id"
 
 
-# A call whose outcome its caller has not heard yet: what each further call then is. JOIN: the same operation.
+# What each further call means while a call's outcome is unknown to its caller. JOIN: the same operation.
 PENDING = ["init", "send_offsets", "prepare", "commit", "abort", "complete_same", "complete_other"]
 JOIN, TAKES_OVER = "join", "takes over"
 WHILE_PENDING: dict[str, dict[str, str]] = {
@@ -168,7 +168,7 @@ def test_every_state_has_its_sentence_and_every_call_and_event_is_used() -> None
 
 
 def test_entries_are_those_of_kafkas_own_client() -> None:
-    """Which states each state may be entered from; re-initialisation after an error is not offered here."""
+    """From which states each state may be entered; re-initialisation after an error is not supported."""
     entered_from: dict[S, set[S]] = {state: set() for state in S}
     for (before, _), after in [*CALLS.items(), *EVENTS.items()]:
         if after is not before:

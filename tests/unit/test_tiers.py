@@ -1,4 +1,4 @@
-"""Which tier a broker is: every combination of what it offers, what is asked for and what is accepted."""
+"""The tier of a broker: every combination of what it supports, what is configured and what is accepted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_refusal_of_keep(code: int, two_phase: bool, keep: bool, accepted:
 
 
 def test_an_old_broker_is_enough_for_plain_transactions_and_not_for_recovery() -> None:
-    """Kafka 2.5 brought InitProducerId with the pair that it follows (KIP-360), 3.0 DescribeTransactions (KIP-664)."""
+    """Kafka 2.5 added InitProducerId with the expected pair (KIP-360), 3.0 DescribeTransactions (KIP-664)."""
     assert planned(KAFKA_2_5, 0, two_phase=False, keep=False, accepted=False) == Plan(None, First.TAKE_OVER)
     found = planned(KAFKA_2_5, 0, two_phase=True, keep=False, accepted=True)
     assert isinstance(found, UnsupportedByBrokerError)

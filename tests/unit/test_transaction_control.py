@@ -1,4 +1,4 @@
-"""What a text does to the transaction around it, per kind of database."""
+"""What SQL text does to the transaction around it, by dialect."""
 
 from __future__ import annotations
 

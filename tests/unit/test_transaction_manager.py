@@ -1,4 +1,4 @@
-"""The transaction manager event by event: which request is next, and what each answer leads to. No sockets."""
+"""The transaction manager, event by event: the next request, and the effect of each response. No sockets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_TIMEOUT = 2**31 - 1
 
 
 class Driver:
-    """Plays the sender, with a clock that only moves when told."""
+    """A stand-in for the sender, with a clock that only the test advances."""
 
     def __init__(self, *, two_phase_commit: bool = True) -> None:
         self.manager = TransactionManager(
@@ -75,12 +75,12 @@ class Driver:
         return self
 
     def look(self, state: str = "Ongoing", producer_epoch: int = 7) -> None:
-        """What is there is looked at first: KeepPreparedTxn leaves Empty where nothing is open."""
+        """Initialise. The id is described first, because KeepPreparedTxn leaves it Empty if nothing is open."""
         assert self.next() == m.DescribeTransaction("t")
         self.answer(m.DescribeTransactionResponse(0, state, 42, producer_epoch, 5))
 
     def sent(self) -> Driver:
-        """In a transaction with one acknowledged record."""
+        """Begin a transaction with one acknowledged record."""
         self.manager.begin_transaction()
         self.manager.check_send()
         self.manager.accepted()
@@ -633,7 +633,7 @@ def test_an_answer_about_offsets_of_an_aborted_transaction_is_of_no_interest() -
 # ---- the end of the producer ------------------------------------------------------------------------------------
 
 
-def test_close_tells_whoever_waits_and_ignores_late_answers() -> None:
+def test_close_wakes_all_waiters_and_ignores_late_responses() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     driver.next()

@@ -1,4 +1,4 @@
-"""Full batches of values, read by somebody else's code."""
+"""Full batches of values, decoded by another library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka.record.default_records import DefaultRecordBatch
 
-from dualwrite.client.records.value_records import full_batch
+from dualwrite.client.records.encoded_batch import full_batch
 
 
 def read(data: bytearray) -> Any:

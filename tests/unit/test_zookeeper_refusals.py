@@ -1,4 +1,4 @@
-"""What the results of a ZooKeeper multi say: whether it was carried out, and what refused it."""
+"""The results of a ZooKeeper multi: whether it was applied, and which check refused it."""
 
 from __future__ import annotations
 

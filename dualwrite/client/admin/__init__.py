@@ -1,4 +1,5 @@
-"""The calls of `dualwrite.admin`: each asks the brokers that answer for its keys, until each key has an answer.
+"""The calls of `dualwrite.admin`: each queries the brokers responsible for its keys until every key has a result.
 
-Open first: `calls.py`.
+May import the wire, the settings, the errors and `records/record.py`, but nothing of the transaction manager. Open
+first: `calls.py`, then `driver.py`, which repeats requests.
 """

@@ -1,4 +1,4 @@
-"""What the calls of administration do, once for threads and coroutines. Every `deadline_s` is of the loop's clock."""
+"""The implementation of the admin calls, shared by threads and asyncio. `deadline_s` is by the loop's clock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dualwrite.client.admin import codec
-from dualwrite.client.admin import hanging_transactions as hanging
+from dualwrite.client.admin import codec, hanging_transactions
 from dualwrite.client.admin.driver import RETRIABLE, AdminDriver, CallFor, Located, Results, failure, name_of
 from dualwrite.client.admin.listing import Filters, list_transactions
 from dualwrite.client.admin.results import (
@@ -21,7 +20,7 @@ from dualwrite.client.admin.results import (
     TransactionListing,
     TwoPhaseCommit,
 )
-from dualwrite.client.admin.transport import NoAnswerError
+from dualwrite.client.admin.transport import NoResponseError
 from dualwrite.client.error_texts import error_name
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import (
@@ -41,7 +40,7 @@ _PAIR_REFUSED: Final = (47, 90)
 _ONGOING: Final = "Ongoing"
 _OPEN_OR_ENDING: Final = (_ONGOING, "PrepareCommit", "PrepareAbort")
 _DESCRIBED: Final = (0, 5)
-"""LEADER_NOT_AVAILABLE is about the leader of the topic alone."""
+"""The error codes with which a topic's id is valid: LEADER_NOT_AVAILABLE concerns only the topic's leaders."""
 _TRANSACTIONAL_ID_NOT_FOUND: Final = 105
 
 K = TypeVar("K")
@@ -51,7 +50,7 @@ _Producers = tuple[ActiveProducer, ...]
 
 
 class HangingSearch(NamedTuple):
-    """Where is looked for hanging transactions, and from which age on."""
+    """Where to search for hanging transactions, and from which age on."""
 
     topic: str | None
     partition: int | None
@@ -60,26 +59,26 @@ class HangingSearch(NamedTuple):
 
 
 class AdminCalls:
-    """The calls, on one driver."""
+    """The admin calls on one driver."""
 
     def __init__(self, driver: AdminDriver) -> None:
         self._driver = driver
 
-    # ---- looking --------------------------------------------------------------------------------------------
+    # ---- describing -----------------------------------------------------------------------------------------
 
     async def list_transactions(self, filters: Filters, deadline_s: float) -> tuple[TransactionListing, ...]:
-        """By every broker."""
+        """List the transactional ids of all brokers."""
         return await list_transactions(self._driver, filters, deadline_s)
 
     async def describe_transactions(
         self, transactional_ids: Collection[str], deadline_s: float
     ) -> dict[str, TransactionDescription | None]:
-        """By their coordinators; None for an id that is not known."""
+        """Describe ids by their coordinators; None for an id that they do not know."""
         results = await self._descriptions(transactional_ids, deadline_s)
         return _whole(results, "described")
 
     async def describe_transaction(self, transactional_id: str, deadline_s: float) -> TransactionDescription:
-        """Of one id, which has to exist."""
+        """Describe one id. Raises `TransactionalIdNotFoundError` if it does not exist."""
         found = _single(await self._descriptions([transactional_id], deadline_s), transactional_id)
         if found is None:
             raise TransactionalIdNotFoundError(
@@ -108,7 +107,7 @@ class AdminCalls:
     async def describe_producers(
         self, partitions: Collection[TopicPartition], broker_id: int | None, deadline_s: float
     ) -> dict[TopicPartition, _Producers]:
-        """By the leaders, or by one broker."""
+        """Describe the producers of partitions, by their leaders or by one broker."""
         return _whole(await self._producers(partitions, broker_id, deadline_s), "described")
 
     async def _producers(
@@ -117,7 +116,7 @@ class AdminCalls:
         async def look_up(some: Sequence[TopicPartition]) -> Located[TopicPartition]:
             if broker_id is None:
                 return await self._driver.leaders(some, deadline_s)
-            await self._driver.metadata([], deadline_s)  # where that broker is
+            await self._driver.metadata([], deadline_s)  # to learn that broker's address
             return Located(dict.fromkeys(some, broker_id), {}, {})
 
         return await self._driver.fulfil(
@@ -129,23 +128,23 @@ class AdminCalls:
         )
 
     async def describe_cluster(self, deadline_s: float) -> ClusterDescription:
-        """By whichever broker answers."""
+        """Describe the cluster by any broker that responds."""
         return (await self._driver.metadata([], deadline_s)).cluster
 
     async def describe_topic_ids(self, topics: Collection[str], deadline_s: float) -> TopicIds:
-        """By whichever broker answers, at once: what does not exist, or may not be seen, is left out."""
-        answer = await self._driver.metadata(list(topics), deadline_s)
-        found = {name: topic.topic_id for name, topic in answer.topics.items() if topic.error_code in _DESCRIBED}
-        return TopicIds(answer.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
+        """Return the ids of topics by any broker that responds, without those that do not exist or may not be seen."""
+        response = await self._driver.metadata(list(topics), deadline_s)
+        found = {name: topic.topic_id for name, topic in response.topics.items() if topic.error_code in _DESCRIBED}
+        return TopicIds(response.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
 
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
-        """Of each living broker, by itself."""
+        """Describe the API versions and features of each living broker."""
         return _whole(
-            await self._of_each_broker(lambda broker_id, _: codec.api_versions(broker_id), deadline_s), "asked"
+            await self._of_each_broker(lambda broker_id, _: codec.api_versions(broker_id), deadline_s), "queried"
         )
 
     async def describe_two_phase_commit(self, transactional_id: str, deadline_s: float) -> dict[int, TwoPhaseCommit]:
-        """Of each living broker, by what it answers to a request that it has to refuse."""
+        """Describe the two-phase commit of each living broker, by its response to a request that it must refuse."""
         results = await self._of_each_broker(
             lambda broker_id, _: codec.two_phase_commit(transactional_id, broker_id), deadline_s
         )
@@ -153,7 +152,7 @@ class AdminCalls:
             if isinstance(error, UnsupportedByBrokerError):
                 results.done[broker_id] = TwoPhaseCommit.NOT_OFFERED
                 del results.failed[broker_id]
-        return _whole(results, "asked")
+        return _whole(results, "queried")
 
     async def _of_each_broker(self, call_for: CallFor[int, V], deadline_s: float) -> Results[int, V]:
         cluster = await self.describe_cluster(deadline_s)
@@ -167,48 +166,54 @@ class AdminCalls:
     # ---- hanging transactions -------------------------------------------------------------------------------
 
     async def find_hanging(self, search: HangingSearch, deadline_s: float) -> tuple[HangingTransaction, ...]:
-        """By the rules of `hanging`."""
+        """Find hanging transactions, by the rules of `hanging_transactions`."""
         partitions, failures = await self._partitions_of(search, deadline_s)
         producers = await self._producers(partitions, search.broker_id, deadline_s)
         failures |= producers.failed
         now_ms = int(time.time() * 1000)
-        candidates = hanging.candidates(
+        candidates = hanging_transactions.candidates(
             producers.done, now_ms=now_ms, max_transaction_timeout_ms=search.max_transaction_timeout_ms
         )
-        ids, judged = await self._judge(candidates, failures, deadline_s)
+        ids, classified = await self._classify(candidates, failures, deadline_s)
         again = await self._producers(
-            list(dict.fromkeys(transaction.topic_partition for transaction in judged.hanging)),
+            list(dict.fromkeys(transaction.topic_partition for transaction in classified.hanging)),
             search.broker_id,
             deadline_s,
         )
         failures |= again.failed
-        for transaction in judged.undecided:
+        for transaction in classified.undecided:
             partition = transaction.topic_partition
-            failures.setdefault(partition, AdminError(f"what is open on {name_of(partition)} could not be judged"))
+            failures.setdefault(
+                partition,
+                AdminError(f"open transactions on {name_of(partition)} could not be classified"),
+            )
         found = tuple(
-            hanging.described(transaction, ids) for transaction in hanging.still_open(judged.hanging, again.done)
+            hanging_transactions.described(transaction, ids)
+            for transaction in hanging_transactions.still_open(classified.hanging, again.done)
         )
         if failures:
             raise _incomplete(found, failures, "searched for hanging transactions")
         return found
 
-    async def _judge(
-        self, candidates: list[hanging.OpenTransaction], failures: dict[Any, KafkaError], deadline_s: float
-    ) -> tuple[dict[int, str], hanging.Judged]:
+    async def _classify(
+        self, candidates: list[hanging_transactions.OpenTransaction], failures: dict[Any, KafkaError], deadline_s: float
+    ) -> tuple[dict[int, str], hanging_transactions.Classified]:
         if not candidates:
-            return {}, hanging.Judged([], [])
+            return {}, hanging_transactions.Classified([], [])
         filters = Filters(producer_ids=tuple({transaction.producer.producer_id for transaction in candidates}))
-        all_heard = True
+        all_responded = True
         try:
             listed = await self.list_transactions(filters, deadline_s)
         except IncompleteAnswerError as error:
-            all_heard = False
+            all_responded = False
             listed = error.partial
             failures |= error.failures
         ids = {row.producer_id: row.transactional_id for row in listed}
         described = await self._descriptions(list(ids.values()), deadline_s)
         failures |= described.failed
-        return ids, hanging.judge(candidates, ids, described.done, all_coordinators_heard=all_heard)
+        return ids, hanging_transactions.classify(
+            candidates, ids, described.done, all_coordinators_responded=all_responded
+        )
 
     async def _partitions_of(
         self, search: HangingSearch, deadline_s: float
@@ -234,11 +239,11 @@ class AdminCalls:
         return partitions, failures
 
     async def _check_broker(self, broker_id: int, deadline_s: float) -> None:
-        """Nothing would be found on one that does not exist, which would look as if nothing hung."""
+        """Raise if the broker does not exist: finding nothing there would look as if nothing hung."""
         living = [broker.broker_id for broker in (await self.describe_cluster(deadline_s)).brokers]
         if broker_id not in living:
             raise AdminError(
-                f"broker {broker_id} has no copy of what was to be searched, and is not one of the living ones "
+                f"broker {broker_id} has no replica of the partitions to search, and is not one of the living brokers "
                 f"({', '.join(map(str, living))}); nothing was searched"
             )
 
@@ -253,7 +258,7 @@ class AdminCalls:
         coordinator_epoch: int,
         deadline_s: float,
     ) -> None:
-        """An abort marker, sent until it is answered."""
+        """Send an abort marker until there is a response."""
         marker = _marker(partition, producer_id, producer_epoch, coordinator_epoch)
         results = await self._driver.fulfil(
             [partition],
@@ -264,10 +269,10 @@ class AdminCalls:
         _ended(results, partition)
 
     async def abort_at(self, partition: TopicPartition, start_offset: int, deadline_s: float) -> None:
-        """An abort marker for whoever has a transaction open there since that offset.
+        """Send an abort marker for the producer with a transaction open on the partition since that offset.
 
-        Where it stays without an answer, it is looked whether that transaction is open still: a second marker would
-        abort what the producer may have begun since then, with transaction.version 0 and 1 under the same epoch.
+        Without a response, first check whether that transaction is still open: with transaction.version 0 and 1 a new
+        transaction has the same epoch, so a second marker would abort what the producer may have begun meanwhile.
         """
         backoff = self._driver.new_backoff()
         was_sent = False
@@ -276,21 +281,21 @@ class AdminCalls:
             found = [row for row in producers if row.current_transaction_start_offset == start_offset]
             if was_sent and not found:
                 return
-            producer = _the_one(found, partition, start_offset, producers)
-            problem, is_out = await self._try_to_abort(partition, producer, deadline_s)
+            producer = _producer_with_open_transaction(found, partition, start_offset, producers)
+            problem, sent_now = await self._try_to_abort(partition, producer, deadline_s)
             if problem is None:
                 return
-            was_sent |= is_out
+            was_sent |= sent_now
             if not await self._driver.pause(backoff, deadline_s):
                 raise KafkaTimeoutError(
-                    f"no answer for {name_of(partition)} in time: {problem}; the transaction since offset "
-                    f"{start_offset} may be aborted or not: repeat the same call"
+                    f"no response for {name_of(partition)} in time: {problem}; the transaction since offset "
+                    f"{start_offset} may or may not be aborted: repeat the same call"
                 )
 
     async def _try_to_abort(
         self, partition: TopicPartition, producer: ActiveProducer, deadline_s: float
     ) -> tuple[str | None, bool]:
-        """Why it is not known to be aborted (None where it is), and whether a marker was sent."""
+        """Send an abort marker; return why the outcome is unknown (None: aborted), and whether a marker was sent."""
         epoch = -1 if producer.coordinator_epoch is None else producer.coordinator_epoch
         marker = _marker(partition, producer.producer_id, producer.producer_epoch, epoch)
         located = await self._driver.leaders([partition], deadline_s)
@@ -299,8 +304,8 @@ class AdminCalls:
         if partition in located.not_yet:
             return str(located.not_yet[partition]), False
         try:
-            replies = await self._driver.ask_one(located.nodes[partition], marker, deadline_s)
-        except NoAnswerError as error:
+            replies = await self._driver.request_once(located.nodes[partition], marker, deadline_s)
+        except NoResponseError as error:
             return str(error), True
         error_code = replies.get(partition, codec.Reply(NETWORK_EXCEPTION)).error_code
         if error_code and error_class(Api.WRITE_TXN_MARKERS, error_code) not in RETRIABLE:
@@ -310,36 +315,37 @@ class AdminCalls:
     async def force_terminate(
         self, transactional_id: str, timeout_ms_for_2pc: int, deadline_s: float
     ) -> TerminatedTransaction:
-        """InitProducerId for an id that has something open, until that is over and no further.
+        """Send InitProducerId while the id has an open transaction, and stop when it has ended.
 
-        Asked once more it would leave Empty, and nobody could see any more that a prepared transaction was aborted. So
-        one that was not answered is not repeated before the id was described again.
+        One request too many would leave the id Empty, which hides that a prepared transaction was aborted. So after a
+        request without a response, the id is described again before the request is repeated.
         """
         found = now = await self.describe_transaction(transactional_id, deadline_s)
         backoff = self._driver.new_backoff()
         code: int | None = 0
-        last_answer = 0
+        last_code = 0
         while now.state in _OPEN_OR_ENDING:
             if now.state == _ONGOING:
                 timeout_ms = now.transaction_timeout_ms if now.has_timeout else timeout_ms_for_2pc
-                # The pair that KIP-939 gave out besides the open one is not described, and no other one is accepted.
+                # With KIP-939 the producer may hold a newer producer id and epoch, which is not described and is the
+                # only one accepted.
                 pair = None if code in _PAIR_REFUSED else (now.producer_id, now.producer_epoch)
-                code = await self._abort_what_is_open(transactional_id, timeout_ms, pair, deadline_s)
-                last_answer = last_answer if code is None else code
+                code = await self._abort_open_transaction(transactional_id, timeout_ms, pair, deadline_s)
+                last_code = last_code if code is None else code
             if not await self._driver.pause(backoff, deadline_s):
-                raise _not_terminated_in_time(now, last_answer)
+                raise _not_terminated_in_time(now, last_code)
             try:
                 now = await self.describe_transaction(transactional_id, deadline_s)
             except KafkaTimeoutError:
-                raise _not_terminated_in_time(now, last_answer) from None
+                raise _not_terminated_in_time(now, last_code) from None
         return TerminatedTransaction(found, now.producer_id, now.producer_epoch)
 
-    async def _abort_what_is_open(
+    async def _abort_open_transaction(
         self, transactional_id: str, timeout_ms: int, pair: tuple[int, int] | None, deadline_s: float
     ) -> int | None:
-        """Return the error code where it is no reason to stop, or None where the request had no answer.
+        """Send InitProducerId once; return its error code if it can be repeated, None if there was no response.
 
-        What the request has led to, the next description tells.
+        The caller learns the effect from the next description of the id.
         """
         located = await self._driver.coordinators([transactional_id], deadline_s)
         if transactional_id in located.failed:
@@ -348,19 +354,22 @@ class AdminCalls:
             return None
         call = codec.init_producer_id(transactional_id, timeout_ms, pair)
         try:
-            replies = await self._driver.ask_one(located.nodes[transactional_id], call, deadline_s)
-        except NoAnswerError:
+            replies = await self._driver.request_once(located.nodes[transactional_id], call, deadline_s)
+        except NoResponseError:
             return None
         code = replies[transactional_id].error_code
-        goes_on = error_class(Api.INIT_PRODUCER_ID, code) in RETRIABLE or (code in _PAIR_REFUSED and pair is not None)
-        if code and not goes_on:
+        may_repeat = error_class(Api.INIT_PRODUCER_ID, code) in RETRIABLE or (
+            code in _PAIR_REFUSED and pair is not None
+        )
+        if code and not may_repeat:
             raise failure(Api.INIT_PRODUCER_ID, code, transactional_id)
         return code
 
     async def overwrite_end(self, seen: TransactionDescription, timeout_ms_for_2pc: int, deadline_s: float) -> None:
-        """InitProducerId by the pair of `seen`, at which nothing is open: how the last transaction ended is forgotten.
+        """Send InitProducerId with the producer id and epoch of `seen`, which has nothing open.
 
-        Refused where somebody has used the id since.
+        It makes the coordinator forget how the last transaction ended. The broker refuses it if the id has been used
+        since.
         """
         timeout_ms = seen.transaction_timeout_ms if seen.has_timeout else timeout_ms_for_2pc
         pair = seen.producer_id, seen.producer_epoch
@@ -374,19 +383,20 @@ class AdminCalls:
 
 
 def _not_terminated_in_time(seen: TransactionDescription, code: int) -> KafkaTimeoutError:
-    said = f" (InitProducerId was answered with {error_name(code)})" if code else ""
+    response = f" (InitProducerId was answered with {error_name(code)})" if code else ""
     return KafkaTimeoutError(
-        f"transactional id {seen.transactional_id!r} was still {seen.state}{said} when the time was over; what it has "
-        "open may be aborted or not: repeat the same call"
+        f"transactional id {seen.transactional_id!r} was still {seen.state}{response} when the time was up; its open "
+        "transaction may or may not be aborted: repeat the same call"
     )
 
 
 def _marker(
     partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> codec.Call[dict[TopicPartition, codec.Reply[bool]]]:
-    """-1 as the coordinator's epoch is what a partition shows of a producer that never had a marker.
+    """Return the request for an abort marker.
 
-    0 is not more than any coordinator's.
+    A partition shows -1 as the coordinator epoch of a producer without any marker. 0 is sent instead, which is not
+    above any coordinator's epoch.
     """
     return codec.write_abort_marker(
         partition,
@@ -396,36 +406,36 @@ def _marker(
     )
 
 
-def _the_one(
+def _producer_with_open_transaction(
     found: list[ActiveProducer], partition: TopicPartition, start_offset: int, producers: _Producers
 ) -> ActiveProducer:
     if found:
         return found[0]
     offsets = [row.current_transaction_start_offset for row in producers]
     starts = sorted(offset for offset in offsets if offset is not None)
-    opened = f"those that are open start at {', '.join(map(str, starts))}" if starts else "none is open"
+    opened = f"the open ones start at {', '.join(map(str, starts))}" if starts else "none is open"
     raise AdminError(
         f"no transaction is open on {name_of(partition)} since offset {start_offset}; {opened}; nothing was aborted"
     )
 
 
 def _single(results: Results[Any, V], key: Any) -> V:
-    """The answer for the only thing that was asked for, or its own error."""
+    """Return the result of the only key, or raise its error."""
     if key in results.failed:
         raise results.failed[key]
     return results.done[key]
 
 
 def _ended(results: Results[Any, V], key: Any) -> V:
-    """The same for what changes something."""
+    """Return as `_single` the result of a call that changes something; a timeout says that it may have taken effect."""
     try:
         return _single(results, key)
     except KafkaTimeoutError as error:
-        raise KafkaTimeoutError(f"{error}; it may have taken effect or not: repeat the same call") from None
+        raise KafkaTimeoutError(f"{error}; it may or may not have taken effect: repeat the same call") from None
 
 
 def _whole(results: Results[K, V], done: str) -> dict[K, V]:
-    """Everything, or what there is in an error; where one thing was asked for, its own error."""
+    """Return all results. Raise `IncompleteAnswerError` if some are missing, or the error of a single key itself."""
     if not results.done and len(results.failed) == 1:
         raise next(iter(results.failed.values()))
     if results.failed:

@@ -1,4 +1,4 @@
-"""Between the requests of administration and bytes, by kafka-python's generated codec."""
+"""Encode admin requests and decode their responses, with kafka-python's generated codec."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from dualwrite.errors import Api
 T = TypeVar("T")
 
 DURATION_FILTER_VERSION: Final = 1
-"""ListTransactions that can be asked for long ones (KIP-994)."""
+"""The first ListTransactions with a filter by duration (KIP-994)."""
 
 PATTERN_VERSION: Final = 2
-"""ListTransactions that can be asked for transactional ids by a pattern (KIP-1152)."""
+"""The first ListTransactions with a pattern of transactional ids (KIP-1152)."""
 
 
 class Call(NamedTuple, Generic[T]):
-    """One request: what it is, and how to write it and to read its answer in a version of that range."""
+    """One request, with functions to encode it and to decode its response in any version of the range."""
 
     api: Api
     versions: tuple[int, int]
@@ -54,14 +54,14 @@ class Call(NamedTuple, Generic[T]):
 
 
 class Reply(NamedTuple, Generic[T]):
-    """An answer, or a part of one: an error code, or 0 and a value."""
+    """A response or a part of one: an error code, or 0 and a value."""
 
     error_code: int
     value: T | None = None
 
 
 class TopicPartitions(NamedTuple):
-    """What metadata says of a topic; `leaders` are (node id, leader epoch) by partition, -1 where there is none."""
+    """The metadata of a topic; `leaders` are (node id, leader epoch) by partition, -1 if there is none."""
 
     error_code: int
     leaders: Mapping[int, tuple[int, int]]
@@ -70,21 +70,21 @@ class TopicPartitions(NamedTuple):
 
 
 class ClusterMetadata(NamedTuple):
-    """The answer to Metadata."""
+    """The response to Metadata."""
 
     cluster: ClusterDescription
     topics: Mapping[str, TopicPartitions]
 
 
 class Listed(NamedTuple):
-    """The answer to ListTransactions."""
+    """The response to ListTransactions."""
 
     transactions: tuple[TransactionListing, ...]
     unknown_states: tuple[str, ...]
 
 
 def metadata(topics: Sequence[str] | None) -> Call[ClusterMetadata]:
-    """The living brokers and these topics (None: all of them). Creates none."""
+    """Return the request for the living brokers and these topics (None: all). It creates no topic."""
 
     def encode(version: int) -> bytes:
         topic_class = MetadataRequest.MetadataRequestTopic
@@ -95,13 +95,13 @@ def metadata(topics: Sequence[str] | None) -> Call[ClusterMetadata]:
 
 
 def _metadata(body: memoryview, version: int) -> ClusterMetadata:
-    answer = _decoded(MetadataResponse, body, version)
+    response = _decoded(MetadataResponse, body, version)
     brokers = tuple(
-        BrokerDescription(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
+        BrokerDescription(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
     )
-    controller_id = None if answer.controller_id == -1 else answer.controller_id
+    controller_id = None if response.controller_id == -1 else response.controller_id
     return ClusterMetadata(
-        ClusterDescription(answer.cluster_id, controller_id, tuple(sorted(brokers, key=lambda row: row.broker_id))),
+        ClusterDescription(response.cluster_id, controller_id, tuple(sorted(brokers, key=lambda row: row.broker_id))),
         {
             topic.name: TopicPartitions(
                 topic.error_code,
@@ -109,19 +109,19 @@ def _metadata(body: memoryview, version: int) -> ClusterMetadata:
                 {row.partition_index: tuple(row.replica_nodes) for row in topic.partitions},
                 _topic_id(topic),
             )
-            for topic in answer.topics
+            for topic in response.topics
         },
     )
 
 
 def _topic_id(topic: Any) -> str | None:
-    """None where the broker gives none (Metadata before version 10: Kafka 2.7)."""
+    """Return the topic's id; None from brokers without topic ids (Metadata before version 10: Kafka 2.7)."""
     found = getattr(topic, "topic_id", None)
     return str(found) if isinstance(found, UUID) and found.int else None
 
 
 def find_coordinators(transactional_ids: Sequence[str]) -> Call[dict[str, Reply[m.Broker]]]:
-    """Who coordinates each of them."""
+    """Return the request for the coordinators of transactional ids."""
 
     def encode(version: int) -> bytes:
         key_type, keys = int(m.CoordinatorType.TRANSACTION), list(transactional_ids)
@@ -145,7 +145,7 @@ def list_transactions(
     running_longer_than_ms: int | None,
     pattern: str | None,
 ) -> Call[Reply[Listed]]:
-    """The transactional ids of one broker. A filter is sent in a version that has it, or not at all."""
+    """Return the request for the transactional ids of one broker, in a version that has all given filters."""
     least = max(0 if running_longer_than_ms is None else DURATION_FILTER_VERSION, PATTERN_VERSION if pattern else 0)
 
     def encode(version: int) -> bytes:
@@ -157,12 +157,12 @@ def list_transactions(
         return _bytes(ListTransactionsRequest(version=version, **filters), version)
 
     def decode(body: memoryview, version: int) -> Reply[Listed]:
-        answer = _decoded(ListTransactionsResponse, body, version)
+        response = _decoded(ListTransactionsResponse, body, version)
         rows = tuple(
             TransactionListing(row.transactional_id, row.producer_id, row.transaction_state, broker_id)
-            for row in answer.transaction_states
+            for row in response.transaction_states
         )
-        return Reply(answer.error_code, Listed(rows, tuple(answer.unknown_state_filters)))
+        return Reply(response.error_code, Listed(rows, tuple(response.unknown_state_filters)))
 
     return Call(Api.LIST_TRANSACTIONS, (least, PATTERN_VERSION), encode, decode)
 
@@ -170,7 +170,7 @@ def list_transactions(
 def describe_transactions(
     coordinator_id: int, transactional_ids: Sequence[str]
 ) -> Call[dict[str, Reply[TransactionDescription]]]:
-    """What that coordinator knows of them."""
+    """Return the request for the descriptions of transactional ids at that coordinator."""
 
     def encode(version: int) -> bytes:
         return _bytes(DescribeTransactionsRequest(version=version, transactional_ids=list(transactional_ids)), version)
@@ -200,7 +200,7 @@ def _description(row: Any, coordinator_id: int) -> TransactionDescription:
 def describe_producers(
     partitions: Iterable[TopicPartition],
 ) -> Call[dict[TopicPartition, Reply[tuple[ActiveProducer, ...]]]]:
-    """The producers that those partitions remember."""
+    """Return the request for the producers that those partitions remember."""
     by_topic = _by_topic(partitions)
 
     def encode(version: int) -> bytes:
@@ -237,10 +237,10 @@ def _producer(row: Any) -> ActiveProducer:
 def write_abort_marker(
     partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> Call[dict[TopicPartition, Reply[bool]]]:
-    """An abort marker for one producer on one partition.
+    """Return the request for an abort marker for one producer on one partition.
 
-    Not above version 1: version 2 tells the rule of transaction version 2 from the older one (KIP-1228), and a marker
-    of an operator, whose epoch is that of the partition, goes by the older one.
+    Version 1 at most: version 2 distinguishes markers of transaction.version 2 from older ones (KIP-1228), and an
+    operator's marker, which has the epoch that the partition shows, follows the older rule.
     """
 
     def encode(version: int) -> bytes:
@@ -273,18 +273,19 @@ def _marker_written(body: memoryview, version: int) -> dict[TopicPartition, Repl
 def init_producer_id(
     transactional_id: str, transaction_timeout_ms: int, pair: tuple[int, int] | None
 ) -> Call[dict[str, Reply[m.InitProducerIdResponse]]]:
-    """InitProducerId as a plain producer sends it: it ends what is open, also where it is prepared.
+    """Return the InitProducerId of a plain producer, which ends an open transaction, even a prepared one.
 
-    With a pair it does nothing to an id that has gone on to another one and has nothing open.
+    With a pair (producer id and epoch), it does nothing to an id that has moved on to another pair and has nothing
+    open.
     """
     request = m.InitProducerId(transactional_id, transaction_timeout_ms, enable_2pc=False, keep_prepared_txn=False)
     if pair is not None:
         request = request._replace(producer_id=pair[0], producer_epoch=pair[1])
 
     def decode(body: memoryview, version: int) -> dict[str, Reply[m.InitProducerIdResponse]]:
-        answer = codec.decode(request, body, version)
-        assert isinstance(answer, m.InitProducerIdResponse)
-        return {transactional_id: Reply(answer.error_code, answer)}
+        response = codec.decode(request, body, version)
+        assert isinstance(response, m.InitProducerIdResponse)
+        return {transactional_id: Reply(response.error_code, response)}
 
     return Call(
         Api.INIT_PRODUCER_ID,
@@ -302,19 +303,20 @@ _TWO_PHASE_COMMIT: Final = {
 
 
 def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Reply[TwoPhaseCommit]]]:
-    """An InitProducerId that every broker refuses and none carries out; with which error tells what it can do.
+    """Return an InitProducerId that every broker refuses, with an error that shows how much it supports.
 
-    Whether two-phase commit is on is looked at first (53), then whether KeepPreparedTxn is supported (35), and then
-    that it came with a pair, which is not allowed (42). All that comes before the broker asks whose id it is.
+    A broker first checks whether two-phase commit is enabled (error 53), then whether KeepPreparedTxn is supported
+    (35), and then that no producer id and epoch came with it, which is not allowed (42). It does so before it looks up
+    the id.
     """
     request = m.InitProducerId(transactional_id, 1, enable_2pc=True, keep_prepared_txn=True)
     request = request._replace(producer_id=0, producer_epoch=0)
 
     def decode(body: memoryview, version: int) -> dict[int, Reply[TwoPhaseCommit]]:
-        answer = codec.decode(request, body, version)
-        assert isinstance(answer, m.InitProducerIdResponse)
-        found = _TWO_PHASE_COMMIT.get(answer.error_code)
-        return {broker_id: Reply(answer.error_code) if found is None else Reply(0, found)}
+        response = codec.decode(request, body, version)
+        assert isinstance(response, m.InitProducerIdResponse)
+        found = _TWO_PHASE_COMMIT.get(response.error_code)
+        return {broker_id: Reply(response.error_code) if found is None else Reply(0, found)}
 
     return Call(
         Api.INIT_PRODUCER_ID,
@@ -325,7 +327,7 @@ def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Re
 
 
 def api_versions(broker_id: int) -> Call[dict[int, Reply[BrokerFeatures]]]:
-    """What that broker offers."""
+    """Return the request for the versions and features of that broker."""
     return Call(
         Api.API_VERSIONS,
         (0, 4),
@@ -334,20 +336,20 @@ def api_versions(broker_id: int) -> Call[dict[int, Reply[BrokerFeatures]]]:
     )
 
 
-def _features(broker_id: int, answer: Any) -> Reply[BrokerFeatures]:
-    finalized, epoch = answer.finalized_features or (), answer.finalized_features_epoch
+def _features(broker_id: int, response: Any) -> Reply[BrokerFeatures]:
+    finalized, epoch = response.finalized_features or (), response.finalized_features_epoch
     features = BrokerFeatures(
         broker_id=broker_id,
-        api_versions={row.api_key: (row.min_version, row.max_version) for row in answer.api_keys},
-        supported_features={row.name: (row.min_version, row.max_version) for row in answer.supported_features or ()},
+        api_versions={row.api_key: (row.min_version, row.max_version) for row in response.api_keys},
+        supported_features={row.name: (row.min_version, row.max_version) for row in response.supported_features or ()},
         finalized_features={row.name: (row.min_version_level, row.max_version_level) for row in finalized},
         finalized_features_epoch=-1 if epoch is None else epoch,
     )
-    return Reply(answer.error_code, features)
+    return Reply(response.error_code, features)
 
 
 def _known(value: int) -> int | None:
-    """Kafka writes what is not there as -1."""
+    """Return None for -1, which stands for a missing value in Kafka."""
     return None if value < 0 else value
 
 

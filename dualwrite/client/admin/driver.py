@@ -1,4 +1,4 @@
-"""Asks for many things at once, each of the broker that answers for it, until each has an answer or time is up."""
+"""Run one call for many keys: send each to the responsible broker, and repeat until each has a result or time is up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from dualwrite.client.admin import codec
 from dualwrite.client.admin.codec import Call, ClusterMetadata, Reply
 from dualwrite.client.admin.results import BrokerDescription
-from dualwrite.client.admin.transport import AdminTransport, NoAnswerError
+from dualwrite.client.admin.transport import AdminTransport, NoResponseError
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.messages import ANY_NODE
@@ -32,34 +32,34 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 MAX_KEYS_PER_REQUEST: Final = 500
-"""A broker that holds very many partitions is asked for them in parts, as kafka-transactions.sh does."""
+"""Requests for many partitions of one broker are split, as kafka-transactions.sh does."""
 
 _UNKNOWN_TOPIC: Final = 3
 _LEADER_NOT_AVAILABLE: Final = 5
 _NO_LEADER: Final = -1
 RETRIABLE: Final = (ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP)
-"""What is asked again."""
+"""The error classes after which a request is repeated."""
 
 
 class Results(NamedTuple, Generic[K, V]):
-    """What was answered, and why the rest was not."""
+    """The results by key, and why the other keys have none."""
 
     done: dict[K, V]
     failed: dict[K, KafkaError]
 
 
 class Located(NamedTuple, Generic[K]):
-    """Which broker answers for a key, what will never be answered, and why the rest cannot be yet."""
+    """The responsible broker of each key, the keys that never have one, and why others have none yet."""
 
     nodes: Mapping[K, int]
     failed: Mapping[K, KafkaError]
-    not_yet: Mapping[K, str | NoAnswerError]
+    not_yet: Mapping[K, str | NoResponseError]
 
 
-# What to do about a refusal, where its name does not say it.
+# What to do about a refusal, if the error's name does not say it.
 _ADVICE: Final[Mapping[tuple[Api, int], str]] = {
     (Api.METADATA, 3): "it does not exist, or not yet",
-    (Api.DESCRIBE_PRODUCERS, 6): "that broker has no copy of it; leave out broker_id to ask the leader",
+    (Api.DESCRIBE_PRODUCERS, 6): "that broker has no replica of it; leave out broker_id to query the leader",
     (Api.WRITE_TXN_MARKERS, 43): "its log is older than transactions",
     (Api.WRITE_TXN_MARKERS, 47): "the producer has written there under a newer epoch; see describe_producers()",
     (Api.WRITE_TXN_MARKERS, 52): "a newer coordinator has ended a transaction there; see describe_producers()",
@@ -74,7 +74,7 @@ CallFor = Callable[[int, Sequence[K]], Call[dict[K, Reply[V]]]]
 
 
 def failure(api: Api, error_code: int, key: Any) -> KafkaError:
-    """The exception for an error that will not go away by asking again."""
+    """Return the exception for an error that repeating the request does not cure."""
     right = missing_right(api, error_code, key.topic if isinstance(key, TopicPartition) else str(key))
     sentence = f"{api.kafka_name} for {name_of(key)!r} was refused: {error_name(error_code)}"
     advice = f"the right that is missing is {right}" if right else _ADVICE.get((api, error_code))
@@ -88,48 +88,48 @@ def failure(api: Api, error_code: int, key: Any) -> KafkaError:
 
 
 class AdminDriver:
-    """Repeats what the table of errors says is to be repeated. Every `deadline_s` is of the loop's clock."""
+    """Repeats requests as the table of errors says. Every `deadline_s` is by the loop's clock."""
 
     def __init__(self, config: AdminConfig, transport: AdminTransport) -> None:
         self._config = config
         self._transport = transport
 
     def new_backoff(self) -> Backoff:
-        """Between two attempts."""
+        """Return the back-off between two attempts."""
         return Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
 
     async def pause(self, backoff: Backoff, deadline_s: float) -> bool:
-        """Wait before the next attempt. False: there is no time for one."""
+        """Wait before the next attempt; return False if there is no time for one."""
         wait_s = backoff.failed() / 1000
         if asyncio.get_running_loop().time() + wait_s >= deadline_s:
             return False
         await asyncio.sleep(wait_s)
         return True
 
-    # ---- where things are -----------------------------------------------------------------------------------
+    # ---- responsible brokers --------------------------------------------------------------------------------
 
     async def metadata(self, topics: Sequence[str] | None, deadline_s: float) -> ClusterMetadata:
-        """From whichever broker answers. Raises `KafkaTimeoutError`."""
+        """Request metadata from any broker that responds. Raises `KafkaTimeoutError`."""
         backoff = self.new_backoff()
         why: dict[str, str] = {}
         while True:
             try:
-                answer = await self._transport.ask(ANY_NODE, codec.metadata(topics), deadline_s)
-            except NoAnswerError as error:
+                response = await self._transport.request(ANY_NODE, codec.metadata(topics), deadline_s)
+            except NoResponseError as error:
                 _remember(why, "Metadata", error)
                 if not await self.pause(backoff, deadline_s):
-                    raise KafkaTimeoutError(f"no broker has answered Metadata in time: {why['Metadata']}") from None
+                    raise KafkaTimeoutError(f"no broker has responded to Metadata in time: {why['Metadata']}") from None
             else:
-                self._transport.learn_brokers(answer.cluster.brokers)
-                return answer
+                self._transport.learn_brokers(response.cluster.brokers)
+                return response
 
     async def leaders(self, partitions: Sequence[TopicPartition], deadline_s: float) -> Located[TopicPartition]:
-        """The leaders of partitions. A topic that does not exist is not waited for."""
+        """Look up the leaders of partitions. A topic that does not exist fails at once."""
         topics = list(dict.fromkeys(partition.topic for partition in partitions))
         metadata = await self.metadata(topics, deadline_s)
         nodes: dict[TopicPartition, int] = {}
         failed: dict[TopicPartition, KafkaError] = {}
-        not_yet: dict[TopicPartition, str | NoAnswerError] = {}
+        not_yet: dict[TopicPartition, str | NoResponseError] = {}
         for partition in partitions:
             topic = metadata.topics.get(partition.topic)
             error_code = _UNKNOWN_TOPIC if topic is None else topic.error_code
@@ -145,14 +145,14 @@ class AdminDriver:
         return Located(nodes, failed, not_yet)
 
     async def coordinators(self, transactional_ids: Sequence[str], deadline_s: float) -> Located[str]:
-        """The transaction coordinators of ids."""
+        """Look up the transaction coordinators of ids."""
         nodes: dict[str, int] = {}
         failed: dict[str, KafkaError] = {}
-        not_yet: dict[str, str | NoAnswerError] = {}
+        not_yet: dict[str, str | NoResponseError] = {}
         for some in _in_parts(transactional_ids):
             try:
-                replies = await self._transport.ask(ANY_NODE, codec.find_coordinators(some), deadline_s)
-            except NoAnswerError as error:
+                replies = await self._transport.request(ANY_NODE, codec.find_coordinators(some), deadline_s)
+            except NoResponseError as error:
                 not_yet |= dict.fromkeys(some, error)
                 continue
             for key in some:
@@ -166,7 +166,7 @@ class AdminDriver:
                     failed[key] = failure(Api.FIND_COORDINATOR, code, key)
         return Located(nodes, failed, not_yet)
 
-    # ---- asking ---------------------------------------------------------------------------------------------
+    # ---- requests -------------------------------------------------------------------------------------------
 
     async def fulfil(
         self,
@@ -177,7 +177,7 @@ class AdminDriver:
         deadline_s: float,
         final_codes: Collection[int] = (),
     ) -> Results[K, V]:
-        """An answer for each key, of the broker that `look_up` names for it; `final_codes` are not asked again."""
+        """Return a result for each key, from the broker that `look_up` names; `final_codes` are not repeated."""
         results: Results[K, V] = Results({}, {})
         nodes: dict[K, int] = {}
         why: dict[K, str] = {}
@@ -188,15 +188,15 @@ class AdminDriver:
             if unknown:
                 try:
                     located = await look_up(unknown)
-                except KafkaTimeoutError as error:  # what was answered before is not thrown away
-                    out_of_time = NoAnswerError(str(error), out_of_time=True)
+                except KafkaTimeoutError as error:  # keep the results that there are
+                    out_of_time = NoResponseError(str(error), out_of_time=True)
                     located = Located({}, {}, dict.fromkeys(unknown, out_of_time))
                 nodes.update(located.nodes)
                 results.failed.update(located.failed)
                 for key, reason in located.not_yet.items():
                     _remember(why, key, reason)
             calls = [
-                self._ask(node_id, some, call_for, deadline_s)
+                self._request(node_id, some, call_for, deadline_s)
                 for node_id, mine in _by_node(waiting, nodes).items()
                 for some in _in_parts(mine)
             ]
@@ -208,24 +208,24 @@ class AdminDriver:
                 return results
             if not await self.pause(backoff, deadline_s):
                 for key in waiting:
-                    results.failed[key] = KafkaTimeoutError(f"no answer for {name_of(key)} in time: {why[key]}")
+                    results.failed[key] = KafkaTimeoutError(f"no result for {name_of(key)} in time: {why[key]}")
                 return results
 
-    async def _ask(
+    async def _request(
         self, node_id: int, keys: Sequence[K], call_for: CallFor[K, V], deadline_s: float
-    ) -> tuple[Api, dict[K, Reply[V] | NoAnswerError | KafkaError]]:
+    ) -> tuple[Api, dict[K, Reply[V] | NoResponseError | KafkaError]]:
         call = call_for(node_id, keys)
         try:
-            answered = await self._transport.ask(node_id, call, deadline_s)
-        except (NoAnswerError, KafkaError) as error:
+            received = await self._transport.request(node_id, call, deadline_s)
+        except (NoResponseError, KafkaError) as error:
             return call.api, dict.fromkeys(keys, error)
-        return call.api, {key: answered.get(key, Reply(NETWORK_EXCEPTION)) for key in keys}
+        return call.api, {key: received.get(key, Reply(NETWORK_EXCEPTION)) for key in keys}
 
     def _take(
         self,
         api: Api,
         key: K,
-        reply: Reply[V] | NoAnswerError | KafkaError,
+        reply: Reply[V] | NoResponseError | KafkaError,
         results: Results[K, V],
         nodes: dict[K, int],
         why: dict[K, str],
@@ -233,7 +233,7 @@ class AdminDriver:
     ) -> None:
         if isinstance(reply, KafkaError):
             results.failed[key] = reply
-        elif isinstance(reply, NoAnswerError):
+        elif isinstance(reply, NoResponseError):
             _remember(why, key, reply)
             del nodes[key]
         elif reply.error_code == 0 and reply.value is not None:
@@ -245,18 +245,18 @@ class AdminDriver:
         else:
             results.failed[key] = failure(api, reply.error_code, key)
 
-    async def ask_one(self, node_id: int, call: Call[T], deadline_s: float) -> T:
-        """One attempt. Raises `NoAnswerError`, `UnsupportedByBrokerError`."""
-        return await self._transport.ask(node_id, call, deadline_s)
+    async def request_once(self, node_id: int, call: Call[T], deadline_s: float) -> T:
+        """Send a request without repeating it. Raises `NoResponseError`, `UnsupportedByBrokerError`."""
+        return await self._transport.request(node_id, call, deadline_s)
 
     async def greatest_version(self, node_id: int, api: Api, deadline_s: float) -> int:
-        """What a broker offers, -1 for nothing. Raises `NoAnswerError`."""
+        """Return the greatest version that a broker supports, -1 for none. Raises `NoResponseError`."""
         return await self._transport.greatest_version(node_id, api, deadline_s)
 
 
-def _remember(why: dict[K, str], key: K, reason: str | NoAnswerError) -> None:
-    """The newest reason that says something: not that the caller's time is up."""
-    if not isinstance(reason, NoAnswerError) or not reason.out_of_time or key not in why:
+def _remember(why: dict[K, str], key: K, reason: str | NoResponseError) -> None:
+    """Keep the newest informative reason: that the caller's time is up does not replace an earlier one."""
+    if not isinstance(reason, NoResponseError) or not reason.out_of_time or key not in why:
         why[key] = str(reason)
 
 
@@ -273,5 +273,5 @@ def _in_parts(keys: Sequence[T]) -> list[Sequence[T]]:
 
 
 def name_of(key: Any) -> str:
-    """As sentences name it: `orders-0` for a partition."""
+    """Return a key's name for error texts: `orders-0` for a partition."""
     return f"{key.topic}-{key.partition}" if isinstance(key, TopicPartition) else str(key)

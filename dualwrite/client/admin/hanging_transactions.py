@@ -1,8 +1,8 @@
-"""Which open transactions hang, as kafka-transactions.sh find-hanging decides it (KIP-664). Pure.
+"""Decide which open transactions hang, by the rules of kafka-transactions.sh find-hanging (KIP-664). No I/O.
 
-A transaction hangs on a partition when it is open there and no coordinator is going to write its marker: it has been
-open for longer than any transaction may be, and the producer's id is unknown to every coordinator, or the id's
-transaction does not hold the partition. Its last stable offset then never moves again.
+A transaction hangs on a partition if it is open there and no coordinator will write its marker: it has been open for
+longer than any transaction may be, and either no coordinator knows the producer id, or the transaction of that id does
+not include the partition. The partition's last stable offset then never moves again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OpenTransaction(NamedTuple):
 def candidates(
     producers: Mapping[TopicPartition, Iterable[ActiveProducer]], *, now_ms: int, max_transaction_timeout_ms: int
 ) -> list[OpenTransaction]:
-    """What is open and has had no record for longer than that."""
+    """Return the open transactions without a record for longer than `max_transaction_timeout_ms`."""
     return [
         OpenTransaction(partition, producer)
         for partition, rows in producers.items()
@@ -34,42 +34,46 @@ def candidates(
     ]
 
 
-class Judged(NamedTuple):
-    """What hangs, and what nobody can tell: its coordinator may be one that was not heard."""
+class Classified(NamedTuple):
+    """The hanging transactions, and those that are undecided because their coordinator may not have responded."""
 
     hanging: list[OpenTransaction]
     undecided: list[OpenTransaction]
 
 
-def judge(
+def classify(
     opened: Iterable[OpenTransaction],
     transactional_ids: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription | None],
     *,
-    all_coordinators_heard: bool,
-) -> Judged:
-    """`transactional_ids` are those that coordinators have for the producer ids; None: not known (any more)."""
-    judged = Judged([], [])
+    all_coordinators_responded: bool,
+) -> Classified:
+    """Divide open transactions into hanging and undecided ones; the others do not hang.
+
+    `transactional_ids`: by producer id, as the coordinators listed them. `descriptions`: None for an id that its
+    coordinator does not know (any more).
+    """
+    classified = Classified([], [])
     for transaction in opened:
         transactional_id = transactional_ids.get(transaction.producer.producer_id)
         if transactional_id is None:
-            (judged.hanging if all_coordinators_heard else judged.undecided).append(transaction)
+            (classified.hanging if all_coordinators_responded else classified.undecided).append(transaction)
         elif transactional_id not in descriptions:
-            judged.undecided.append(transaction)
+            classified.undecided.append(transaction)
         else:
             description = descriptions[transactional_id]
             if description is None or transaction.topic_partition not in description.topic_partitions:
-                judged.hanging.append(transaction)
-    return judged
+                classified.hanging.append(transaction)
+    return classified
 
 
 def still_open(
     opened: Iterable[OpenTransaction], producers: Mapping[TopicPartition, Iterable[ActiveProducer]]
 ) -> list[OpenTransaction]:
-    """Those that a later look at the partitions shows too.
+    """Return the transactions that a second description of the partitions still shows.
 
-    A transaction that was ended between the first look and the coordinator's answer would pass for hanging; with
-    two-phase commit, one that is older than every timeout may be committed at any moment.
+    A transaction that ended between the first description and the coordinator's response would look like a hanging one;
+    with two-phase commit, one that is older than every timeout may be committed at any moment.
     """
     shown = {
         (partition, row.producer_id, row.current_transaction_start_offset)
@@ -89,7 +93,7 @@ def still_open(
 
 
 def described(transaction: OpenTransaction, transactional_ids: Mapping[int, str]) -> HangingTransaction:
-    """As callers get it."""
+    """Return the public value of a hanging transaction."""
     partition, producer = transaction
     assert producer.current_transaction_start_offset is not None
     return HangingTransaction(

@@ -1,13 +1,17 @@
-"""Every transactional id of a cluster: each broker is asked for those that it coordinates (KIP-664).
+"""List all transactional ids of a cluster: each broker lists those that it coordinates (KIP-664).
 
-Ids move between brokers while they are asked. So it is looked whether coordinators moved meanwhile, by the leaders of
-`__transaction_state`, and if so what was listed before is listed again. Moves are hidden from who may not see that
-topic.
+Ids may move between brokers during a listing. So the leaders of `__transaction_state` are compared before and after it,
+and if a coordinator moved, everything is listed again. A client without DESCRIBE on that topic cannot detect moves.
+
+Brokers below ListTransactions v2 cannot filter by a pattern (KIP-1152), so `matcher` does it here. Brokers match with
+RE2/J, while Python's engine understands some patterns differently and takes exponential time for others. So `matcher`
+accepts only patterns that mean the same to both and are fast; the rest is refused, never guessed at.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -15,7 +19,7 @@ from dualwrite.client.admin import codec
 from dualwrite.client.admin.codec import PATTERN_VERSION, ClusterMetadata, Listed
 from dualwrite.client.admin.driver import RETRIABLE, AdminDriver, failure
 from dualwrite.client.admin.results import TransactionListing
-from dualwrite.client.admin.transport import NoAnswerError
+from dualwrite.client.admin.transport import NoResponseError
 from dualwrite.client.error_texts import error_name
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import (
@@ -37,14 +41,14 @@ _UNKNOWN_TOPIC: Final = 3
 
 
 class IdFilter(NamedTuple):
-    """Which transactional ids: by a pattern, and by what says the same here (None: nothing does)."""
+    """A filter by transactional id: a pattern, and a function that matches the same ids here (None: there is none)."""
 
     pattern: str
     matches: Callable[[str], bool] | None
 
 
 class Filters(NamedTuple):
-    """What is listed; empty and None: everything. All of them have to hold."""
+    """Filters of a listing, all of which must match; an empty one or None matches everything."""
 
     states: Sequence[str] = ()
     producer_ids: Sequence[int] = ()
@@ -54,57 +58,57 @@ class Filters(NamedTuple):
 
 _Listings = tuple[TransactionListing, ...]
 _Key = int | TopicPartition | str
-"""What a failure is about: a broker, a partition of the coordinators' topic, or that topic."""
+"""The subject of a failure: a broker, a partition of the coordinators' topic, or that topic."""
 
 
 async def list_transactions(driver: AdminDriver, filters: Filters, deadline_s: float) -> _Listings:
-    """Ordered by transactional id.
+    """List the transactional ids that match, ordered by id.
 
-    Raises `IncompleteAnswerError` (whose partial answer is of this type), `UnsupportedByBrokerError`,
+    Raises `IncompleteAnswerError` (whose `partial` has this type), `UnsupportedByBrokerError`,
     `InvalidPatternError`, `KafkaTimeoutError`.
     """
-    answers: dict[int, _Listings] = {}
+    responses: dict[int, _Listings] = {}
     failures: dict[_Key, KafkaError] = {}
     backoff = driver.new_backoff()
     metadata = await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
     while True:
         before = metadata
-        missing = [broker.broker_id for broker in before.cluster.brokers if broker.broker_id not in answers]
-        results = await asyncio.gather(*(_ask(driver, broker_id, filters, deadline_s) for broker_id in missing))
+        missing = [broker.broker_id for broker in before.cluster.brokers if broker.broker_id not in responses]
+        results = await asyncio.gather(*(_list_broker(driver, broker_id, filters, deadline_s) for broker_id in missing))
         earlier, failures = failures, {}
         for broker_id, result in zip(missing, results, strict=True):
-            if isinstance(result, NoAnswerError):
+            if isinstance(result, NoResponseError):
                 failures[broker_id] = _newest(result, earlier.get(broker_id))
             elif isinstance(result, KafkaError):
                 failures[broker_id] = result
             else:
-                answers[broker_id] = result
+                responses[broker_id] = result
         try:
             metadata = await driver.metadata([TRANSACTION_STATE_TOPIC], deadline_s)
-        except KafkaTimeoutError as error:  # nobody says whether coordinators moved meanwhile
+        except KafkaTimeoutError as error:  # it is unknown whether coordinators moved meanwhile
             if not failures:
                 failures[TRANSACTION_STATE_TOPIC] = error
         moved = _moved(before, metadata)
         if moved:
-            answers.clear()
+            responses.clear()
         failures |= moved | _without_coordinator(metadata)
         if not failures:
-            return _merged(answers)
+            return _merged(responses)
         may_pass = any(isinstance(error, RetriableError) for error in failures.values())
         if not may_pass or not await driver.pause(backoff, deadline_s):
-            raise _incomplete(answers, failures)
+            raise _incomplete(responses, failures)
 
 
-def _newest(error: NoAnswerError, earlier: KafkaError | None) -> KafkaError:
+def _newest(error: NoResponseError, earlier: KafkaError | None) -> KafkaError:
     return earlier if error.out_of_time and earlier is not None else RetriableError(str(error))
 
 
-async def _ask(
+async def _list_broker(
     driver: AdminDriver, broker_id: int, filters: Filters, deadline_s: float
-) -> _Listings | KafkaError | NoAnswerError:
+) -> _Listings | KafkaError | NoResponseError:
     try:
-        return await _ask_once(driver, broker_id, filters, deadline_s)
-    except NoAnswerError as error:
+        return await _list_once(driver, broker_id, filters, deadline_s)
+    except NoResponseError as error:
         return error
     except AdminError as error:
         if isinstance(error, InvalidPatternError):
@@ -112,7 +116,9 @@ async def _ask(
         return error
 
 
-async def _ask_once(driver: AdminDriver, broker_id: int, filters: Filters, deadline_s: float) -> _Listings | KafkaError:
+async def _list_once(
+    driver: AdminDriver, broker_id: int, filters: Filters, deadline_s: float
+) -> _Listings | KafkaError:
     ids = filters.ids
     here = None
     if (
@@ -123,7 +129,7 @@ async def _ask_once(driver: AdminDriver, broker_id: int, filters: Filters, deadl
         if here is None:
             raise UnsupportedByBrokerError(
                 f"broker {broker_id} cannot filter by a pattern of transactional ids (KIP-1152), and {ids.pattern!r} "
-                "is not one that is certain to mean the same here: list without it, and filter by yourself"
+                "may mean something else to this client: list without it, and filter the result yourself"
             )
     call = codec.list_transactions(
         broker_id,
@@ -132,7 +138,7 @@ async def _ask_once(driver: AdminDriver, broker_id: int, filters: Filters, deadl
         running_longer_than_ms=filters.running_longer_than_ms,
         pattern=ids.pattern if ids is not None and here is None else None,
     )
-    reply = await driver.ask_one(broker_id, call, deadline_s)
+    reply = await driver.request_once(broker_id, call, deadline_s)
     if reply.error_code or reply.value is None:
         return _refused(broker_id, reply.error_code, filters)
     _check_states(broker_id, reply.value)
@@ -142,7 +148,7 @@ async def _ask_once(driver: AdminDriver, broker_id: int, filters: Filters, deadl
 def _refused(broker_id: int, error_code: int, filters: Filters) -> KafkaError:
     if error_code == _INVALID_REGULAR_EXPRESSION and filters.ids is not None:
         raise InvalidPatternError(
-            f"{filters.ids.pattern!r} is no regular expression for Kafka (RE2/J); nothing was listed",
+            f"{filters.ids.pattern!r} is not a regular expression for Kafka (RE2/J); nothing was listed",
             error_code=error_code,
         )
     if error_class(Api.LIST_TRANSACTIONS, error_code) in RETRIABLE:
@@ -160,7 +166,7 @@ def _check_states(broker_id: int, listed: Listed) -> None:
 
 
 def _coordinators(metadata: ClusterMetadata) -> Mapping[int, tuple[int, int]] | None:
-    """(node, leader epoch) by partition, None where that is not shown."""
+    """Return (node, leader epoch) by partition; None if the broker does not show them."""
     topic = metadata.topics.get(TRANSACTION_STATE_TOPIC)
     if topic is None or topic.error_code not in (0, _UNKNOWN_TOPIC):
         return None
@@ -168,13 +174,13 @@ def _coordinators(metadata: ClusterMetadata) -> Mapping[int, tuple[int, int]] | 
 
 
 def _moved(before: ClusterMetadata, after: ClusterMetadata) -> dict[_Key, KafkaError]:
-    """The coordinators that are not those that were asked."""
+    """Return an error for each coordinator that changed during the listing."""
     old, new = _coordinators(before), _coordinators(after)
     if old is None or new is None:
         return {}
     return {
         TopicPartition(TRANSACTION_STATE_TOPIC, partition): RetriableError(
-            f"the coordinator of {TRANSACTION_STATE_TOPIC}-{partition} moved while it was asked"
+            f"the coordinator of {TRANSACTION_STATE_TOPIC}-{partition} moved during the listing"
         )
         for partition in old.keys() | new.keys()
         if old.get(partition) != new.get(partition)
@@ -184,20 +190,89 @@ def _moved(before: ClusterMetadata, after: ClusterMetadata) -> dict[_Key, KafkaE
 def _without_coordinator(metadata: ClusterMetadata) -> dict[_Key, KafkaError]:
     return {
         TopicPartition(TRANSACTION_STATE_TOPIC, partition): RetriableError(
-            f"nobody coordinates the ids of {TRANSACTION_STATE_TOPIC}-{partition}: its leader is down"
+            f"the ids of {TRANSACTION_STATE_TOPIC}-{partition} have no coordinator: its leader is down"
         )
         for partition, (node_id, _) in (_coordinators(metadata) or {}).items()
         if node_id == -1
     }
 
 
-def _merged(answers: Mapping[int, _Listings]) -> _Listings:
-    rows = {row.transactional_id: row for listings in answers.values() for row in listings}
+def _merged(responses: Mapping[int, _Listings]) -> _Listings:
+    rows = {row.transactional_id: row for listings in responses.values() for row in listings}
     return tuple(rows[transactional_id] for transactional_id in sorted(rows))
 
 
-def _incomplete(answers: Mapping[int, _Listings], failures: Mapping[_Key, KafkaError]) -> IncompleteAnswerError:
+def _incomplete(responses: Mapping[int, _Listings], failures: Mapping[_Key, KafkaError]) -> IncompleteAnswerError:
     reasons = "; ".join(str(error) for error in failures.values())
     return IncompleteAnswerError(
-        f"not every transactional id was listed: {reasons}", partial=_merged(answers), failures=failures
+        f"not every transactional id was listed: {reasons}", partial=_merged(responses), failures=failures
     )
+
+
+# ---- patterns ---------------------------------------------------------------------------------------------------
+
+# The syntax that both engines read alike: one alternative per kind of token.
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<open>\((?:\?:)?(?!\?))
+    | (?P<close>\))
+    | (?P<repeat>(?:[*+?]|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})\??(?![*+?{]))
+    | (?P<either>\|)
+    | (?P<one>
+        \\[dDwWsS] | \\[^\w\s] | \.                              # classes, escaped punctuation
+        | \[\^?(?:\\[dws] | \\[^\w\s] | [^\\\[\]&~|\s])+\]       # a character class without nested classes
+        | [^\\()\[\]{}*+?|.^$]                                   # a literal character
+    )
+    """,
+    re.VERBOSE,
+)
+
+
+def matcher(pattern: str) -> Callable[[str], bool] | None:
+    """Return a function that says whether a whole transactional id matches, as at a broker; None if not certain."""
+    inner = _without_anchors(pattern)
+    if not _means_the_same(inner):
+        return None
+    try:
+        compiled = re.compile(inner, re.ASCII)
+    except re.error:
+        return None
+    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None
+
+
+def _without_anchors(pattern: str) -> str:
+    """Remove a leading ^ and a trailing $, which are redundant because the whole id has to match."""
+    inner = pattern.removeprefix("^")
+    ends_in_anchor = re.search(r"(?<!\\)(?:\\\\)*\$$", inner)
+    return inner[:-1] if ends_in_anchor else inner
+
+
+def _means_the_same(pattern: str) -> bool:
+    """Return whether the pattern consists of the tokens above, without a repetition inside a repetition."""
+    position = 0
+    repeats_inside = [False]  # by group depth: whether the group contains a repetition
+    last_group_repeats = False
+    while position < len(pattern):
+        token = _TOKEN.match(pattern, position)
+        if token is None:
+            return False
+        position = token.end()
+        if token.lastgroup == "open":
+            repeats_inside.append(False)
+        elif token.lastgroup == "close":
+            if len(repeats_inside) == 1:
+                return False
+            last_group_repeats = repeats_inside.pop()
+            repeats_inside[-1] |= last_group_repeats
+            continue
+        elif token.lastgroup == "repeat":
+            if last_group_repeats:
+                return False
+            repeats_inside[-1] = True
+        last_group_repeats = False
+    return len(repeats_inside) == 1
+
+
+def pattern_of_prefix(prefix: str) -> str:
+    """Return an RE2/J pattern for all transactional ids that begin with `prefix`."""
+    return re.sub(r"[.*+?()\[\]{}|^$\\]", lambda found: "\\" + found[0], prefix) + r"(?:.|\n)*"

@@ -1,4 +1,4 @@
-"""What administration answers, as plain values with Kafka's names; times in milliseconds since 1970."""
+"""The results of admin calls, as plain values with Kafka's names; times in milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class TransactionState(StrEnum):
 
 
 class TwoPhaseCommit(StrEnum):
-    """What one broker makes of a two-phase commit (KIP-939)."""
+    """How much of two-phase commit one broker supports (KIP-939)."""
 
     KEEPS_PREPARED = "keeps-prepared"
-    """All of it."""
+    """Everything."""
     STORED_PAIR = "stored-pair"
-    """Without KeepPreparedTxn, which is refused (KAFKA-20739)."""
+    """Everything except KeepPreparedTxn, which it refuses (KAFKA-20739)."""
     REFUSED = "refused"
     """`transaction.two.phase.commit.enable` is off, or this client has no right to TWO_PHASE_COMMIT (or to WRITE)."""
     NOT_OFFERED = "not-offered"
-    """The broker is older, or hides it (`unstable.api.versions.enable`)."""
+    """The broker is too old, or `unstable.api.versions.enable` is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
     """One transactional id, as ListTransactions shows it.
 
-    `state` is one of `TransactionState`, or a name that is newer than this package.
+    `state` is a value of `TransactionState`, or a newer name that this package does not know.
     """
 
     transactional_id: str
@@ -50,10 +50,10 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """What the coordinator of a transactional id knows of it (DescribeTransactions).
+    """The state of a transactional id at its coordinator (DescribeTransactions).
 
-    `transaction_start_time_ms` is None before the first transaction; after its end it stays. `topic_partitions` are
-    those of the open transaction, and while it is being ended those that have no marker yet.
+    `transaction_start_time_ms` is None before the first transaction, and stays after a transaction's end.
+    `topic_partitions` are those of the open transaction; while it ends, those without a marker yet.
     """
 
     transactional_id: str
@@ -67,7 +67,7 @@ class TransactionDescription:
 
     @property
     def has_timeout(self) -> bool:
-        """False for a participant of a two-phase commit, whose transactions only their owner ends (KIP-939)."""
+        """False for a two-phase commit participant, whose transactions only their owner ends (KIP-939)."""
         return self.transaction_timeout_ms != MAX_TRANSACTION_TIMEOUT_MS
 
 
@@ -75,8 +75,8 @@ class TransactionDescription:
 class ActiveProducer:
     """One producer that a partition remembers (DescribeProducers), with or without an open transaction.
 
-    None for `coordinator_epoch`: no marker of it was seen. None for `current_transaction_start_offset`: it has no
-    open transaction here. `last_timestamp_ms` is that of its newest record or marker here.
+    `coordinator_epoch` is None if the partition has no marker of it, `current_transaction_start_offset` if it has no
+    open transaction there. `last_timestamp_ms` is that of its newest record or marker there.
     """
 
     producer_id: int
@@ -91,7 +91,7 @@ class ActiveProducer:
 class HangingTransaction:
     """A transaction that is open on a partition and that no coordinator will ever end.
 
-    `transactional_id` is None where no coordinator knows the producer. `last_timestamp_ms` is that of its newest record
+    `transactional_id` is None if no coordinator knows the producer. `last_timestamp_ms` is that of its newest record
     on this partition.
     """
 
@@ -106,7 +106,7 @@ class HangingTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TerminatedTransaction:
-    """What `force_terminate_transaction` met, and the pair at which the id stands now."""
+    """What `force_terminate_transaction` found, and the id's present producer id and epoch."""
 
     found: TransactionDescription
     producer_id: int
@@ -134,7 +134,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicIds:
-    """Which topics there are behind the names: one that is created anew has another id (KIP-516)."""
+    """The ids of topics by name. A topic that is deleted and created again has another id (KIP-516)."""
 
     cluster_id: str | None
     ids: Mapping[str, str]
@@ -142,10 +142,10 @@ class TopicIds:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFeatures:
-    """What one broker offers: ranges (least, greatest) of versions by API key, and of feature levels by feature name.
+    """The (least, greatest) versions that one broker supports by API key, and its feature levels by feature name.
 
-    `finalized_features` are those of the cluster as this broker knows them, of the epoch `finalized_features_epoch`
-    (-1: it does not know any).
+    `finalized_features` are those of the cluster as this broker knows them, at the epoch `finalized_features_epoch`
+    (-1: it knows none).
     """
 
     broker_id: int

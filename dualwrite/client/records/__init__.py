@@ -1,4 +1,5 @@
-"""From what `send()` and `send_batch()` are given to record batches, and from a broker's answer to futures.
+"""Records on their way: arguments of `send()` become record batches, and Produce responses become results of futures.
 
-Open first: `accumulator.py`.
+May import the errors, the settings, and of the client `backoff`, `metrics` and `wire/kafka_python.py`; `bulk.py`,
+`arrow.py` and `record_future.py` also import the producer's core. Open first: `accumulator.py`.
 """

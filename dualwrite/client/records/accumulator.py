@@ -1,7 +1,7 @@
-"""Records into batches, one queue per partition; batches out in an order that brokers accept. No I/O, no clock.
+"""Collect records into batches, one queue per partition, and give batches out in an order that brokers accept.
 
-Within a partition sequences must arrive without a gap (KIP-98), so a batch that is sent again goes before all later
-ones and alone: while one waits to be sent again, nothing else of its partition is sent.
+No I/O and no clock. Within a partition, sequences must arrive without a gap (KIP-98). A batch that has to be sent again
+therefore goes before all later ones, and alone: until it is acknowledged, nothing else of its partition is sent.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Batch:
         self._listeners: list[Callable[[], None]] | None = None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the fate of this batch is known, at once if it is."""
+        """Call `listener` when the outcome of this batch is known; immediately if it already is."""
         if self.done:
             listener()
         elif self._listeners is None:
@@ -77,7 +77,7 @@ class Batch:
             self._listeners.append(listener)
 
     def end(self, error: KafkaError | None) -> None:
-        """Its fate is known."""
+        """Set the outcome of this batch and notify its listeners; `error` is None if the batch was stored."""
         self.done = True
         self.error = error
         self.data = _NOT_BUILT
@@ -90,7 +90,7 @@ _NOT_BUILT: Final = bytearray()
 
 
 class PartitionQueue:
-    """The batches of one partition: open for more records, closed, to be sent again, on their way."""
+    """The batches of one partition: open for more records, closed, to be sent again, in flight."""
 
     __slots__ = (
         "backoff",
@@ -120,16 +120,16 @@ class PartitionQueue:
         self.next_sequence = 0
 
     def waiting(self) -> list[Batch]:
-        """All that are not on their way, oldest first."""
+        """Return all batches that are not in flight, oldest first."""
         return [*self.retries, *self.closed, *([self.open] if self.open is not None else [])]
 
     def has_unresolved_before(self, batch: Batch) -> bool:
-        """Whether an earlier batch may be missing at the broker, which explains that this one is out of order."""
+        """Return whether the broker may lack an earlier batch, which explains an out-of-order error for this one."""
         return any(other.number < batch.number for other in (*self.in_flight, *self.retries))
 
 
 class Accumulator:
-    """All partitions of one producer. Sizes in bytes, times in milliseconds."""
+    """The queues of all partitions of one producer. Sizes in bytes, times in milliseconds."""
 
     def __init__(
         self,
@@ -163,11 +163,11 @@ class Accumulator:
         self._used = 0
         self._numbers = 0
         self._queues: dict[str, dict[int, PartitionQueue]] = {}
-        # queues with something that is not on its way; a dict because it keeps its order
+        # queues with a batch that is not in flight; a dict because it keeps the insertion order
         self._active: dict[PartitionQueue, None] = {}
         self._open: dict[PartitionQueue, None] = {}
 
-    # ---- in -------------------------------------------------------------------------------------------------
+    # ---- appending ------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -179,7 +179,7 @@ class Accumulator:
         headers: list[Header],
         now_ms: float,
     ) -> Batch | None:
-        """The batch that took the record (as its last one so far); None when `buffer.memory` is used up."""
+        """Append a record; return its batch, whose last record it now is, or None if `buffer.memory` is exhausted."""
         queues = self._queues.get(topic)
         queue = queues.get(partition) if queues is not None else None
         if queue is None:
@@ -236,7 +236,7 @@ class Accumulator:
     def append_full(
         self, topic: str, partition: int, builder: RecordBatchBuilder, count: int, now_ms: float
     ) -> Batch | None:
-        """A batch that takes no more records, behind those before it; None when `buffer.memory` is used up."""
+        """Queue a batch that is already full; return it, or None if `buffer.memory` is exhausted."""
         queues = self._queues.get(topic)
         queue = queues.get(partition) if queues is not None else None
         if queue is None:
@@ -256,39 +256,39 @@ class Accumulator:
         queue.closed.append(batch)
 
     def close_open_batches(self) -> None:
-        """Do not let anything linger: all that is accepted is to be sent now."""
+        """Close all open batches, so that everything accepted so far can be sent without lingering."""
         for queue in list(self._open):
             if queue.open is not None:
                 self._close_open(queue, queue.open)
 
     @property
     def buffer_used(self) -> int:
-        """Of `buffer.memory`."""
+        """Bytes of `buffer.memory` in use."""
         return self._used
 
     @property
     def has_waiting(self) -> bool:
-        """Whether anything is to be sent, now or later."""
+        """Whether any batch waits to be sent, now or later."""
         return bool(self._active)
 
     @property
     def has_full_batches(self) -> bool:
-        """Whether something can be sent without lingering, in a partition where no batch is open for more records."""
+        """Whether a partition has batches to send but no open one, so that they need not linger."""
         return len(self._active) > len(self._open)
 
     def incomplete_batches(self) -> list[Batch]:
-        """All whose fate is not known."""
+        """Return all batches whose outcome is not known."""
         queues = [queue for queues in self._queues.values() for queue in queues.values()]
         return [batch for queue in queues for batch in (*queue.in_flight, *queue.waiting())]
 
-    # ---- out ------------------------------------------------------------------------------------------------
+    # ---- draining -------------------------------------------------------------------------------------------
 
     def drain(
         self, now_ms: float, leader_of: Callable[[str, int], int], producer_id: int, producer_epoch: int
     ) -> dict[int, list[Batch]]:
-        """What to send now, by node: at most one batch per partition and `max.request.size` per node.
+        """Take the batches to send now, by node: at most one per partition, and `max.request.size` bytes per node.
 
-        `leader_of` gives the node to send to, or -1 when there is none at present.
+        `leader_of` returns the node to send to, or -1 if there is none at present.
         """
         drained: dict[int, list[Batch]] = {}
         if not self._active:
@@ -347,7 +347,10 @@ class Accumulator:
             self._active.pop(queue, None)
 
     def _stamp(self, queue: PartitionQueue, batch: Batch, producer_id: int, producer_epoch: int) -> None:
-        """Give the batch its identity. One that is sent again keeps it, so that the broker can recognise it."""
+        """Write the producer id, epoch and sequence into the batch.
+
+        A batch that is sent again keeps them, so that the broker recognises a duplicate.
+        """
         if batch.data and batch.producer_id == producer_id and batch.producer_epoch == producer_epoch:
             return
         if queue.producer_id != producer_id or queue.producer_epoch != producer_epoch:
@@ -370,7 +373,7 @@ class Accumulator:
             )
 
     def wake_at_ms(self, now_ms: float) -> float | None:
-        """When `drain` or `expire` will find something more though nothing happened."""
+        """Return when `drain` or `expire` will next have something to do, if nothing else happens before."""
         if not self._active:
             return None
         return min(self._due_ms(queue, now_ms) for queue in self._active)
@@ -386,10 +389,10 @@ class Accumulator:
             return linger_ms if now_ms < linger_ms else expiry_ms
         return expiry_ms
 
-    # ---- fates ----------------------------------------------------------------------------------------------
+    # ---- outcomes -------------------------------------------------------------------------------------------
 
     def delivered(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
-        """The broker stored it. An offset of -1: stored before, the broker does not remember where."""
+        """Finish a batch that the broker stored. Offset -1: a duplicate, and the broker does not know where it is."""
         self._land(batch)
         batch.queue.backoff.succeeded()
         batch.base_offset = base_offset
@@ -397,12 +400,12 @@ class Accumulator:
         self._end(batch, None)
 
     def failed(self, batch: Batch, error: KafkaError) -> None:
-        """It will not be sent again."""
+        """Finish a batch with `error`; it is not sent again."""
         self._land(batch)
         self._end(batch, error)
 
     def send_again(self, batch: Batch, now_ms: float, error_code: int | None) -> None:
-        """Its fate is open: the same bytes once more, after a back-off."""
+        """Queue the same bytes again, after a back-off, because the outcome of the batch is unknown."""
         self._land(batch)
         self.metrics.resent_records += batch.record_count
         queue = batch.queue
@@ -426,9 +429,10 @@ class Accumulator:
     def expire(
         self, now_ms: float, obstacle: Callable[[float], str], consequence: Callable[[], str] = str
     ) -> list[Batch]:
-        """Give up what waits longer than `delivery.timeout.ms`; those batches, ended.
+        """Fail all batches that have waited for `delivery.timeout.ms`, and return them.
 
-        `obstacle` says what has been in their way since a time, `consequence` how the sentence goes on.
+        For the error's text, `obstacle` describes what has blocked a batch since its creation, and `consequence` what
+        its loss means.
         """
         if not self._active:
             return []
@@ -446,12 +450,12 @@ class Accumulator:
         return expired
 
     def drop_waiting(self, error: KafkaError) -> None:
-        """Give up all that is not on its way."""
+        """Fail all batches that are not in flight."""
         for batch in [batch for queue in self._active for batch in queue.waiting()]:
             self._discard(batch, error)
 
     def drop_all(self, error: KafkaError) -> None:
-        """Give up everything: the producer is closed."""
+        """Fail all batches: the producer is closed."""
         self.drop_waiting(error)
         for batch in self.incomplete_batches():
             self.failed(batch, error)

@@ -1,14 +1,15 @@
-"""Record batches from Arrow's columns, without a Python call per row.
+"""`send_batch()` of Arrow tables: encode record batches from columns, without a Python call per row.
 
-A record is a few varints around bytes that Arrow has already laid out. The varints of all records are computed and
-written by numpy; Arrow's own kernel then interleaves them with the columns, and what it gives out is, byte for byte,
-the records of a batch one after the other.
+A record is a few varints around bytes that Arrow has already laid out. numpy computes and writes the varints of all
+records; Arrow's own kernel then interleaves them with the columns. Its output is, byte for byte, the records of a batch
+one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dualwrite.client.records.encoded_batch import EncodedBatch
+from dualwrite.client.producer_core import ProducerCore
+from dualwrite.client.records.accumulator import Batch
+from dualwrite.client.records.encoded_batch import HEADER_BYTES, EncodedBatch
+from dualwrite.client.records.key_columns import OF_ALL_KEYS
+from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import InvalidRecordError
 
 Ints = npt.NDArray[np.int64]
@@ -36,26 +41,27 @@ class Column(NamedTuple):
     lengths: Ints
 
     def take(self, rows: Ints) -> Column:
+        """Return these rows."""
         if self.is_empty:
             return self.slice(0, len(rows))
         return Column(self.array.take(pa.array(rows)), self.lengths[rows])
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has nothing but nulls, and so nothing but rows that are alike."""
+        """Whether all rows are null, and therefore equal."""
         nulls: int = self.array.null_count
         return nulls == len(self.array)
 
     def slice(self, start: int, end: int) -> Column:
+        """Return the rows from `start` to before `end`."""
         return Column(self.array.slice(start, end - start), self.lengths[start:end])
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Checked columns of equal length. `partitions`: -1 where it is not given; `headers` are encoded.
+    """Validated columns of equal length. `partitions`: -1 if not given. `headers` are encoded.
 
-    `content_sizes`: bytes of each record from its key on. `sizes`: of the records that these rows become, at most few
-    more than they will take.
+    `content_sizes`: bytes of each record from its key on. `sizes`: bytes of each whole record, at most a few too many.
     """
 
     key: Column
@@ -71,6 +77,7 @@ class Rows:
         return len(self.timestamps_ms)
 
     def take(self, rows: Ints) -> Rows:
+        """Return these rows."""
         return Rows(
             self.key.take(rows),
             self.value.take(rows),
@@ -83,6 +90,7 @@ class Rows:
         )
 
     def slice(self, start: int, end: int) -> Rows:
+        """Return the rows from `start` to before `end`."""
         return Rows(
             self.key.slice(start, end),
             self.value.slice(start, end),
@@ -96,7 +104,7 @@ class Rows:
 
 
 class Limits(NamedTuple):
-    """In bytes, before compression."""
+    """Limits in bytes, before compression."""
 
     batch_size: int
     max_request_size: int
@@ -110,7 +118,10 @@ def _refused(sentence: str) -> InvalidRecordError:
 
 
 def rows_of(table: Any, now_ms: int) -> Iterator[Rows]:
-    """The chunks of whatever speaks Arrow's C interface; `InvalidRecordError` for what is no table of records."""
+    """Yield the chunks of a table that supports Arrow's C interface.
+
+    Raises `InvalidRecordError` if it is not a table of records.
+    """
     try:
         table = pa.table(table)
     except (TypeError, ValueError, pa.ArrowException) as error:
@@ -119,8 +130,8 @@ def rows_of(table: Any, now_ms: int) -> Iterator[Rows]:
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or "value" not in names or len(set(names)) < len(names) or {"timestamp", "timestamp_ms"} <= {*names}:
         raise _refused(
-            f"the columns of records are value and, where wanted, key, headers, partition and timestamp "
-            f"(or timestamp_ms), each once; these are {', '.join(names) or 'none'}"
+            f"a table of records has the column value and, optionally, key, headers, partition and timestamp "
+            f"(or timestamp_ms), each once; this one has {', '.join(names) or 'none'}"
         )
     for batch in table.to_batches():
         yield _rows_of_batch(batch, now_ms)
@@ -182,15 +193,15 @@ def _integers(name: str, array: Any, count: int, missing: int, most: int) -> Int
     if array is None or pa.types.is_null(array.type):
         return np.full(count, missing, np.int64)
     if not pa.types.is_integer(array.type):
-        raise _refused(f"the column {name} is of type {array.type}, not of whole numbers")
+        raise _refused(f"the column {name} is of type {array.type}, not integers")
     least_and_most = pc.min_max(array).as_py()
     if least_and_most["min"] is not None and not 0 <= least_and_most["min"] <= least_and_most["max"] <= most:
-        raise _refused(f"the column {name} has {least_and_most}, which is not within 0 to {most}")
+        raise _refused(f"the column {name} has {least_and_most}, which is outside 0 to {most}")
     return _filled(array.cast(pa.int64()), missing)
 
 
 def _headers(array: Any, count: int) -> tuple[Column, Ints]:
-    """Encoded headers per row: those of a row lie side by side in Arrow, so only the offsets of rows are made."""
+    """Encode the headers of each row. Arrow stores those of a row side by side, so only row offsets are computed."""
     if array is None or pa.types.is_null(array.type):
         return Column(pa.nulls(count, pa.large_binary()), np.zeros(count, np.int64)), np.zeros(count, np.int64)
     pairs, counts = _header_pairs(array)
@@ -226,7 +237,7 @@ def _zigzag(numbers: Ints) -> npt.NDArray[np.uint64]:
 
 
 def varint_sizes(numbers: Ints) -> Ints:
-    """How many bytes each takes as a zigzag varint."""
+    """Return how many bytes each number takes as a zigzag varint."""
     return _unsigned_sizes(_zigzag(numbers))
 
 
@@ -241,7 +252,7 @@ def _unsigned_sizes(numbers: npt.NDArray[np.uint64]) -> Ints:
 
 
 def _varint(number: int) -> bytes:
-    """Of one number, zigzag."""
+    """Return one number as a zigzag varint."""
     rest = (number << 1) ^ (number >> 63)
     written = bytearray()
     while rest > 0x7F:
@@ -252,9 +263,9 @@ def _varint(number: int) -> bytes:
 
 
 def _varints(fields: list[Ints]) -> Any:
-    """These numbers as zigzag varints, one after the other: a byte string per row, or one for all where they are alike.
+    """Encode the fields of each row as zigzag varints, joined: a byte string per row, or one for all if all are equal.
 
-    Many are alike: no keys, no headers, values of one length, records of one moment.
+    Many fields are equal in all rows: no keys, no headers, values of one length, one timestamp.
     """
     alike = [_varint(int(numbers[0])) if numbers.min() == numbers.max() else None for numbers in fields]
     if None not in alike:
@@ -287,7 +298,7 @@ class _Cells:
         self.width = int(self.sizes.max())
 
     def write(self, cells: Bytes, used: npt.NDArray[np.bool_]) -> None:
-        """Into a column of cells per byte, and which of them count."""
+        """Write each byte of the varints to a column of `cells`, and mark in `used` the cells that hold one."""
         rest = self._zigzag
         for byte in range(self.width):
             low = rest.astype(np.uint8)
@@ -301,7 +312,7 @@ class _Cells:
 
 
 def _running_total(numbers: Ints) -> Ints:
-    """From 0 on, so one more than there are numbers."""
+    """Return the running total, starting with 0, so one element more than `numbers`."""
     total = np.zeros(len(numbers) + 1, np.int64)
     np.cumsum(numbers, out=total[1:])
     return total
@@ -313,7 +324,7 @@ def _joined(*parts: Any) -> Any:
 
 
 def _offsets(array: Any) -> Ints:
-    """Where each element starts and the last one ends in the array's data."""
+    """Return where each element starts in the array's data, and where the last one ends."""
     whole = np.frombuffer(array.buffers()[1], np.int64) if array.buffers()[1] is not None else np.zeros(1, np.int64)
     return whole[array.offset : array.offset + len(array) + 1]
 
@@ -322,7 +333,7 @@ def _offsets(array: Any) -> Ints:
 
 
 def _content_sizes(key: Column, value: Column, headers: Column, header_counts: Ints) -> Ints:
-    """Bytes from the length of the key on."""
+    """Return the bytes of each record from the length of its key on."""
     sizes = varint_sizes(header_counts) + headers.lengths
     for column in (key, value):
         sizes += varint_sizes(column.lengths) + np.maximum(column.lengths, 0)
@@ -330,7 +341,10 @@ def _content_sizes(key: Column, value: Column, headers: Column, header_counts: I
 
 
 def _record_sizes(content_sizes: Ints, timestamps_ms: Ints) -> Ints:
-    """At most few bytes too many: the place of a record in its batch, and so its deltas, are not known yet."""
+    """Return the size of each record, at most a few bytes too many.
+
+    A record's position in its batch is not known yet, so neither are its offset and timestamp deltas.
+    """
     if not len(content_sizes):
         return content_sizes
     spread = np.array([int(timestamps_ms.max()) - int(timestamps_ms.min())])
@@ -339,7 +353,10 @@ def _record_sizes(content_sizes: Ints, timestamps_ms: Ints) -> Ints:
 
 
 def _encode(rows: Rows, starts: Ints) -> tuple[Any, Ints]:
-    """The records of several batches, which begin at these rows: their bytes, and where each record begins there."""
+    """Encode the records of several batches, which begin at the rows `starts`.
+
+    Returns all bytes, and where each record begins in them.
+    """
     first = np.repeat(starts, np.diff(starts, append=len(rows)))
     time_deltas, offset_deltas = rows.timestamps_ms - rows.timestamps_ms[first], np.arange(len(rows)) - first
     lengths = 1 + varint_sizes(time_deltas) + varint_sizes(offset_deltas) + rows.content_sizes
@@ -356,9 +373,10 @@ def _encode(rows: Rows, starts: Ints) -> tuple[Any, Ints]:
 
 
 class Planned(NamedTuple):
-    """Rows in the order of their partitions (None: they are), and where in that order each batch begins, and for which.
+    """Rows and their batches. `order` sorts the rows by partition (None: they are sorted already).
 
-    Encoding many batches at once is what makes it worth while: a call of numpy or Arrow takes as long as many records.
+    `starts` are the positions in that order at which the batches begin, `partitions` the partitions of the batches.
+    Many batches are encoded at once, because one call of numpy or Arrow takes as long as encoding many records.
     """
 
     rows: Rows
@@ -367,7 +385,7 @@ class Planned(NamedTuple):
     partitions: list[int]
 
     def batches(self, *, transactional: bool) -> Iterator[tuple[int, EncodedBatch]]:
-        """Each with its partition; encoded as they are asked for, some megabytes at a time."""
+        """Yield each batch with its partition, encoding some megabytes at a time."""
         ends = np.array([*self.starts[1:], len(self.rows)])
         sizes = np.cumsum(self.rows.sizes if self.order is None else self.rows.sizes[self.order])[ends - 1]
         at = 0
@@ -407,7 +425,7 @@ def batch_starts(sizes: Ints, limit: int) -> list[int]:
 
 
 def check_sizes(rows: Rows, limits: Limits, batch_overhead: int, first_row: int) -> None:
-    """`InvalidRecordError` names the largest row when it is too large for a request."""
+    """Raise `InvalidRecordError`, which names the largest row, if it is too large for a request."""
     if len(rows) and int(rows.sizes.max()) + batch_overhead > limits.max_request_size:
         row = int(rows.sizes.argmax())
         raise _refused(
@@ -417,10 +435,10 @@ def check_sizes(rows: Rows, limits: Limits, batch_overhead: int, first_row: int)
 
 
 def plan(rows: Rows, limits: Limits, batch_overhead: int) -> Planned:
-    """What goes where, once every row has a partition."""
+    """Divide the rows, all of which have a partition, into batches."""
     order, partitions, sizes = None, rows.partitions, rows.sizes
     if (partitions[1:] < partitions[:-1]).any():
-        few = int(partitions.max()) < 2**15  # those are sorted in a few passes
+        few = int(partitions.max()) < 2**15  # numpy sorts 16-bit numbers in a few passes
         order = np.argsort(partitions.astype(np.int16) if few else partitions, kind="stable")
         partitions, sizes = partitions[order], sizes[order]
     starts: list[int] = []
@@ -437,7 +455,89 @@ def plan(rows: Rows, limits: Limits, batch_overhead: int) -> Planned:
 
 
 def key_bytes(column: Column) -> tuple[Ints, Bytes]:
-    """The offsets of keys in their bytes, and those bytes."""
+    """Return the offsets of the keys in their bytes, and those bytes."""
     buffers = column.array.buffers()
     data = _NO_BYTES if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
     return _offsets(column.array), data
+
+
+# ---- send_batch() ------------------------------------------------------------------------------------------------
+
+
+class ArrowSource:
+    """The records of a table that supports Arrow's C interface, for `BulkSend`.
+
+    `took(batch, first_index, record_count)` is called for records that were accepted.
+    """
+
+    def __init__(
+        self, topic: str, took: Callable[[Batch, int, int], None], core: ProducerCore, table: Any, now_ms: int
+    ) -> None:
+        self._topic = topic
+        self._took = took
+        self._core = core
+        self._limits = Limits(core.config.batch_size, core.config.max_request_size)
+        self._chunks = [rows for rows in rows_of(table, now_ms) if len(rows)]
+        first_row = 0
+        for rows in self._chunks:
+            check_sizes(rows, self._limits, HEADER_BYTES, first_row)
+            first_row += len(rows)
+        self.record_count = first_row
+
+    def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
+        """Give all rows their partitions, then yield steps that each accept one batch and free its bytes."""
+        placed = [self._with_partitions(rows, partitions) for rows in self._chunks]
+        self._chunks.clear()
+        for rows in placed:
+            yield from self._steps(plan(rows, self._limits, HEADER_BYTES))
+
+    def _steps(self, planned: Planned) -> Iterator[Callable[[], Operation | None]]:
+        for partition, encoded in planned.batches(transactional=self._core.config.transactional_id is not None):
+            yield partial(self._accept, partition, encoded)
+
+    def _accept(self, partition: int, encoded: EncodedBatch) -> Operation | None:
+        batch = self._core.accept_encoded(self._topic, partition, encoded)
+        if isinstance(batch, Operation):
+            return batch
+        self._took(batch, 0, encoded.record_count)
+        return None
+
+    # ---- partitions -----------------------------------------------------------------------------------------
+
+    def _with_partitions(self, rows: Rows, partitions: int) -> Rows:
+        chosen = rows.partitions.copy()
+        if int(chosen.max()) >= partitions:
+            raise InvalidRecordError(
+                f"{self._topic!r} has the partitions 0 to {partitions - 1}, not {int(chosen.max())}; "
+                "nothing of it was sent"
+            )
+        missing = np.flatnonzero(chosen < 0)
+        if len(missing):
+            chosen[missing] = self._choose(rows, missing, partitions)
+        return replace(rows, partitions=chosen)
+
+    def _choose(self, rows: Rows, missing: Ints, partitions: int) -> Ints:
+        choice = self._core.choice
+        by_record, by_key = choice.by_record, choice.by_key
+        if by_record is not None:
+            topic = self._topic
+            pairs = zip(
+                rows.key.array.take(missing).to_pylist(), rows.value.array.take(missing).to_pylist(), strict=True
+            )
+            return np.array([by_record(topic, key, value, partitions) for key, value in pairs], np.int64)
+        assert by_key is not None
+        keyed = rows.key.lengths[missing] >= (1 if choice.empty_key_is_none else 0)
+        chosen = np.empty(len(missing), np.int64)
+        if keyed.any():
+            chosen[keyed] = OF_ALL_KEYS[by_key](*key_bytes(rows.key), partitions)[missing[keyed]]
+        if not keyed.all():
+            chosen[~keyed] = self._fill(rows, missing[~keyed], partitions)
+        return chosen
+
+    def _fill(self, rows: Rows, keyless: Ints, partitions: int) -> Ints:
+        """Return partitions for keyless rows: one after the other, a batch for each (KIP-480)."""
+        starts = batch_starts(rows.sizes[keyless], self._limits.batch_size - HEADER_BYTES)
+        turns = np.searchsorted(np.array(starts), np.arange(len(keyless)), side="right") - 1
+        first = self._core.choice.choose(self._topic, None, partitions)
+        chosen: Ints = (first + turns) % partitions
+        return chosen

@@ -1,6 +1,6 @@
-"""The seam to whoever writes record batches: aiokafka's compiled builder where installed, else kafka-python's.
+"""Adapter for the library that builds record batches: aiokafka's compiled builder if installed, else kafka-python's.
 
-Measured on one record of 100 bytes: 0.5 us against 10 us.
+Measured for one record of 100 bytes: 0.5 us and 10 us.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ImportError:
 
     _STAMP_ARGUMENTS = (True,)
 
-with contextlib.suppress(ImportError):  # by the processor's own instruction: a fifteenth of the time of the others
+with contextlib.suppress(ImportError):  # uses the processor's instruction: a fifteenth of the others' time
     from crc32c import crc32c as _crc32c
 
 Header = tuple[str, bytes | None]
@@ -41,22 +41,25 @@ _PRODUCER: Final = struct.Struct(">qhi")
 
 
 class RecordBatchBuilder(Protocol):
-    """A record batch under construction; the header is written by `build`."""
+    """A record batch under construction; `build` writes the header."""
 
     def append(
         self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: list[Header], /
     ) -> object | None:
-        """None when the batch has no room; the first record always has."""
+        """Append a record; return None if the batch has no room for it. The first record always fits."""
 
     def size(self) -> int:
-        """Bytes so far, before compression."""
+        """Return the number of bytes so far, before compression."""
 
     def build(self) -> bytearray:
-        """The finished batch; only once."""
+        """Return the finished batch; call only once."""
 
 
 def builder_factory(*, transactional: bool, batch_size: int) -> Callable[[], RecordBatchBuilder]:
-    """A factory of builders. They do not compress: that is done to the finished batch, where it has a level."""
+    """Return a factory of builders.
+
+    They do not compress: `stamp_and_build` compresses the finished batch, because the builders have no levels.
+    """
 
     def new() -> RecordBatchBuilder:
         builder: Any = _Builder(_MAGIC, 0, int(transactional), -1, -1, -1, batch_size)
@@ -74,7 +77,7 @@ def stamp_and_build(
     transactional: bool,
     codec: Codec | None = None,
 ) -> bytearray:
-    """The finished batch under this identity, its records compressed where there is a codec."""
+    """Return the finished batch with this producer id, epoch and sequence, compressed if there is a codec."""
     untyped: Any = builder
     untyped.set_producer_state(producer_id, producer_epoch, base_sequence, *(transactional for _ in _STAMP_ARGUMENTS))
     data = builder.build()
@@ -91,13 +94,13 @@ def _compressed(data: bytearray, codec: Codec) -> bytearray:
 
 
 def restamp(data: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Give a finished batch another identity, and the checksum that follows from it."""
+    """Write another producer id, epoch and sequence into a finished batch, and update its checksum."""
     _PRODUCER.pack_into(data, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
     checksummed(data)
 
 
 def checksummed(data: bytearray) -> bytearray:
-    """A batch whose header or records were changed, with the checksum that follows."""
+    """Update and return a batch whose header or records have changed: compute its checksum."""
     checksum_of: Any = _crc32c
     with memoryview(data) as view, view[_ATTRIBUTES_OFFSET:] as covered:
         checksum = checksum_of(covered)

@@ -1,7 +1,7 @@
-"""`send_batch()`: everything is read, serialized and checked before the first record is accepted.
+"""`send_batch()`: everything is read, serialized and validated before the first record is accepted.
 
-Then records are accepted as there is room. What has to be waited for is given out, so that a thread can block for it
-and a coroutine await it.
+Then records are accepted as room becomes free. `advance` returns the operation that has to end first, so that a thread
+can block on it and a coroutine can await it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.accumulator import Batch
-from dualwrite.client.records.delivery_callbacks import Part
+from dualwrite.client.records.delivery import Part
+from dualwrite.client.records.encoded_batch import full_batch
 from dualwrite.client.records.record import ReadyRecord, Record
 from dualwrite.client.records.validation import (
     check_topic,
@@ -22,27 +23,29 @@ from dualwrite.client.records.validation import (
     checked_timestamp_ms,
     encoded,
 )
-from dualwrite.client.records.value_records import full_batch
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import ConfigError, InvalidRecordError
 from dualwrite.partitioners import KeyPartitioner
 
 _BATCH_HEADER_BYTES: Final = 61
-_RECORD_OVERHEAD_BYTES: Final = 36  # at most, besides key, value and headers
+_RECORD_OVERHEAD_BYTES: Final = 36  # at most, without key, value and headers
 _HEADER_OVERHEAD_BYTES: Final = 10
-_ACCEPTED_AT_ONCE: Final = 256  # while the lock is held
+_ACCEPTED_AT_ONCE: Final = 256  # under one acquisition of the lock
 _VALUES_ACCEPTED_AT_ONCE: Final = 2048
-_LARGE_VALUE_BYTES: Final = 400  # from about here on `full_batch` takes less than the builder, whose checksum is slow
+_LARGE_VALUE_BYTES: Final = 400  # from about here on `full_batch` is faster than the builder, whose checksum is slow
 _FIELDS: Final = tuple(Record.__dataclass_fields__)
 
 
 class _Source(Protocol):
-    """Records that were read and checked without knowing the partitions."""
+    """Records that were read and validated without knowing the number of partitions."""
 
     record_count: int
 
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
-        """Checks that need the partitions; then steps, each to be called until it has nothing to wait for."""
+        """Finish the validation that needs the number of partitions, then yield steps that accept records.
+
+        Each step is called until it returns None; otherwise it returns the operation that has to end first.
+        """
 
 
 class BulkSend:
@@ -61,7 +64,7 @@ class BulkSend:
         self._step: Callable[[], Operation | None] | None = None
 
     def advance(self) -> Operation | None:
-        """Accept what can be; what must end before more can be, or None when all is accepted."""
+        """Accept what fits; return the operation that must end before more fits, or None when all is accepted."""
         if self._steps is None:
             partitions = self._core.partitions_of(self.topic)
             if isinstance(partitions, Operation):
@@ -77,14 +80,14 @@ class BulkSend:
                 return waiting
             self._step = None
 
-    def fate_so_far(self) -> str:
-        """For whoever has to give up."""
+    def progress(self) -> str:
+        """Return how many records were accepted, for the error of a call that gives up."""
         if not self.accepted:
             return "nothing of it was sent"
         return f"{self.accepted} of the {self.record_count} records were accepted"
 
     def took(self, batch: Batch, first_index: int, record_count: int) -> None:
-        """These records were accepted."""
+        """Note that these records were accepted."""
         self.accepted += record_count
         if self.parts and self.parts[-1].batch is batch:
             last = self.parts[-1]
@@ -97,13 +100,13 @@ class BulkSend:
 def _source(bulk: BulkSend, core: ProducerCore, records: Any, now_ms: int) -> _Source:
     if hasattr(records, "__arrow_c_stream__") or hasattr(records, "__arrow_c_array__"):
         try:
-            from dualwrite.client.records.arrow_source import ArrowSource
+            from dualwrite.client.records.arrow import ArrowSource
         except ImportError as error:
             raise ConfigError(
-                f"send_batch() of Arrow's tables needs a package that is not installed ({error.name}): "
+                f"send_batch() of an Arrow table needs a package that is not installed ({error.name}): "
                 "pip install 'dualwrite[arrow]'"
             ) from error
-        return ArrowSource(bulk, core, records, now_ms)
+        return ArrowSource(bulk.topic, bulk.took, core, records, now_ms)
     if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(records, Iterable):
         raise InvalidRecordError(
             f"send_batch() takes an iterable of records or an Arrow table, not {type(records).__name__}; "
@@ -116,7 +119,7 @@ def _source(bulk: BulkSend, core: ProducerCore, records: Any, now_ms: int) -> _S
 
 
 class ValueSource:
-    """Values that are bytes, and nothing else."""
+    """Values that are bytes, without keys, headers, partitions or timestamps."""
 
     def __init__(self, bulk: BulkSend, core: ProducerCore, values: list[bytes], now_ms: int) -> None:
         largest = max(map(len, values))
@@ -132,7 +135,7 @@ class ValueSource:
         self.record_count = len(values)
 
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
-        """See `_Source`. What does not fill a batch joins the records that linger."""
+        """See `_Source`. Values that do not fill a batch join the records that linger."""
         if self._left_bytes >= _LARGE_VALUE_BYTES * self.record_count:
             while 0 < self._room <= self._left_bytes:
                 yield self._full_batch(partitions)
@@ -142,7 +145,7 @@ class ValueSource:
         bulk, core, first = self._bulk, self._core, self._bulk.accepted
         transactional = core.config.transactional_id is not None
         filled = full_batch(self._values, first, self._room, timestamp_ms=self._now_ms, transactional=transactional)
-        self._left_bytes -= filled.size()  # a little more than its values: what is left fills a batch for sure
+        self._left_bytes -= filled.size()  # a little more than its values, so the rest is never overestimated
         partition = core.choice.choose(bulk.topic, None, partitions)
 
         def accept() -> Operation | None:
@@ -164,7 +167,7 @@ class ValueSource:
 
 
 class IterableSource:
-    """Values, pairs of key and value, mappings or `Record`s."""
+    """An iterable of values, (key, value) pairs, mappings or `Record`s."""
 
     def __init__(self, bulk: BulkSend, core: ProducerCore, records: list[Any], now_ms: int) -> None:
         self._bulk = bulk
@@ -198,7 +201,7 @@ class IterableSource:
 
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
         """See `_Source`."""
-        self._ask_partitioner(partitions)
+        self._apply_partitioner(partitions)
         self._hash_keys(partitions)
         for place, record in enumerate(self._records):
             if record.partition is not None and record.partition >= partitions:
@@ -207,21 +210,21 @@ class IterableSource:
                 )
         yield self._accept_more
 
-    def _ask_partitioner(self, partitions: int) -> None:
-        ask = self._core.choice.by_record
-        if ask is None:
+    def _apply_partitioner(self, partitions: int) -> None:
+        partitioner = self._core.choice.by_record
+        if partitioner is None:
             return
         topic = self._bulk.topic
         for place, record in enumerate(self._records):
             if record.partition is None:
                 try:
-                    partition = ask(topic, record.key, record.value, partitions)
+                    partition = partitioner(topic, record.key, record.value, partitions)
                 except InvalidRecordError as error:
                     raise _refused(place, error) from error.__cause__
                 self._records[place] = record._replace(partition=partition)
 
     def _hash_keys(self, partitions: int) -> None:
-        """All at once, where numpy is installed: one by one in Python takes longer than all else."""
+        """Hash all keys at once if numpy is installed: one by one in Python, that takes longer than all else."""
         by_key = self._core.choice.by_key
         partitions_of_keys = _key_hasher()
         if by_key is None or partitions_of_keys is None:
@@ -243,7 +246,7 @@ class IterableSource:
 
 @cache
 def _key_hasher() -> Callable[[KeyPartitioner, list[bytes], int], list[int]] | None:
-    """None without numpy; importing it is put off until somebody sends keys in batches."""
+    """Return the hash function for many keys, None without numpy, which is imported at the first batch with keys."""
     try:
         from dualwrite.client.records.key_columns import partitions_of_keys
     except ImportError:
@@ -252,10 +255,10 @@ def _key_hasher() -> Callable[[KeyPartitioner, list[bytes], int], list[int]] | N
 
 
 def _fields_of(given: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Value, key, headers, partition and timestamp."""
+    """Return value, key, headers, partition and timestamp of a record in any accepted form."""
     if isinstance(given, tuple):
         if len(given) != 2:
-            raise InvalidRecordError(f"a tuple is (key, value), not {len(given)} things; the record was not sent")
+            raise InvalidRecordError(f"a tuple is (key, value), not {len(given)} elements; the record was not sent")
         return given[1], given[0], None, None, None
     if isinstance(given, Record):
         return given.value, given.key, given.headers, given.partition, given.timestamp_ms
@@ -264,7 +267,7 @@ def _fields_of(given: Any) -> tuple[Any, Any, Any, Any, Any]:
         if unknown or not given:
             raise InvalidRecordError(
                 f"a mapping has some of {', '.join(_FIELDS)}, not {', '.join(map(repr, unknown)) or 'nothing'} "
-                "(a value that is a mapping: Record(value)); the record was not sent"
+                "(for a value that is a mapping, use Record(value)); the record was not sent"
             )
         value, key, headers, partition, timestamp_ms = map(given.get, _FIELDS)
         return value, key, headers, partition, timestamp_ms

@@ -1,4 +1,4 @@
-"""The codecs of `compression.type`, as Kafka's readers take them; gzip is Python's own, the others are cramjam's."""
+"""The codecs of `compression.type`, in the formats that Kafka's consumers read: Python's gzip, and cramjam's others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ except ImportError:
 
 
 class Codec(NamedTuple):
-    """`number` is what the attributes of a record batch say."""
+    """A compression function; `number` is its code in the attributes of a record batch."""
 
     number: int
     compress: Callable[[memoryview], bytes]
@@ -40,9 +40,9 @@ def _snappy(level: int, data: memoryview) -> bytes:
 
 
 def _lz4(level: int, data: memoryview) -> bytes:
-    # Kafka's readers know no blocks that refer to others (KIP-57)
+    # Kafka's consumers cannot read blocks that refer to other blocks (KIP-57)
     compressor: Any = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    compressor.compress(bytes(data))  # it takes nothing else
+    compressor.compress(bytes(data))  # it does not take a memoryview
     return bytes(compressor.finish())
 
 
@@ -50,7 +50,7 @@ def _zstd(level: int, data: memoryview) -> bytes:
     return bytes(cramjam.zstd.compress(data, level=level))
 
 
-# Levels and their defaults are KIP-390's, except that of lz4: Kafka's 9 is several times as slow for a few percent.
+# Levels and defaults are those of KIP-390, except lz4's: Kafka's 9 is several times slower and saves a few percent.
 _KINDS: Final[dict[int, _Kind]] = {
     1: _Kind("gzip", 1, 9, 6, False, _gzip),
     2: _Kind("snappy", 0, 0, 0, True, _snappy),
@@ -60,14 +60,21 @@ _KINDS: Final[dict[int, _Kind]] = {
 
 
 def codec_for(compression_type: int, level: int | None) -> Codec | None:
-    """None for no compression. `ConfigError` where the library is missing or the level means nothing."""
+    """Return the codec of a compression type; None for no compression.
+
+    Raises `ConfigError` if the library is missing, or if the type does not have that level.
+    """
     kind = _KINDS.get(compression_type)
     if kind is None:
         if level is not None:
             raise ConfigError("compression.level needs a compression.type")
         return None
     if level is not None and (not kind.greatest_level or not kind.least_level <= level <= kind.greatest_level):
-        levels = f"from {kind.least_level} to {kind.greatest_level}" if kind.greatest_level else "which it has none of"
+        levels = (
+            f"whose levels are {kind.least_level} to {kind.greatest_level}"
+            if kind.greatest_level
+            else "which has no levels"
+        )
         raise ConfigError(f"compression.level={level} is not a level of {kind.name}, {levels}")
     if kind.needs_cramjam and cramjam is None:
         raise ConfigError(

@@ -1,41 +1,136 @@
-"""What a broker's answer means for one batch: a pure decision."""
+"""The outcome of sent batches and records: what a Produce response means, and delivery callbacks.
+
+An application's callback never runs under a producer's lock, so it may use the producer. Whatever it raises is logged:
+an I/O thread that died of it would stop all producers of the process.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
-from dualwrite.errors import Api, ErrorClass, error_class
+from dualwrite.client.records.accumulator import Batch
+from dualwrite.client.records.record import RecordMetadata, StoredRecords
+from dualwrite.errors import Api, ErrorClass, KafkaError, error_class
 
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 DUPLICATE_SEQUENCE_NUMBER: Final = 46
 
+OnDelivery = Callable[[RecordMetadata | None, KafkaError | None], object]
+"""A callback that gets where a record is stored, or why it is not stored."""
 
-class Verdict(Enum):
-    """The fate of a batch after an answer."""
+_log = logging.getLogger(__name__)
+
+
+# ---- what a response means for a batch --------------------------------------------------------------------------
+
+
+class DeliveryResult(Enum):
+    """What a Produce response means for one batch."""
 
     DELIVERED = "stored"
     SEND_AGAIN = "send the same bytes again"
     SEND_AGAIN_AFTER_LOOKUP = "find the leader, then send the same bytes again"
-    LOST = "this batch failed, the producer has not"
+    LOST = "this batch failed, but the producer can continue"
     FATAL = "the producer failed"
 
 
-_VERDICTS: Final[dict[ErrorClass, Verdict]] = {
-    ErrorClass.RETRIABLE: Verdict.SEND_AGAIN,
-    ErrorClass.RETRIABLE_AFTER_LOOKUP: Verdict.SEND_AGAIN_AFTER_LOOKUP,
-    ErrorClass.ABORTABLE: Verdict.LOST,
-    ErrorClass.REFUSED: Verdict.LOST,
-    ErrorClass.FENCED: Verdict.FATAL,
-    ErrorClass.UNSUPPORTED: Verdict.FATAL,
-    ErrorClass.FATAL: Verdict.FATAL,
+_RESULTS: Final[dict[ErrorClass, DeliveryResult]] = {
+    ErrorClass.RETRIABLE: DeliveryResult.SEND_AGAIN,
+    ErrorClass.RETRIABLE_AFTER_LOOKUP: DeliveryResult.SEND_AGAIN_AFTER_LOOKUP,
+    ErrorClass.ABORTABLE: DeliveryResult.LOST,
+    ErrorClass.REFUSED: DeliveryResult.LOST,
+    ErrorClass.FENCED: DeliveryResult.FATAL,
+    ErrorClass.UNSUPPORTED: DeliveryResult.FATAL,
+    ErrorClass.FATAL: DeliveryResult.FATAL,
 }
 
 
-def judge(error_code: int, *, unresolved_before: bool) -> Verdict:
-    """`unresolved_before`: an earlier batch of the partition is not acknowledged yet."""
+def delivery_result(error_code: int, *, unresolved_before: bool) -> DeliveryResult:
+    """Return what `error_code` means for a batch.
+
+    `unresolved_before`: an earlier batch of the partition is not acknowledged yet, which explains a sequence gap.
+    """
     if error_code in (0, DUPLICATE_SEQUENCE_NUMBER):
-        return Verdict.DELIVERED
+        return DeliveryResult.DELIVERED
     if error_code == OUT_OF_ORDER_SEQUENCE_NUMBER and unresolved_before:
-        return Verdict.SEND_AGAIN
-    return _VERDICTS[error_class(Api.PRODUCE, error_code)]
+        return DeliveryResult.SEND_AGAIN
+    return _RESULTS[error_class(Api.PRODUCE, error_code)]
+
+
+# ---- where records are stored -----------------------------------------------------------------------------------
+
+
+def metadata_of(batch: Batch, index: int, timestamp_ms: int) -> RecordMetadata:
+    """Return where a record of a finished batch is stored; raise the batch's error if it is not stored."""
+    if batch.error is not None:
+        raise batch.error
+    offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+    time_ms = timestamp_ms if batch.log_append_time_ms == -1 else batch.log_append_time_ms
+    return RecordMetadata(batch.topic, batch.partition, offset, time_ms)
+
+
+class Part(NamedTuple):
+    """Consecutive records of one batch."""
+
+    batch: Batch
+    first_index: int
+    record_count: int
+
+
+def stored_records(parts: Iterable[Part]) -> Iterator[StoredRecords]:
+    """Yield where the parts of finished batches are stored; raise the first error of a part that is not stored."""
+    for batch, first_index, record_count in parts:
+        first = metadata_of(batch, first_index, -1)
+        yield StoredRecords(first.topic, first.partition, first.offset, record_count)
+
+
+# ---- callbacks --------------------------------------------------------------------------------------------------
+
+
+class _Registered(NamedTuple):
+    record_index: int
+    timestamp_ms: int
+    callback: OnDelivery
+
+
+class DeliveryCallbacks:
+    """The delivery callbacks of one producer. `call_soon` schedules a call in the I/O thread, from any thread."""
+
+    def __init__(self, lock: threading.Lock, call_soon: Callable[[Callable[[], object]], object]) -> None:
+        self._lock: Final = lock
+        self._call_soon = call_soon
+        self._registered: dict[Batch, list[_Registered]] = {}
+
+    def add(self, batch: Batch, index: int, timestamp_ms: int, callback: OnDelivery) -> None:
+        """Call `callback` once, in the I/O thread, when the record's outcome is known.
+
+        The callbacks of a batch are called in the order in which they were added.
+        """
+        new = _Registered(index, timestamp_ms, callback)
+        with self._lock:
+            registered = self._registered.get(batch)
+            if registered is not None:
+                registered.append(new)
+                return
+            self._registered[batch] = [new]
+            batch.listen(lambda: self._schedule(batch))
+
+    def _schedule(self, batch: Batch) -> None:
+        self._call_soon(partial(self._notify, batch))
+
+    def _notify(self, batch: Batch) -> None:
+        with self._lock:
+            registered = self._registered.pop(batch, [])
+        for record_index, timestamp_ms, callback in registered:
+            try:
+                if batch.error is not None:
+                    callback(None, batch.error)
+                else:
+                    callback(metadata_of(batch, record_index, timestamp_ms), None)
+            except Exception:
+                _log.exception("a delivery callback of a record for %s-%d failed", batch.topic, batch.partition)

@@ -1,4 +1,4 @@
-"""The hashes of `dualwrite.partitioners` for a whole column of keys at once, without a Python call per key."""
+"""The hashes of `dualwrite.partitioners` for a whole column of keys, by numpy, without a Python call per key."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ def _crc_table() -> _Hashes:
 _CRC_TABLE: Final = _crc_table()
 
 
-def _longer_and_longer(lengths: Ints, step: int) -> Iterator[tuple[int, Ints]]:
-    """Each position in the keys, and which keys have `step` bytes there; long keys are few, so this ends quickly."""
+def _positions(lengths: Ints, step: int) -> Iterator[tuple[int, Ints]]:
+    """Yield each position in the keys, and the rows whose keys have `step` bytes there.
+
+    Only few keys are long, so the later positions cost little.
+    """
     rows = np.flatnonzero(lengths >= step)
     position = 0
     while len(rows):
@@ -39,10 +42,10 @@ def _longer_and_longer(lengths: Ints, step: int) -> Iterator[tuple[int, Ints]]:
 
 
 def murmur2_all(offsets: Ints, data: Bytes) -> _Hashes:
-    """`partitioners.murmur2` of each key; `offsets` has one number more than there are keys."""
+    """Return `partitioners.murmur2` of each key; `offsets` has one number more than there are keys."""
     starts, lengths = offsets[:-1], np.diff(offsets)
     hashes: _Hashes = _SEED ^ lengths.astype(np.uint32)
-    for position, rows in _longer_and_longer(lengths, 4):
+    for position, rows in _positions(lengths, 4):
         at = starts[rows] + position
         k = np.zeros(len(rows), np.uint32)
         for byte in range(4):
@@ -66,10 +69,10 @@ def _mix_tails(hashes: _Hashes, starts: Ints, lengths: Ints, data: Bytes) -> Non
 
 
 def crc32_all(offsets: Ints, data: Bytes) -> _Hashes:
-    """`zlib.crc32` of each key."""
+    """Return `zlib.crc32` of each key."""
     starts, lengths = offsets[:-1], np.diff(offsets)
     hashes = np.full(len(starts), 0xFFFFFFFF, np.uint32)
-    for position, rows in _longer_and_longer(lengths, 1):
+    for position, rows in _positions(lengths, 1):
         before = hashes[rows]
         index = (before ^ data[starts[rows] + position]) & np.uint32(0xFF)
         hashes[rows] = (before >> np.uint32(8)) ^ _CRC_TABLE[index]
@@ -85,7 +88,7 @@ def _consistent_partitions(offsets: Ints, data: Bytes, partitions: int) -> Ints:
 
 
 def partitions_of_keys(partition_of: KeyPartitioner, keys: list[bytes], partitions: int) -> list[int]:
-    """`partition_of` of each key."""
+    """Return `partition_of` of each key."""
     offsets = np.zeros(len(keys) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, keys), np.int64, len(keys)), out=offsets[1:])
     chosen: list[int] = OF_ALL_KEYS[partition_of](offsets, np.frombuffer(b"".join(keys), np.uint8), partitions).tolist()
@@ -96,4 +99,4 @@ OF_ALL_KEYS: Final[dict[KeyPartitioner, Callable[[Ints, Bytes, int], Ints]]] = {
     murmur2_partition: _murmur2_partitions,
     consistent_partition: _consistent_partitions,
 }
-"""From all keys to their partitions, by what does it for one key."""
+"""For each partitioner of one key, the function that does the same for a column of keys."""

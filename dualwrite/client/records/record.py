@@ -1,4 +1,4 @@
-"""What goes into and comes out of `send`, `send_batch` and `send_offsets_to_transaction`."""
+"""The arguments and results of `send`, `send_batch` and `send_offsets_to_transaction`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic. Any (topic, partition) tuple is accepted where this is."""
+    """A partition of a topic. Any (topic, partition) tuple is accepted instead."""
 
     topic: str
     partition: int
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is; `timestamp_ms` is the broker's where the topic uses LogAppendTime, else the record's own."""
+    """Where a record is stored. `timestamp_ms` is the broker's if the topic uses LogAppendTime, else the record's."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record for `send_batch()`, as the arguments of `send()`."""
+    """A record for `send_batch()`, with the arguments of `send()`."""
 
     value: Any = None
     key: Any = None
@@ -35,7 +35,7 @@ class Record:
 
 
 class ReadyRecord(NamedTuple):
-    """A record of bytes, checked."""
+    """A validated record, as bytes."""
 
     value: bytes | None
     key: bytes | None
@@ -45,7 +45,7 @@ class ReadyRecord(NamedTuple):
 
 
 class StoredRecords(NamedTuple):
-    """Records side by side: `record_count` of them from `offset` on (-1: the broker no longer knows)."""
+    """Consecutive records: `record_count` of them from `offset` on (-1: the broker no longer knows the offset)."""
 
     topic: str
     partition: int
@@ -63,7 +63,10 @@ class OffsetAndMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """Who consumed (KIP-447). Only `group_id` is needed by consumers that assign partitions themselves."""
+    """The consumer group whose offsets these are (KIP-447).
+
+    Consumers that assign partitions themselves need only `group_id`.
+    """
 
     group_id: str
     generation_id: int = -1

@@ -1,96 +1,137 @@
-"""What `send()` is given, as the record builder takes it; `InvalidRecordError` where that cannot be. Pure.
+"""Validate and convert the arguments of `send()` to what the record builder takes.
 
-All of it is checked before anything is touched: a mistake that only the builder or the codec met would come when other
-records are on their way, and would end the producer.
+Everything is checked before anything is changed. An invalid argument that only the builder or the codec detected would
+fail when other records are already on their way, and would end the producer. Errors are `InvalidRecordError`. The
+application's serializers run here too: an exception of theirs fails the record, and nothing is sent.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from dualwrite.client.records.builder import Header
 from dualwrite.errors import InvalidRecordError
+from dualwrite.serializers import Headers, Serializer
 
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _MAX_PARTITION: Final = 2**31 - 1
 _MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 
-def _refused(sentence: str) -> InvalidRecordError:
+def _invalid(sentence: str) -> InvalidRecordError:
     return InvalidRecordError(f"{sentence}; the record was not sent")
 
 
 def check_topic(topic: Any) -> None:
-    """Kafka's rule for topic names."""
+    """Raise if `topic` is not a valid topic name by Kafka's rules."""
     if not isinstance(topic, str):
-        raise _refused(f"the topic is {_kind(topic)}, not a text")
+        raise _invalid(f"the topic is {_type_name(topic)}, not a str")
     if _LEGAL_TOPIC.match(topic) is None:
-        raise _refused(
+        raise _invalid(
             f"{topic!r} is not a valid topic name: Kafka takes 1 to 249 letters, digits, '.', '_' and '-' (ASCII)"
         )
 
 
 def whole_number(what: str, number: Any, most: int) -> int:
-    """An integer from 0 to `most`; numpy's are integers too, booleans are not."""
+    """Return `number` as an int from 0 to `most`. Accepts numpy's integers, but not booleans."""
     if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise _refused(f"the {what} is {number!r} ({_kind(number)}), not a whole number")
+        raise _invalid(f"the {what} is {number!r} ({_type_name(number)}), not a whole number")
     whole: int = number.__index__()
     if not 0 <= whole <= most:
-        raise _refused(f"the {what} is {whole}, not a whole number from 0 to {most}")
+        raise _invalid(f"the {what} is {whole}, not a whole number from 0 to {most}")
     return whole
 
 
 def checked_partition(partition: Any) -> int:
-    """Whether the topic has it is another question."""
+    """Return `partition` as an int. Whether the topic has this partition is checked later."""
     return whole_number("partition", partition, _MAX_PARTITION)
 
 
 def checked_timestamp_ms(timestamp_ms: Any) -> int:
-    """Milliseconds since 1970."""
+    """Return `timestamp_ms`, milliseconds since 1970, as an int."""
     return whole_number("timestamp_ms", timestamp_ms, _MAX_TIMESTAMP_MS)
 
 
 def encoded(what: str, content: Any) -> bytes | None:
-    """A key or value as bytes; a text is encoded as UTF-8."""
+    """Return a key or value as bytes; a str is encoded as UTF-8."""
     if content is None or type(content) is bytes:
         return content
     if isinstance(content, str):
         return _utf8(f"the {what}", content)
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
-    raise _refused(f"the {what} is {_kind(content)}, not bytes or a text")
+    raise _invalid(f"the {what} is {_type_name(content)}, not bytes or str")
 
 
 def checked_headers(headers: Any) -> list[Header]:
-    """Pairs of a text and bytes or None, from a mapping or an iterable."""
+    """Return headers, a mapping or an iterable of pairs, as a list of (str, bytes or None)."""
     if isinstance(headers, str | bytes | bytearray | memoryview) or not isinstance(headers, Iterable):
-        raise _refused(f"the headers are {_kind(headers)}, not a mapping or pairs of a name and a value")
+        raise _invalid(f"the headers are {_type_name(headers)}, not a mapping or pairs of a name and a value")
     return [_header(pair) for pair in (headers.items() if isinstance(headers, Mapping) else headers)]
 
 
 def _header(pair: Any) -> Header:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise _refused(f"the header {pair!r} is not a pair of a name and a value")
+        raise _invalid(f"the header {pair!r} is not a pair of a name and a value")
     name, value = pair
     if not isinstance(name, str):
-        raise _refused(f"the name of header {name!r} is {_kind(name)}, not a text")
+        raise _invalid(f"the name of header {name!r} is {_type_name(name)}, not a str")
     _utf8(f"the name of header {name!r}", name)
     if value is None or type(value) is bytes:
         return name, value
     if isinstance(value, bytes | bytearray | memoryview):
         return name, bytes(value)
-    remedy = "encode it to bytes" if isinstance(value, str) else "it takes bytes or None"
-    raise _refused(f"the value of header {name!r} is {_kind(value)}; {remedy}")
+    remedy = "encode it to bytes" if isinstance(value, str) else "only bytes or None are allowed"
+    raise _invalid(f"the value of header {name!r} is {_type_name(value)}; {remedy}")
 
 
 def _utf8(what: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise _refused(f"{what} has half a surrogate pair at character {error.start}, which is no UTF-8") from error
+        raise _invalid(
+            f"{what} has an unpaired surrogate at character {error.start}, which is not valid UTF-8"
+        ) from error
 
 
-def _kind(thing: Any) -> str:
+def _type_name(thing: Any) -> str:
     return "None" if thing is None else type(thing).__name__
+
+
+# ---- serializers ------------------------------------------------------------------------------------------------
+
+Serialize = Callable[[str, Any, Headers], bytes | None]
+
+
+def serialize_with(what: str, serializer: Serializer | None) -> Serialize | None:
+    """Return one function for both kinds of serializer, or None if there is none. `what`: key or value."""
+    if serializer is None:
+        return None
+    method = getattr(serializer, "serialize", None)
+
+    def serialize(topic: str, value: Any, headers: Headers) -> bytes | None:
+        try:
+            made = method(topic, value, headers) if method is not None else serializer(value)  # type: ignore[operator]
+        except Exception as error:
+            raise _invalid(f"the {what} serializer failed on {type(value).__name__} with {error!r}") from error
+        if made is None or isinstance(made, bytes | bytearray | memoryview):
+            return encoded(what, made)
+        raise _invalid(f"the {what} serializer returned {type(made).__name__}, not bytes or None")
+
+    return serialize
+
+
+class Serializers:
+    """The key serializer and value serializer of one producer."""
+
+    def __init__(self, key_serializer: Serializer | None, value_serializer: Serializer | None) -> None:
+        self._key = serialize_with("key", key_serializer)
+        self._value = serialize_with("value", value_serializer)
+        self.any = self._key is not None or self._value is not None
+
+    def apply(self, topic: str, key: Any, value: Any, headers: Headers) -> tuple[Any, Any]:
+        """Return key and value serialized; without a serializer they are returned as they are."""
+        key = key if self._key is None else self._key(topic, key, headers)
+        return key, value if self._value is None else self._value(topic, value, headers)

@@ -1,4 +1,5 @@
-"""Connections to brokers, and the messages on them: frames, versions, logins, metadata.
+"""Connections to brokers and the messages on them: frames, API versions, TLS, logins, metadata.
 
-Imports nothing of the transaction manager or of the records. Open first: `connection.py`, then `cluster.py`.
+May import the settings, the errors, `messages`, `backoff`, `last_error` and `records/record.py`, but no other records
+module and nothing of the transaction manager. Open first: `connection.py`, then `cluster.py`, which users lease.
 """

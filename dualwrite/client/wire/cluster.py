@@ -1,7 +1,7 @@
-"""One cluster as all its users in a process see it: connections and metadata, shared and counted.
+"""The shared view of one cluster: connections and metadata, leased by all its users in a process.
 
-Producers with the same settings lease the same cluster, per event loop; it is closed when the last lease ends. What a
-cluster is made of is in `ClusterSettings` alone, so equal settings are all that sharing needs.
+Producers with equal settings lease the same cluster, per event loop; it is closed when the last lease ends. A cluster
+depends only on its `ClusterSettings`, so equal settings are enough to share it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from dualwrite.client.backoff import Backoff
 from dualwrite.client.last_error import LastError
 from dualwrite.client.messages import Broker
 from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.connection import Connection
-from dualwrite.client.wire.connections import Connections, NodeState
-from dualwrite.client.wire.handshake import Security
+from dualwrite.client.wire.connection import Connection, Connector
 from dualwrite.client.wire.metadata import MetadataRefresher, MetadataUser
+from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Address, Topology
 from dualwrite.errors import AuthenticationError
 from dualwrite.security_config import SecurityConfig
 
 
 def monotonic_ms() -> float:
-    """The clock of everything that waits in this package."""
+    """Return the time of the clock that all waits in this package use, in milliseconds."""
     return time.monotonic() * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Everything that connections and metadata depend on. Times in milliseconds."""
+    """All settings that connections and metadata depend on. Times in milliseconds."""
 
     bootstrap_servers: tuple[Address, ...]
     client_id: str = "dualwrite"
@@ -48,27 +47,27 @@ class ClusterSettings:
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """From any configuration that has settings of these names; one that it does not have keeps its default."""
+        """Copy the settings of these names from `config`; a setting that it lacks keeps its default."""
         names = [each.name for each in fields(cls)]
         return cls(**{name: getattr(config, name) for name in names if hasattr(config, name)})
 
 
 class LeaseUser(MetadataUser, Protocol):
-    """Whoever holds a lease: is told when what it asked for has come or failed."""
+    """The holder of a lease, which is notified when what it requested has come or failed."""
 
 
 class Cluster:
-    """Connections, topology and the refreshing of metadata, in one loop."""
+    """The connections, the topology and the metadata refresher of one cluster, in one loop."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings: Final = settings
         self.topology: Final = Topology()
         self.last_error: Final = LastError()
-        self.connections: Final = Connections(
+        self.connections: Final = ConnectionPool(
             bootstrap=settings.bootstrap_servers,
             topology=self.topology,
             framer=Framer(settings.client_id),
-            security=Security(settings.security),
+            connector=Connector(settings.security),
             request_timeout_ms=settings.request_timeout_ms,
             max_per_node=settings.connections_max_per_node,
             new_backoff=lambda: Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms),
@@ -87,12 +86,12 @@ class Cluster:
         )
         self._waiting: dict[LeaseUser, None] = {}
 
-    def tell_of_change(self, user: LeaseUser) -> None:
-        """Call `user.on_change()` once, after the next connection came up or failed to."""
+    def notify_of_change(self, user: LeaseUser) -> None:
+        """Call `user.on_change()` once, when the next connection comes up or fails to."""
         self._waiting[user] = None
 
     def forget(self, user: LeaseUser) -> None:
-        """This one waits for nothing any more."""
+        """Drop everything that `user` waits for."""
         self._waiting.pop(user, None)
         self.metadata.forget(user)
 
@@ -103,13 +102,13 @@ class Cluster:
         self.metadata.pump()
 
     async def close(self) -> None:
-        """Drop the connections; in the loop."""
+        """Close the connections; in the loop."""
         self.metadata.close()
         await self.connections.close()
 
 
 class Lease:
-    """One user's share of a cluster. In the loop, except for `topology`, `obstacle`, `retry_refused`."""
+    """One user's lease of a cluster. For use in the loop, except `topology`, `obstacle` and `retry_refused`."""
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
         self.topology: Final = cluster.topology
@@ -121,29 +120,29 @@ class Lease:
         self._released = False
 
     def serve(self, user: LeaseUser) -> None:
-        """Who is to be told; once, before anything else."""
+        """Set the listener; call exactly once, first."""
         self._user = user
 
     @property
     def user(self) -> LeaseUser:
-        """Who is told, and in whose name requests are sent: `Connection.send(..., owner=lease.user)`."""
+        """The listener, which is also the owner of its requests: `Connection.send(..., owner=lease.user)`."""
         assert self._user is not None
         return self._user
 
     # ---- connections ----------------------------------------------------------------------------------------
 
     def to_any(self, now_ms: float) -> Connection | NodeState:
-        """A connection to whichever broker; where one is being made, the user is told of the change."""
-        return self._told(self._connections.to_any(now_ms, self._user))
+        """Return a connection to any broker; if one is being opened, the user is notified of the change."""
+        return self._subscribed(self._connections.to_any(now_ms, self._user))
 
     def to_node(self, node_id: int, now_ms: float) -> Connection | NodeState:
-        """A connection for one request whose order among others does not matter."""
-        return self._told(self._connections.to_node(node_id, now_ms, self._user))
+        """Return a connection for one request whose order among others does not matter."""
+        return self._subscribed(self._connections.to_node(node_id, now_ms, self._user))
 
     def to_leader(self, node_id: int, now_ms: float, *, in_flight: bool) -> Connection | NodeState:
-        """The connection for requests that must arrive in their order: the same one while any of them is `in_flight`.
+        """Return the connection for requests that must arrive in order: the same one while any of them is `in_flight`.
 
-        One that is lost is still the one until all its requests have heard so.
+        A lost connection is not replaced until the callbacks of all its requests have been called.
         """
         if in_flight:
             connection = self._leader_connections[node_id]
@@ -153,40 +152,40 @@ class Lease:
             self._leader_connections[node_id] = found
         return found
 
-    def _told(self, found: Connection | NodeState) -> Connection | NodeState:
+    def _subscribed(self, found: Connection | NodeState) -> Connection | NodeState:
         if found is NodeState.CONNECTING:
-            self._cluster.tell_of_change(self.user)
+            self._cluster.notify_of_change(self.user)
         return found
 
     @property
     def refusal(self) -> AuthenticationError | None:
-        """Why no connection can be made, where the settings or the accounts of the broker are to blame."""
+        """Why no connection can be opened, if a setting or an account of the broker is to blame."""
         return self._connections.refusal
 
     def retry_refused(self) -> None:
-        """A caller waits anew: what was refused is tried again, after its back-off. From any thread."""
+        """Try refused logins again, after their back-off, because a new call needs them. From any thread."""
         self._connections.retry_refused()
 
     def wake_at_ms(self, now_ms: float) -> float | None:
-        """When a failed address may be tried again."""
+        """Return when a failed address may be tried again."""
         return self._connections.wake_at_ms(now_ms)
 
-    # ---- who is who -----------------------------------------------------------------------------------------
+    # ---- metadata -------------------------------------------------------------------------------------------
 
     def learn_broker(self, broker: Broker) -> None:
-        """Where a broker is, from any answer that says so."""
+        """Remember a broker's address, from any response that contains it."""
         self.topology.learn_broker(broker)
 
     def want_topic(self, topic: str) -> None:
-        """Ask about a topic until it is known; the user is told by `on_topic`."""
+        """Request metadata of a topic until it is known; the user is notified by `on_topic`."""
         self._cluster.metadata.want(topic, self.user)
 
     def refresh_metadata(self, now_ms: float) -> None:
-        """A leader is missing. The user is told when metadata has come."""
+        """Refresh metadata, because a leader is missing; the user is notified when it has come."""
         self._cluster.metadata.refresh(self.user, now_ms)
 
     def obstacle(self, since_ms: float, own: LastError) -> str:
-        """What a caller is told who has waited in vain since then: the newest problem, or what is waited for."""
+        """Describe what a call that timed out was blocked on since then: the newest problem, or a missing response."""
         recent = own.newest(self._cluster.last_error, since_ms)
         if recent is not None:
             return f"last problem: {recent}"
@@ -197,7 +196,7 @@ class Lease:
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def release(self) -> None:
-        """No more requests by this user; the last one closes the connections. Idempotent, in the loop."""
+        """End the lease; the last one closes the connections. Idempotent, in the loop."""
         if self._released:
             return
         self._released = True
@@ -207,7 +206,7 @@ class Lease:
 
 
 class _Clusters:
-    """All clusters of this process, by loop and settings, and how many lease them."""
+    """All clusters of this process, by loop and settings, with the number of their leases."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -224,7 +223,7 @@ class _Clusters:
         return Lease(cluster, loop)
 
     def end_lease(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether it was the last one."""
+        """End a lease and return whether it was the last one."""
         with self._lock:
             cluster.connections.users -= 1
             if cluster.connections.users:
@@ -237,7 +236,10 @@ class _Clusters:
             del self._by_key[key]
 
     def after_fork_in_child(self) -> None:
-        """The parent's clusters stay alive, unused: closing their sockets here would end them in its poll object."""
+        """Start without clusters, but keep the parent's alive and unused.
+
+        Closing their sockets here would remove them from the parent's poll object.
+        """
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self._abandoned.append(self._by_key)
         self._by_key = {}
@@ -250,5 +252,5 @@ if hasattr(os, "register_at_fork"):
 
 
 def lease_cluster(settings: ClusterSettings, loop: asyncio.AbstractEventLoop) -> Lease:
-    """A share of the cluster with these settings in that loop; from any thread. Nothing is connected to yet."""
+    """Lease the cluster with these settings in that loop, from any thread. It connects to nothing yet."""
     return _clusters.lease(settings, loop)

@@ -1,16 +1,21 @@
-"""One connection to one broker: frames out, frames in, answers in the order of their requests.
+"""One connection to one broker: frames out, frames in, responses in the order of their requests.
 
-With SASL it logs in before anything else, and again before its session ends (KIP-368). A broker takes nothing but the
-login's own requests while it lasts, so others are held back for those milliseconds.
+With SASL, the connection logs in before anything else, and again before its session ends (KIP-368). During a login the
+broker accepts only the requests of the login, so all others are held back for those milliseconds.
+
+`Connector` opens connections: TCP or TLS, ApiVersions, login. If that fails, it finds out why. A wrong setting is an
+`AuthenticationError`, which another attempt does not cure; anything else is an `OSError`, which it may. A listener that
+closes the connection does not say what it expected, so the connector tries it the other way before it blames a setting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple, cast
 
 from dualwrite.client.error_texts import error_name
@@ -22,9 +27,10 @@ from dualwrite.client.wire.codec import (
     decode_api_versions,
     encode_api_versions,
 )
-from dualwrite.client.wire.sasl import Login
-from dualwrite.client.wire.tls import ONLY_TLS, refusal_of_handshake
+from dualwrite.client.wire.sasl import Login, refuse_listener_that_requires_sasl
+from dualwrite.client.wire.tls import NOT_TLS, ONLY_TLS, refusal_of_handshake, tls_context
 from dualwrite.errors import Api, AuthenticationError
+from dualwrite.security_config import SecurityConfig
 
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 _UNSUPPORTED_VERSION: Final = 35
@@ -32,17 +38,17 @@ _MAX_CORRELATION_ID: Final = 2**31 - 1
 _LONG_S: Final = 1.0
 _TLS_ALERT: Final = b"\x15\x03"
 _SESSION_PART_USED: Final = (0.85, 0.95)
-"""A new login begins somewhere between, so that those of many connections do not coincide; as Kafka's client does."""
+"""A new login begins at a random point between these, like in Kafka's client, so that logins do not coincide."""
 
-AnswerCallback = Callable[[memoryview | None], None]
-"""Takes the answer's body, or None when the connection was lost: the request may or may not have been carried out."""
+ResponseCallback = Callable[[memoryview | None], None]
+"""Gets the body of the response, or None if the connection was lost: the request may or may not have been applied."""
 
 
 class _Waiting(NamedTuple):
     correlation_id: int
     api: Api
     version: int
-    on_answer: AnswerCallback
+    on_response: ResponseCallback
     deadline_s: float
     owner: object
 
@@ -51,12 +57,16 @@ class _Held(NamedTuple):
     api: Api
     version: int
     body: bytes | bytearray
-    on_answer: AnswerCallback | None
+    on_response: ResponseCallback | None
     owner: object
 
 
 class Connection(asyncio.Protocol):
-    """Kafka answers the requests of a connection in their order, so the first answer is the first request's."""
+    """A connection as asyncio's protocol. Kafka responds to requests in order, so the next response is the oldest's.
+
+    `problem` says why it was lost, `refusal` that a setting or an account is to blame. `unserved`: it was lost before
+    the broker responded to any request after the login.
+    """
 
     def __init__(self, *, framer: Framer, request_timeout_ms: float, on_lost: Callable[[Connection], None]) -> None:
         self.features = BrokerFeatures(0, {}, 0)
@@ -81,11 +91,11 @@ class Connection(asyncio.Protocol):
     # ---- asyncio's callbacks --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Handle the loop's callback: the connection is up."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without inheriting from it
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop with whatever bytes came: a part of a frame, or several."""
+        """Handle the loop's callback: bytes came, which may be a part of a frame or several frames."""
         if self._buffer:
             self._buffer += data
             consumed = self._take_frames(bytes(self._buffer))
@@ -96,7 +106,7 @@ class Connection(asyncio.Protocol):
             self._buffer += data[consumed:]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop when the connection is gone, whoever closed it."""
+        """Handle the loop's callback: the connection is closed, by either side."""
         self.lost = True
         if exc is not None:
             self.problem += f" ({exc})"
@@ -109,23 +119,23 @@ class Connection(asyncio.Protocol):
         self.unserved = bool(waiting) and waiting[0].correlation_id == self._first_correlation_id
         self._on_lost(self)
         while self._waiting:
-            self._waiting.popleft().on_answer(None)
+            self._waiting.popleft().on_response(None)
         for held in self._held or ():
-            if held.on_answer is not None:
-                held.on_answer(None)
+            if held.on_response is not None:
+                held.on_response(None)
 
     # ---- requests -------------------------------------------------------------------------------------------
 
     def send(
-        self, api: Api, version: int, body: bytes | bytearray, on_answer: AnswerCallback, owner: object = None
+        self, api: Api, version: int, body: bytes | bytearray, on_response: ResponseCallback, owner: object = None
     ) -> None:
-        """Send a request in the name of `owner`; `on_answer` is called once, from the loop."""
+        """Send a request for `owner`; `on_response` is called once, in the loop."""
         if self.lost or self._transport is None:
-            self._loop.call_soon(on_answer, None)
+            self._loop.call_soon(on_response, None)
         elif self._held is not None:
-            self._held.append(_Held(api, version, body, on_answer, owner))
+            self._held.append(_Held(api, version, body, on_response, owner))
         else:
-            self._send(self._transport, api, version, body, on_answer, owner)
+            self._send(self._transport, api, version, body, on_response, owner)
 
     def _send(
         self,
@@ -133,18 +143,18 @@ class Connection(asyncio.Protocol):
         api: Api,
         version: int,
         body: bytes | bytearray,
-        on_answer: AnswerCallback,
+        on_response: ResponseCallback,
         owner: object,
     ) -> None:
         correlation_id = self._next_correlation_id()
         deadline_s = self._loop.time() + self._request_timeout_s
-        self._waiting.append(_Waiting(correlation_id, api, version, on_answer, deadline_s, owner))
+        self._waiting.append(_Waiting(correlation_id, api, version, on_response, deadline_s, owner))
         if self._timer is None:
             self._timer = self._loop.call_later(self._request_timeout_s, self._on_timer)
         transport.write(self._framer.frame(api, version, correlation_id, body))
 
-    def send_without_answer(self, api: Api, version: int, body: bytes | bytearray) -> None:
-        """A Produce with acks=0, which no broker answers."""
+    def send_without_response(self, api: Api, version: int, body: bytes | bytearray) -> None:
+        """Send a Produce with acks=0, to which brokers do not respond."""
         if self._held is not None:
             self._held.append(_Held(api, version, body, None, None))
         elif self._transport is not None and not self.lost:
@@ -152,26 +162,26 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """How many requests have no answer yet."""
+        """How many requests have no response yet."""
         return len(self._waiting) + (0 if self._held is None else len(self._held))
 
     def load(self) -> tuple[bool, int]:
-        """To compare connections by: whether an answer is long in coming, and how many requests have none yet."""
+        """Return a key to compare connections by: whether a response is overdue, and how many are outstanding."""
         if not self._waiting:
             return False, self.in_flight
         waited_s = self._loop.time() - (self._waiting[0].deadline_s - self._request_timeout_s)
         return waited_s > _LONG_S, self.in_flight
 
     def waits_for(self, owner: object) -> str | None:
-        """Which answer `owner` has waited longest for, and behind what of others; from any thread."""
+        """Describe the response for which `owner` has waited longest, and what it is queued behind; from any thread."""
         waiting = tuple(self._waiting)
         own = next((request.api.kafka_name for request in waiting if request.owner is owner), None)
         if own is None or waiting[0].owner is owner:
             return own
-        return f"{own}, which waits behind {waiting[0].api.kafka_name} of another user of the same connection,"
+        return f"{own}, which is queued behind {waiting[0].api.kafka_name} of another user of the same connection,"
 
     def close(self) -> None:
-        """Drop the connection; requests that wait hear that no answer comes."""
+        """Drop the connection; the callbacks of outstanding requests get None."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -184,39 +194,40 @@ class Connection(asyncio.Protocol):
         self.close()
 
     async def negotiate(self) -> None:
-        """Learn what the broker offers (KIP-35). `ConnectionError` when it does not say."""
+        """Read which API versions the broker supports (KIP-35). Raises `ConnectionError` if it does not say."""
         version = API_VERSIONS_REQUEST_VERSION
-        self.features = await self._ask_api_versions(version)
+        self.features = await self._request_api_versions(version)
         if self.features.error_code == _UNSUPPORTED_VERSION:
-            self.features = await self._ask_api_versions(0)
+            self.features = await self._request_api_versions(0)
         if self.features.error_code:
             raise ConnectionError(f"ApiVersions was answered with {error_name(self.features.error_code)}")
         self._first_correlation_id = self._correlation_id + 1
 
-    async def ask(self, api: Api, version: int, body: bytes) -> memoryview:
-        """Send a request and wait for its answer's body, whether others are held back or not.
+    async def request(self, api: Api, version: int, body: bytes) -> memoryview:
+        """Send a request, even during a login, and return the body of its response.
 
-        `ConnectionError` when none came, `AuthenticationError` when the broker refused this client or is refused.
+        Raises `ConnectionError` if no response came, `AuthenticationError` if the broker or this client refused the
+        other.
         """
-        answered: asyncio.Future[memoryview | None] = self._loop.create_future()
+        received: asyncio.Future[memoryview | None] = self._loop.create_future()
 
-        def on_answer(body: memoryview | None) -> None:
-            if not answered.done():
-                answered.set_result(body)
+        def on_response(body: memoryview | None) -> None:
+            if not received.done():
+                received.set_result(body)
 
         if self.lost or self._transport is None:
-            on_answer(None)
+            on_response(None)
         else:
-            self._send(self._transport, api, version, body, on_answer, None)
-        answer = await answered
-        if answer is None:
+            self._send(self._transport, api, version, body, on_response, None)
+        response = await received
+        if response is None:
             hint = "; is this a listener of a Kafka broker?" if api is Api.API_VERSIONS else ""
             raise self.refusal or ConnectionError(f"{self.problem} before {api.kafka_name} was answered{hint}")
-        return answer
+        return response
 
     async def log_in(self, login: Login) -> None:
-        """Say who this client is, now and whenever the session is about to end. `AuthenticationError` when refused."""
-        lifetime_ms = await login.log_in(self.ask, self.features)
+        """Log in now, and again whenever the session is about to end. Raises `AuthenticationError` if refused."""
+        lifetime_ms = await login.log_in(self.request, self.features)
         self._first_correlation_id = self._correlation_id + 1
         if lifetime_ms > 0 and not self.lost:
             delay_s = lifetime_ms / 1000 * random.uniform(*_SESSION_PART_USED)
@@ -230,38 +241,38 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 await self.log_in(login)
-        except (AuthenticationError, OSError) as error:  # the next connection's login tells whoever waits
+        except (AuthenticationError, OSError) as error:  # callers get the error of the next connection's login
             self._give_up(f"the session could not be renewed ({error}), and the connection was closed")
             return
         held, self._held = self._held or [], None
-        for api, version, body, on_answer, owner in held:
-            if on_answer is None:
-                self.send_without_answer(api, version, body)
+        for api, version, body, on_response, owner in held:
+            if on_response is None:
+                self.send_without_response(api, version, body)
             else:
-                self.send(api, version, body, on_answer, owner)
+                self.send(api, version, body, on_response, owner)
 
-    async def _ask_api_versions(self, version: int) -> BrokerFeatures:
-        body = await self.ask(Api.API_VERSIONS, version, encode_api_versions(version))
+    async def _request_api_versions(self, version: int) -> BrokerFeatures:
+        body = await self.request(Api.API_VERSIONS, version, encode_api_versions(version))
         try:
             return decode_api_versions(body, version)
-        except Exception as error:  # whatever a codec may say to foreign bytes
-            raise ConnectionError(f"the answer to ApiVersions is not Kafka's ({error!r})") from error
+        except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
+            raise ConnectionError(f"the response to ApiVersions is not Kafka's ({error!r})") from error
 
     def _next_correlation_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & _MAX_CORRELATION_ID
         return self._correlation_id
 
-    # ---- answers --------------------------------------------------------------------------------------------
+    # ---- responses ------------------------------------------------------------------------------------------
 
     def _take_frames(self, data: bytes) -> int:
-        """Handle the whole frames in `data`; how many bytes they took."""
+        """Handle the complete frames in `data`; return how many bytes they took."""
         position = 0
         while len(data) - position >= 4:
             size = int.from_bytes(data[position : position + 4], "big", signed=True)
             if not 4 <= size <= MAX_FRAME_BYTES:
                 if data.startswith(_TLS_ALERT, position):
                     self._refuse(ONLY_TLS)
-                self._give_up(f"an answer claimed to have {size} bytes, which Kafka's do not,")
+                self._give_up(f"a response claimed to have {size} bytes, which Kafka's never have,")
                 return len(data)
             end = position + 4 + size
             if end > len(data):
@@ -272,14 +283,14 @@ class Connection(asyncio.Protocol):
 
     def _take_frame(self, frame: memoryview) -> None:
         if not self._waiting or self._waiting[0].correlation_id != correlation_id_of(frame):
-            # The peer does not speak Kafka, or an answer is missing: nothing after it can be trusted.
-            self._give_up("an answer came that belongs to no request")
+            # The peer does not speak Kafka, or a response is missing: nothing after it can be trusted.
+            self._give_up("a response came that belongs to no request")
             return
         waiting = self._waiting.popleft()
-        waiting.on_answer(self._framer.body(waiting.api, waiting.version, frame))
+        waiting.on_response(self._framer.body(waiting.api, waiting.version, frame))
 
     def _on_timer(self) -> None:
-        """Brokers answer in order, so the oldest request says whether the connection is stuck."""
+        """Drop the connection if its oldest request has timed out: brokers respond in order, so it is stuck."""
         self._timer = None
         if not self._waiting:
             return
@@ -289,3 +300,95 @@ class Connection(asyncio.Protocol):
             self._give_up(f"{api} was not answered within request.timeout.ms={self._request_timeout_s * 1000:.0f}")
         else:
             self._timer = self._loop.call_later(left_s, self._on_timer)
+
+
+# ---- opening connections ----------------------------------------------------------------------------------------
+
+NewConnection = Callable[[], Connection]
+
+
+class Connector:
+    """Opens the connections of one cluster. Raises `ConfigError` if a file that the settings name cannot be used."""
+
+    def __init__(self, config: SecurityConfig) -> None:
+        self._tls = tls_context(config)
+        self._login = Login(config) if config.uses_sasl else None
+
+    async def connect(
+        self, host: str, port: int, new_connection: NewConnection, *, timeout_ms: float, unserved_before: bool = False
+    ) -> Connection:
+        """Open a connection that is ready for requests.
+
+        `unserved_before`: the last connection to this address was lost before any response; maybe it requires a login.
+        Raises `AuthenticationError`, `OSError`, and `ValueError` or `OverflowError` for an invalid host or port.
+        """
+        progress = _Progress()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._connect(host, port, new_connection, progress, unserved_before)
+        except TimeoutError as error:
+            if error.errno is not None:  # it comes from the kernel
+                raise
+            raise ConnectionError(f"{progress.missing} within request.timeout.ms={timeout_ms:.0f}") from None
+
+    async def _connect(
+        self, host: str, port: int, new_connection: NewConnection, progress: _Progress, unserved_before: bool
+    ) -> Connection:
+        async with _closed_unless_ready(await self._open(host, port, new_connection)) as connection:
+            progress.missing = "no response to ApiVersions"
+            await connection.negotiate()
+            if self._login is not None:
+                progress.missing = "the login did not finish"
+                await connection.log_in(self._login)
+            elif unserved_before:
+                progress.missing = "no response to SaslHandshake"
+                uses_tls = self._tls is not None
+                await refuse_listener_that_requires_sasl(connection.request, connection.features, uses_tls=uses_tls)
+        return connection
+
+    async def _open(self, host: str, port: int, new_connection: NewConnection) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            name = host if self._tls is not None else None
+            _, connection = await loop.create_connection(
+                new_connection, host, port, ssl=self._tls, server_hostname=name
+            )
+        except ssl.SSLError as error:
+            refusal = refusal_of_handshake(error, host)
+            if refusal is not None:
+                raise AuthenticationError(refusal) from error
+            await self._refuse_plain_listener(host, port, new_connection)
+            raise
+        except ConnectionError as error:
+            if self._tls is not None and not isinstance(error, ConnectionRefusedError):
+                await self._refuse_plain_listener(host, port, new_connection)
+            raise
+        return connection
+
+    async def _refuse_plain_listener(self, host: str, port: int, new_connection: NewConnection) -> None:
+        """Raise `AuthenticationError` if the listener speaks Kafka without TLS.
+
+        Such a listener closes the connection at a TLS handshake; but so does a broker that is shutting down.
+        """
+        with contextlib.suppress(OSError):
+            _, connection = await asyncio.get_running_loop().create_connection(new_connection, host, port)
+            try:
+                await connection.negotiate()
+            finally:
+                connection.close()
+            raise AuthenticationError(NOT_TLS)
+
+
+class _Progress:
+    """What is still missing until a connection is ready, for the error of a timeout."""
+
+    missing = "no connection"
+
+
+@contextlib.asynccontextmanager
+async def _closed_unless_ready(connection: Connection) -> AsyncIterator[Connection]:
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise

@@ -1,7 +1,7 @@
-"""What is used of kafka-python, imported so that its imports warn nobody.
+"""Re-export the parts of kafka-python that are used, with its import-time warnings suppressed.
 
-Whatever part of it is imported first, all of its schemas are loaded then and there, in a way that Python has
-deprecated. Only those warnings are dropped, and only during this import.
+Importing any part of kafka-python loads all its schemas, in a way that Python has deprecated. Only those warnings are
+suppressed, and only during this import.
 """
 
 from __future__ import annotations

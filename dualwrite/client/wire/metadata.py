@@ -1,6 +1,7 @@
-"""Keeps a topology fresh: one Metadata request at a time, for all who share it.
+"""Keep a topology up to date: one Metadata request at a time, for all users that share it.
 
-It is asked when a topic is wanted that nobody has used yet, when a leader is missing, and every `metadata.max.age.ms`.
+The request is sent when a user needs a topic that is not known yet, when a leader is missing, and every
+`metadata.max.age.ms`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dualwrite.client.error_texts import error_name
 from dualwrite.client.last_error import LastError
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.connection import Connection
-from dualwrite.client.wire.connections import Connections
+from dualwrite.client.wire.pool import ConnectionPool
 from dualwrite.client.wire.topology import Topology
 from dualwrite.errors import Api, KafkaError, UnsupportedByBrokerError
 
@@ -32,26 +33,26 @@ _log = logging.getLogger(__name__)
 
 
 class MetadataUser(Protocol):
-    """Whoever waits for metadata. Called in the loop, with no lock held."""
+    """A user that waits for metadata. Its methods are called in the loop, without any lock held."""
 
     def on_change(self) -> None:
-        """Something that was asked for has come or failed: look again."""
+        """Look again: something that this user requested has come or failed."""
 
     def on_topic(self, topic: m.TopicMetadata) -> bool:
-        """What the cluster says of a topic that was wanted. Whether it is wanted still; one that is known is not."""
+        """Take the metadata of a topic that was wanted; return whether the topic is still wanted."""
 
     def on_no_metadata(self, topics: tuple[str, ...], error: KafkaError) -> None:
-        """Nothing will ever be said of these topics."""
+        """Give up these topics: their metadata will never come."""
 
 
 class MetadataRefresher:
-    """Lives in one loop, as its connections do. Times in milliseconds."""
+    """Sends Metadata requests in the loop of its connections. Times in milliseconds."""
 
     def __init__(
         self,
         *,
         topology: Topology,
-        connections: Connections,
+        connections: ConnectionPool,
         max_age_ms: float,
         pause_ms: float,
         backoff: Backoff,
@@ -66,34 +67,34 @@ class MetadataRefresher:
         self._clock_ms = clock_ms
         self._last_error = last_error
         self._wanted: dict[str, dict[MetadataUser, None]] = {}
-        self._hopeful: dict[MetadataUser, None] = {}
+        self._refresh_waiters: dict[MetadataUser, None] = {}
         self._in_flight = False
         self._due_at_ms = _NEVER
-        self._answered_at_ms = -_NEVER
+        self._refreshed_at_ms = -_NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = _NEVER
         self._pump_pending = False
         self._closed = False
 
-    # ---- what is asked for ----------------------------------------------------------------------------------
+    # ---- what users want ------------------------------------------------------------------------------------
 
     def want(self, topic: str, user: MetadataUser) -> None:
-        """Ask about a topic until it is known, or until `user` does not want it any more."""
+        """Request a topic until it is known, or until `user` does not want it any more."""
         self._wanted.setdefault(topic, {})[user] = None
         self._due_at_ms = min(self._due_at_ms, self._clock_ms())
         self._pump_soon()
 
     def refresh(self, user: MetadataUser, now_ms: float) -> None:
-        """A leader is missing: ask again as soon as the pause between requests allows, and tell `user` then."""
-        self._hopeful[user] = None
-        soonest_ms = max(now_ms, self._answered_at_ms + self._pause_ms)
+        """Refresh as soon as the pause between requests allows, and notify `user` then: a leader is missing."""
+        self._refresh_waiters[user] = None
+        soonest_ms = max(now_ms, self._refreshed_at_ms + self._pause_ms)
         if not self._in_flight and self._due_at_ms > soonest_ms:
             self._due_at_ms = soonest_ms
             self._pump_soon()
 
     def forget(self, user: MetadataUser) -> None:
-        """This one waits for nothing any more."""
-        self._hopeful.pop(user, None)
+        """Drop everything that `user` waits for."""
+        self._refresh_waiters.pop(user, None)
         for users in self._wanted.values():
             users.pop(user, None)
         self._wanted = {topic: users for topic, users in self._wanted.items() if users}
@@ -101,13 +102,13 @@ class MetadataRefresher:
     # ---- the request ----------------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
-        """Not at once: whoever asks may hold its own lock, and is told of some outcomes immediately."""
+        """Schedule `pump`. Calling it now could notify a caller that holds its own lock."""
         if not self._pump_pending:
             self._pump_pending = True
             asyncio.get_running_loop().call_soon(self.pump)
 
     def pump(self) -> None:
-        """Send the request if it is due; else be awake when it will be."""
+        """Send the request if it is due; otherwise set a timer for when it will be."""
         self._pump_pending = False
         topics = tuple(dict.fromkeys([*self._topology.topics, *self._wanted]))
         if self._closed or self._in_flight or not topics:
@@ -119,13 +120,13 @@ class MetadataRefresher:
         connection = self._connections.to_any(now_ms, self)
         if isinstance(connection, Connection):
             self._send(connection, m.Metadata(topics))
-        else:  # one that is being connected to comes back here by itself
+        else:  # a connection that is being opened calls `pump` when it is up
             self._wake_at(self._connections.wake_at_ms(now_ms) or _NEVER, now_ms)
             if self._connections.refusal is not None:
-                self._tell_of_refusal()
+                self._notify_of_refusal()
 
-    def _tell_of_refusal(self) -> None:
-        for user in {user: None for users in (*self._wanted.values(), self._hopeful) for user in users}:
+    def _notify_of_refusal(self) -> None:
+        for user in {user: None for users in (*self._wanted.values(), self._refresh_waiters) for user in users}:
             user.on_change()
 
     def _send(self, connection: Connection, request: m.Metadata) -> None:
@@ -136,7 +137,7 @@ class MetadataRefresher:
             return
         self._in_flight = True
         body = codec.encode(request, version)
-        connection.send(Api.METADATA, version, body, partial(self._on_answer, request, version), self)
+        connection.send(Api.METADATA, version, body, partial(self._on_response, request, version), self)
 
     def _give_up(self, error: KafkaError) -> None:
         self._due_at_ms = self._clock_ms() + self._max_age_ms
@@ -158,37 +159,37 @@ class MetadataRefresher:
         self._timer_at_ms = _NEVER
         self.pump()
 
-    # ---- the answer -----------------------------------------------------------------------------------------
+    # ---- the response ---------------------------------------------------------------------------------------
 
-    def _on_answer(self, request: m.Metadata, version: int, body: memoryview | None) -> None:
+    def _on_response(self, request: m.Metadata, version: int, body: memoryview | None) -> None:
         self._in_flight = False
         if self._closed:
             return
-        now_ms = self._answered_at_ms = self._clock_ms()
-        answer = None if body is None else self._decoded(request, version, body)
-        if answer is not None and self._take(answer):
+        now_ms = self._refreshed_at_ms = self._clock_ms()
+        response = None if body is None else self._decoded(request, version, body)
+        if response is not None and self._take(response):
             self._backoff.succeeded()
             self._due_at_ms = now_ms + (0 if self._wanted else self._max_age_ms)
         else:
             self._due_at_ms = now_ms + self._backoff.failed()
-        hopeful, self._hopeful = self._hopeful, {}
-        for user in hopeful:
+        waiters, self._refresh_waiters = self._refresh_waiters, {}
+        for user in waiters:
             user.on_change()
         self.pump()
 
     def _decoded(self, request: m.Metadata, version: int, body: memoryview) -> m.MetadataResponse | None:
         try:
-            answer = codec.decode(request, body, version)
-        except Exception as error:  # whatever a codec may say to foreign bytes
-            _log.exception("an answer to Metadata cannot be read")
-            self._last_error.note(self._clock_ms(), f"an answer to Metadata cannot be read ({error!r})")
+            response = codec.decode(request, body, version)
+        except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
+            _log.exception("a Metadata response cannot be decoded")
+            self._last_error.note(self._clock_ms(), f"a Metadata response cannot be decoded ({error!r})")
             return None
-        return answer if isinstance(answer, m.MetadataResponse) else None
+        return response if isinstance(response, m.MetadataResponse) else None
 
-    def _take(self, answer: m.MetadataResponse) -> bool:
-        """Whether nothing is missing that should be asked about again soon."""
-        self._topology.apply(answer)
-        return [self._take_topic(topic) for topic in answer.topics].count(False) == 0
+    def _take(self, response: m.MetadataResponse) -> bool:
+        """Apply the response; return False if a wanted topic or a leader is still missing."""
+        self._topology.apply(response)
+        return [self._take_topic(topic) for topic in response.topics].count(False) == 0
 
     def _take_topic(self, topic: m.TopicMetadata) -> bool:
         users = self._wanted.pop(topic.name, {})
@@ -209,7 +210,7 @@ class MetadataRefresher:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """No more requests."""
+        """Send no more requests."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

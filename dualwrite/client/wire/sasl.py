@@ -1,8 +1,8 @@
-"""SASL: how a connection logs in (KIP-43, KIP-152). The mechanisms themselves are kafka-python's.
+"""SASL logins of connections (KIP-43, KIP-152). The mechanisms themselves are kafka-python's.
 
-What takes time - a token provider that asks a server, the thousands of hashes of SCRAM - runs in a thread of its own,
-so that it holds up no other connection of the loop. Nothing secret is in an error: of a token provider that fails,
-only the kind of the exception is told, because its text may quote a request.
+Slow steps - a token provider that calls a server, the thousands of hashes of SCRAM - run in their own thread, so that
+they do not block the other connections of the loop. Errors contain no secrets: they name only the type of a
+token provider's exception, because its text may quote a request.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dualwrite.client.wire.kafka_python import (
 from dualwrite.errors import Api, AuthenticationError
 from dualwrite.security_config import SecurityConfig
 
-Ask = Callable[[Api, int, bytes], Awaitable[memoryview]]
-"""Sends a request and gives its answer's body; `ConnectionError` when none came."""
+SendRequest = Callable[[Api, int, bytes], Awaitable[memoryview]]
+"""Sends a request and returns the body of the response; raises `ConnectionError` if none came."""
 
 _UNSUPPORTED_SASL_MECHANISM: Final = 33
 _ILLEGAL_SASL_STATE: Final = 34
 _SASL_AUTHENTICATION_FAILED: Final = 58
-_MOST_ROUNDS: Final = 4  # SCRAM takes two, and so does a token that is refused
+_MOST_ROUNDS: Final = 4  # SCRAM needs two, and so does a refused token
 _NO_MECHANISM: Final = "-"
 
 
@@ -41,43 +41,46 @@ class Login:
         self._config = config
         self._mechanism = config.sasl_mechanism or ""
 
-    async def log_in(self, ask: Ask, features: BrokerFeatures) -> int:
-        """The session's lifetime in milliseconds, 0 where it has no end (KIP-368). `AuthenticationError` if refused."""
+    async def log_in(self, request: SendRequest, features: BrokerFeatures) -> int:
+        """Log in; return the session's lifetime in milliseconds, 0 if it is unlimited (KIP-368).
+
+        Raises `AuthenticationError` if the broker refuses the login.
+        """
         handshake_version = _version(features, Api.SASL_HANDSHAKE)
         version = _version(features, Api.SASL_AUTHENTICATE)
-        request = codec.encode_sasl_handshake(self._mechanism, handshake_version)
-        body = await ask(Api.SASL_HANDSHAKE, handshake_version, request)
+        handshake = codec.encode_sasl_handshake(self._mechanism, handshake_version)
+        body = await request(Api.SASL_HANDSHAKE, handshake_version, handshake)
         agreed = codec.decode_sasl_handshake(body, handshake_version)
         if agreed.error_code:
             raise self._refused_mechanism(agreed.error_code, agreed.mechanisms)
-        return await self._authenticate(ask, version)
+        return await self._authenticate(request, version)
 
-    async def _authenticate(self, ask: Ask, version: int) -> int:
-        mechanism = await self._off_the_loop(self._new_mechanism)
-        said = ""
+    async def _authenticate(self, request: SendRequest, version: int) -> int:
+        mechanism = await self._in_thread(self._new_mechanism)
+        error_detail = ""
         for _ in range(_MOST_ROUNDS):
-            message = await self._off_the_loop(mechanism.auth_bytes)
-            body = await ask(Api.SASL_AUTHENTICATE, version, codec.encode_sasl_authenticate(message, version))
-            answer = codec.decode_sasl_authenticate(body, version)
-            if answer.error_code:
-                raise self._refused_login(answer.error_code, answer.message or said)
-            await self._off_the_loop(lambda: mechanism.receive(answer.auth_bytes))  # noqa: B023 - awaited here
+            message = await self._in_thread(mechanism.auth_bytes)
+            body = await request(Api.SASL_AUTHENTICATE, version, codec.encode_sasl_authenticate(message, version))
+            response = codec.decode_sasl_authenticate(body, version)
+            if response.error_code:
+                raise self._refused_login(response.error_code, response.message or error_detail)
+            await self._in_thread(lambda: mechanism.receive(response.auth_bytes))  # noqa: B023 - awaited here
             if mechanism.is_done():
                 if not mechanism.is_authenticated():
                     break
-                return answer.session_lifetime_ms
-            said = answer.auth_bytes.decode(errors="replace") if self._mechanism == "OAUTHBEARER" else ""
-        raise AuthenticationError(f"the broker's answers to {self._who()} are not those of {self._mechanism}")
+                return response.session_lifetime_ms
+            error_detail = response.auth_bytes.decode(errors="replace") if self._mechanism == "OAUTHBEARER" else ""
+        raise AuthenticationError(f"the broker's responses to {self._login_name()} are not those of {self._mechanism}")
 
-    async def _off_the_loop(self, step: Callable[[], Any]) -> Any:
+    async def _in_thread(self, step: Callable[[], Any]) -> Any:
         try:
             return await _in_a_thread(step)
         except AuthenticationError:
             raise
-        except Exception as error:  # a mechanism's own: a foreign signature, a missing field, bytes that are no text
+        except Exception as error:  # raised by a mechanism: a wrong signature, a missing field, invalid text
             raise AuthenticationError(
-                f"the broker's answer to {self._who()} is not one of somebody who knows the password, "
-                f"or not {self._mechanism} ({type(error).__name__})"
+                f"the broker's response to {self._login_name()} does not prove that it knows the password, "
+                f"or is not {self._mechanism} ({type(error).__name__})"
             ) from None
 
     def _new_mechanism(self) -> Any:
@@ -98,48 +101,49 @@ class Login:
             sasl_mechanism=self._mechanism,
         )
 
-    def _who(self) -> str:
+    def _login_name(self) -> str:
         user = self._config.sasl_username
         return f"the login by {self._mechanism}" + ("" if user is None else f" as {user!r}")
 
     def _refused_mechanism(self, error_code: int, mechanisms: tuple[str, ...]) -> AuthenticationError:
         if error_code == _UNSUPPORTED_SASL_MECHANISM:
             sentence = (
-                f"the listener does not take sasl.mechanism={self._mechanism}; "
-                f"it takes {', '.join(mechanisms) or 'none'}: set one of those, or have it enabled at the broker"
+                f"the listener does not accept sasl.mechanism={self._mechanism}; "
+                f"it accepts {', '.join(mechanisms) or 'none'}: set one of those, or have it enabled at the broker"
             )
         elif error_code == _ILLEGAL_SASL_STATE:
             plain = "SSL" if self._config.uses_tls else "PLAINTEXT"
             sentence = (
-                f"the listener takes no logins: set security.protocol={plain}, or connect to a listener with SASL"
+                f"the listener accepts no logins: set security.protocol={plain}, or connect to a listener with SASL"
             )
         else:
-            sentence = f"{self._who()} was answered with {error_name(error_code)}"
+            sentence = f"{self._login_name()} was answered with {error_name(error_code)}"
         return AuthenticationError(sentence, error_code=error_code)
 
     def _refused_login(self, error_code: int, message: str) -> AuthenticationError:
-        sentence = f"{self._who()} was refused" + (f": {message}" if message else "")
+        sentence = f"{self._login_name()} was refused" + (f": {message}" if message else "")
         if error_code != _SASL_AUTHENTICATION_FAILED:
             sentence += f" ({error_name(error_code)})"
         what = "the token" if self._mechanism == "OAUTHBEARER" else "sasl.username and sasl.password"
         return AuthenticationError(f"{sentence.rstrip('.')}; check {what}", error_code=error_code)
 
 
-async def refuse_listener_that_wants_sasl(ask: Ask, features: BrokerFeatures, *, uses_tls: bool) -> None:
-    """Of a connection without a login: `AuthenticationError` if the listener waits for one.
+async def refuse_listener_that_requires_sasl(request: SendRequest, features: BrokerFeatures, *, uses_tls: bool) -> None:
+    """Raise `AuthenticationError` if the listener of a connection without a login requires one.
 
-    Such a broker answers ApiVersions, and hangs up at whatever comes next; but it says which mechanisms it takes.
+    Such a listener responds to ApiVersions and closes the connection at any other request except SaslHandshake, whose
+    response lists the mechanisms that it accepts.
     """
     version = codec.common_version(codec.SPOKEN_VERSIONS[Api.SASL_HANDSHAKE], features.versions.get(Api.SASL_HANDSHAKE))
     if version is None:
         return
-    body = await ask(Api.SASL_HANDSHAKE, version, codec.encode_sasl_handshake(_NO_MECHANISM, version))
-    answer = codec.decode_sasl_handshake(body, version)
-    if answer.error_code == _UNSUPPORTED_SASL_MECHANISM:
+    body = await request(Api.SASL_HANDSHAKE, version, codec.encode_sasl_handshake(_NO_MECHANISM, version))
+    response = codec.decode_sasl_handshake(body, version)
+    if response.error_code == _UNSUPPORTED_SASL_MECHANISM:
         raise AuthenticationError(
-            f"the listener wants a login: set security.protocol={'SASL_SSL' if uses_tls else 'SASL_PLAINTEXT'}, "
-            f"and sasl.mechanism to one that it takes: {', '.join(answer.mechanisms) or 'none'}",
-            error_code=answer.error_code,
+            f"the listener requires a login: set security.protocol={'SASL_SSL' if uses_tls else 'SASL_PLAINTEXT'}, "
+            f"and sasl.mechanism to one that it accepts: {', '.join(response.mechanisms) or 'none'}",
+            error_code=response.error_code,
         )
 
 
@@ -164,7 +168,7 @@ def _new_token(provider: Callable[[], str]) -> str:
         raise AuthenticationError(f"sasl.oauth.token.provider raised {type(error).__name__}: no token") from error
     if not isinstance(token, str) or not token:
         raise AuthenticationError(
-            f"sasl.oauth.token.provider has to return a token as a text, and returned a {type(token).__name__}"
+            f"sasl.oauth.token.provider has to return the token as a str, and returned {type(token).__name__}"
         )
     return token
 
@@ -173,14 +177,14 @@ def _version(features: BrokerFeatures, api: Api) -> int:
     version = codec.common_version(codec.SPOKEN_VERSIONS[api], features.versions.get(api))
     if version is None:
         raise AuthenticationError(
-            f"the broker does not offer {api.kafka_name} v{codec.SPOKEN_VERSIONS[api][0]}, and so no login that this "
-            "client knows: it takes Apache Kafka 2.2 or newer"
+            f"the broker does not support {api.kafka_name} v{codec.SPOKEN_VERSIONS[api][0]}, which logins of this "
+            "client need: use Apache Kafka 2.2 or newer"
         )
     return version
 
 
 async def _in_a_thread(step: Callable[[], Any]) -> Any:
-    """The result of `step`, run in a daemon thread: one that never returns holds up nobody, not even the exit."""
+    """Run `step` in a daemon thread and return its result; a step that never returns does not block the exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
@@ -199,7 +203,7 @@ async def _in_a_thread(step: Callable[[], Any]) -> Any:
             error = raised
         try:
             loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
+        except RuntimeError:  # the loop was closed meanwhile
             return
 
     threading.Thread(target=run, name="dualwrite-login", daemon=True).start()

@@ -1,4 +1,4 @@
-"""TLS: the context that the settings describe, and what a failed handshake means for whoever wrote the settings."""
+"""TLS: the context that the settings describe, and explanations of failed handshakes in terms of the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNKNOWN_ISSUER: Final = (2, 18, 19, 20, 21)
 _WRONG_NAME: Final = (62, 63, 64)
 """OpenSSL's X509_V_ERR_* numbers."""
 
-# What OpenSSL says where the other side has sent an alert about our certificate, or about its absence.
+# OpenSSL's reasons when the peer has sent an alert about our certificate, or about its absence.
 _ABOUT_OUR_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN")
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _NO_COMMON_GROUND: Final = ("HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_CIPHERS", "NO_SHARED")
@@ -30,7 +30,7 @@ ONLY_TLS: Final = (
 
 
 def tls_context(config: SecurityConfig) -> ssl.SSLContext | None:
-    """None without TLS. Reads the files; `ConfigError` says which one is wrong."""
+    """Return the TLS context of the settings, None without TLS. Raises `ConfigError`, which names a wrong file."""
     if not config.uses_tls:
         return None
     if config.ssl_context is not None:
@@ -43,11 +43,11 @@ def tls_context(config: SecurityConfig) -> ssl.SSLContext | None:
 
 
 def _trusting(location: str | None) -> ssl.SSLContext:
-    """Who may sign a broker's certificate: a file or a directory of PEM certificates, else those the system trusts."""
+    """Return a context that trusts the PEM certificates in a file or directory; None: the system's authorities."""
     if location is None:
         return ssl.create_default_context()
     try:
-        if os.path.isdir(location):  # noqa: PTH112 - a setting is a text
+        if os.path.isdir(location):  # noqa: PTH112 - a setting is a str
             return ssl.create_default_context(capath=location)
         return ssl.create_default_context(cafile=location)
     except ssl.SSLError as error:
@@ -62,19 +62,19 @@ def _identify(context: ssl.SSLContext, config: SecurityConfig) -> None:
     named = f"ssl.certificate.location: {certificate!r}" + ("" if key is None else f", ssl.key.location: {key!r}")
     password = config.ssl_key_password or ""
     try:
-        # never asked for at a terminal, which OpenSSL does unless a function answers
+        # without a password function, OpenSSL would prompt for it at the terminal
         context.load_cert_chain(certificate, key, password=lambda: password)
     except ssl.SSLError as error:
         raise ConfigError(
             f"{named}: not a certificate in PEM format with the key that belongs to it, or ssl.key.password is "
             f"missing or wrong ({error.reason})"
-        ) from None  # the cause is said, and nothing of the key is to be in a traceback
+        ) from None  # the message has the cause, and the traceback must not show the key
     except OSError as error:
         raise ConfigError(f"{named}: cannot be read ({error.strerror})") from error
 
 
 def refusal_of_handshake(error: ssl.SSLError, host: str) -> str | None:
-    """What is wrong and what to do, None where the connection was only cut off: that may happen to anybody."""
+    """Say what is wrong and what to do; None if the connection was only cut off, which does not point to a setting."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrust(error, host)
     reason = error.reason or ""
@@ -82,7 +82,7 @@ def refusal_of_handshake(error: ssl.SSLError, host: str) -> str | None:
         return None
     if any(word in reason for word in _ABOUT_OUR_CERTIFICATE):
         return (
-            f"the broker does not accept this client's certificate, or wants one and got none ({reason}): "
+            f"the broker does not accept this client's certificate, or requires one and got none ({reason}): "
             "set ssl.certificate.location and ssl.key.location to one that it trusts"
         )
     if any(word in reason for word in _NOT_TLS):
@@ -97,13 +97,13 @@ def _distrust(error: ssl.SSLCertVerificationError, host: str) -> str:
     if error.verify_code in _WRONG_NAME:
         return (
             f"the broker's certificate is not for {host!r} ({why}): connect by a name that is in the certificate, or "
-            "give up that check with ssl.endpoint.identification.algorithm=none"
+            "turn off that check with ssl.endpoint.identification.algorithm=none"
         )
     if error.verify_code in _UNKNOWN_ISSUER:
         return (
-            f"the broker's certificate is signed by nobody who is trusted here ({why}): set ssl.ca.location to the "
+            f"no trusted authority has signed the broker's certificate ({why}): set ssl.ca.location to the "
             "certificate (PEM) of the authority that signed it"
         )
     if error.verify_code == _EXPIRED:
-        return f"the broker's certificate has expired ({why}): it has to be renewed there"
+        return f"the broker's certificate has expired ({why}): renew it at the broker"
     return f"the broker's certificate is not acceptable ({why})"

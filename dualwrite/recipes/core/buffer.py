@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
-from dualwrite.client.records.record_fate import RecordFate
-from dualwrite.client.records.serializing import Serializers
+from dualwrite.client.records.record_future import BaseRecordFuture
 from dualwrite.client.records.validation import (
+    Serializers,
     check_topic,
     checked_headers,
     checked_partition,
@@ -49,7 +49,7 @@ class BufferedRecord:
         self.headers: Final = headers
         self.partition: Final = partition
         self.timestamp_ms: Final = timestamp_ms
-        self.fate: RecordFate | None = None
+        self.fate: BaseRecordFuture | None = None
 
     @property
     def metadata(self) -> RecordMetadata:

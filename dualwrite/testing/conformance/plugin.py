@@ -1,4 +1,4 @@
-"""The option that names the database, and the fixtures."""
+"""The pytest option that names the database, and the fixtures of the conformance tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dualwrite.testing.conformance.site import Site, events
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--database-url", help="SQLAlchemy URL of the database under test; use one that is for tests")
+    parser.addoption("--database-url", help="SQLAlchemy URL of the database under test; use a scratch database")
 
 
 @pytest.fixture(scope="session")
 def database_url(request: pytest.FixtureRequest) -> Iterator[sa.URL]:
     text = request.config.getoption("--database-url")
     if not text:
-        pytest.skip("no database to test: give --database-url")
+        pytest.skip("no database to test: set --database-url")
     url = sa.make_url(text)
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     events.metadata.drop_all(engine)

@@ -1,4 +1,4 @@
-"""The database under test, the broker beside it, and what is in both."""
+"""The database under test and the broker, and the events that are in each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.testing.network_proxy import NetworkProxy
 
 DEADLINE_S: Final = 60
-"""How long a test waits for what must happen; nothing is decided by it."""
+"""How long a test waits for what must happen. Only a failing test takes this long."""
 
 events: Final = sa.Table(
     "dualwrite_conformance",
@@ -29,9 +29,9 @@ events: Final = sa.Table(
 
 
 class Site:
-    """One transactional id and one topic of their own, on the database under test.
+    """The database under test, with a transactional id and a topic that only one test uses.
 
-    `engine` goes through the relay where there is one (`proxy`); `direct` is a way that no fault touches.
+    `engine` connects through the relay (`proxy`) if there is one; `direct` always bypasses it.
     """
 
     def __init__(self, url: sa.URL, emulator: Emulator) -> None:
@@ -62,18 +62,18 @@ class Site:
         return make_writer(self.engine, self.emulator.bootstrap_servers, self.transactional_id, pause, **settings)
 
     def store(self) -> SqlAlchemyStateStore:
-        """The state rows, with ours among them."""
+        """Return the store of state rows; the row of this site's transactional id exists."""
         store = SqlAlchemyStateStore(self.engine)
         store.ensure_row(self.transactional_id)
         return store
 
     @property
     def kafka_id(self) -> str:
-        """What Kafka sees of the id."""
+        """The transactional id as Kafka sees it, with the state table's identity."""
         return SqlAlchemyStateStore(self.direct).identity().kafka_id(self.transactional_id)
 
     def put(self, tx: DualTransaction) -> str:
-        """One event to both sides; returns its text."""
+        """Write one event to the database and to Kafka; return its text."""
         return put(tx, self.topic, next(self._numbers))
 
     def in_table(self) -> list[str]:
@@ -81,7 +81,7 @@ class Site:
             return list(connection.scalars(sa.select(events.c.body).order_by(events.c.id)))
 
     def in_topic(self) -> list[str]:
-        """Up to the last stable offset, with isolation.level=read_committed."""
+        """Return the topic's events up to the last stable offset, read with isolation.level=read_committed."""
         partition = TopicPartition(self.topic, 0)
         consumer: Any = KafkaConsumer(  # type: ignore[no-untyped-call]
             bootstrap_servers=self.emulator.bootstrap_servers,
@@ -102,7 +102,7 @@ class Site:
             consumer.close()
 
     def assert_both_hold(self, *expected: str) -> None:
-        """Exactly these events are on both sides, and nothing is open."""
+        """Assert that both sides have exactly these events and that no transaction is open."""
         assert (self.in_table(), self.in_topic()) == (list(expected), list(expected))
         ours = [t for t in self.emulator.transactions() if t.transactional_id == self.kafka_id]
         assert all(transaction.state in ("Empty", "CompleteCommit", "CompleteAbort") for transaction in ours)
@@ -122,7 +122,7 @@ def make_writer(
 
 
 def put(tx: DualTransaction, topic: str, number: int) -> str:
-    """Event `number` to both sides; returns its text."""
+    """Write event `number` to the database and to Kafka; return its text."""
     text = f"event {number}"
     tx.connection.execute(sa.insert(events), {"id": number, "body": text})
     tx.send(topic, value=text)

@@ -1,4 +1,4 @@
-"""Data and state are committed together or not at all, whatever fails in the block."""
+"""The data and the state row are committed together or not at all, whatever fails in the block."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_exception_writes_neither(site: Site) -> None:
 
 
 def test_a_swallowed_error_writes_neither(site: Site) -> None:
-    """PostgreSQL would answer COMMIT with a rollback and no error, others would commit the rest."""
+    """PostgreSQL would roll back at COMMIT without an error; other databases would commit the rest."""
     with site.writer() as writer:
         with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
             site.put(tx)
@@ -48,11 +48,11 @@ def test_a_swallowed_error_writes_neither(site: Site) -> None:
     site.assert_both_hold(text)
 
 
-def test_a_savepoint_takes_back_what_came_after_it(site: Site) -> None:
+def test_rolling_back_to_a_savepoint_removes_the_records_sent_after_it(site: Site) -> None:
     with site.writer() as writer, writer.transaction() as tx:
         first = site.put(tx)
         with pytest.raises(sa.exc.DBAPIError), tx.session.begin_nested():
-            tx.send(site.topic, value="taken back")
+            tx.send(site.topic, value="rolled back")
             tx.connection.execute(sa.text("SELECT nothing FROM no_such_table"))
         second = site.put(tx)
     site.assert_both_hold(first, second)
@@ -67,7 +67,7 @@ def test_the_block_cannot_be_ended_from_inside(site: Site, statement: str) -> No
 
 
 def test_ddl_in_the_block_belongs_to_it_or_is_refused(site: Site) -> None:
-    """MySQL, MariaDB and Oracle commit before DDL, with no word: the data would be there without the records."""
+    """MySQL, MariaDB and Oracle silently commit before DDL: the data would be there without the records."""
     table = sa.Table("dualwrite_conformance_ddl", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
     try:
         with site.writer() as writer:
@@ -82,11 +82,11 @@ def test_ddl_in_the_block_belongs_to_it_or_is_refused(site: Site) -> None:
 
 
 def test_a_deadlock_writes_both_or_neither(site: Site) -> None:
-    """Of two that wait for each other one is rolled back as a whole; also where a savepoint should have caught that."""
+    """The database rolls back one of two deadlocked transactions as a whole, even inside a savepoint."""
     with site.direct.begin() as connection:
         connection.execute(sa.insert(events), [{"id": 1001, "body": "x"}, {"id": 1002, "body": "y"}])
     if site.direct.dialect.name == "sqlite":
-        pytest.skip("one lock for the whole database: nobody can wait for two")
+        pytest.skip("one lock for the whole database: two transactions cannot deadlock")
     written = _meet_in_a_deadlock(site)
     in_table = [text for text in site.in_table() if text not in ("x", "y", "changed", "weight")]
     assert in_table == [text for text in written if text != AFTERWARDS]
@@ -94,7 +94,7 @@ def test_a_deadlock_writes_both_or_neither(site: Site) -> None:
 
 
 def _meet_in_a_deadlock(site: Site) -> list[str]:
-    """What the dual write was told to be written."""
+    """Run a dual write into a deadlock; return the events that it should have written."""
 
     def change(connection: sa.Connection, number: int) -> None:
         connection.execute(sa.update(events).where(events.c.id == number).values(body="changed"))
@@ -114,7 +114,7 @@ def _meet_in_a_deadlock(site: Site) -> list[str]:
             written.append(site.put(tx))
             change(tx.connection, 1001)
             change(rival, 1002)
-            # MySQL gives up the transaction with fewer changes: that shall be ours
+            # MySQL rolls back the transaction with fewer changes: that has to be the dual write
             rival.execute(sa.insert(events), [{"id": number, "body": "weight"} for number in range(2000, 2050)])
             thread.start()
             try:

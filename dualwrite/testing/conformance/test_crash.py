@@ -1,4 +1,4 @@
-"""A process is killed around the decision; the next one completes what it left, by the row."""
+"""A process is killed before or after the decision; the next one completes its transaction by the state row."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_killed_process_is_recovered(site: Site, point: PausePoint, outcome: O
 
 def test_several_recover_at_once(site: Site) -> None:
     class Gone(BaseException):
-        """As if the process had ended."""
+        """Stands for the end of the process."""
 
     def go(point: PausePoint) -> None:
         if point is PausePoint.AFTER_DATABASE_COMMIT:

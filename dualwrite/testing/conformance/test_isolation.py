@@ -1,4 +1,4 @@
-"""At every isolation level that the database has: nobody decides by an old row, and who loses a race writes nothing."""
+"""At every isolation level: no transaction decides by an old state row, and the loser of a race writes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE", "SNAPSHOT")
 
 @pytest.fixture(params=LEVELS)
 def engine(site: Site, request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
-    """Of the database under test, at the level."""
+    """Create an engine for the database under test, at the isolation level."""
     level = str(request.param)
     with site.direct.connect() as connection:
         offered = connection.dialect.get_isolation_level_values(connection.connection.dbapi_connection)  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def engine(site: Site, request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
 
 def test_an_old_snapshot_never_shows_an_old_row(site: Site, engine: sa.Engine) -> None:
     if engine.dialect.name == "sqlite":
-        pytest.skip("one lock for the whole database: who has read cannot be overtaken and then lock")
+        pytest.skip("one lock for the whole database: no other transaction can commit between our read and our lock")
     store = site.store()
     with engine.connect() as older:
         older.execute(sa.select(sa.func.count()).select_from(events))  # the snapshot is taken
@@ -43,13 +43,13 @@ def test_an_old_snapshot_never_shows_an_old_row(site: Site, engine: sa.Engine) -
         try:
             seen = store.lock(older, site.transactional_id, timeout_ms=1000)
         except (sa.exc.DBAPIError, StateRowError):
-            return  # it fails before anything was sent, which is as good
+            return  # it fails before anything was sent, which is just as safe
         assert seen == FIRST
 
 
-def test_who_loses_a_race_for_the_data_writes_neither_side(site: Site, engine: sa.Engine) -> None:
+def test_the_loser_of_a_race_for_the_data_writes_neither_side(site: Site, engine: sa.Engine) -> None:
     if engine.dialect.name == "sqlite":
-        pytest.skip("one lock for the whole database: nobody races")
+        pytest.skip("one lock for the whole database: there is no race")
     with site.direct.begin() as connection:
         connection.execute(sa.insert(events), {"id": 1001, "body": "0"})
     the_row = events.c.id == 1001
@@ -65,7 +65,7 @@ def test_who_loses_a_race_for_the_data_writes_neither_side(site: Site, engine: s
             with writer.transaction() as tx:
                 read = tx.connection.scalar(sa.select(events.c.body).where(the_row))
                 rival.start()
-                rival.join(0.3)  # where reading locks, it comes after us
+                rival.join(0.3)  # if a read locks the row, the rival's update comes second
                 text = site.put(tx)
                 tx.connection.execute(sa.update(events).where(the_row).values(body=f"{read}+1"))
             expected = [text]

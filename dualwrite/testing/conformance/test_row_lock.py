@@ -1,4 +1,4 @@
-"""The row of a transactional id: it excludes, it is exact, and it is there for everybody."""
+"""The state row of a transactional id: one transaction locks it at a time, and each sees the newest state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EMPTY = PreparedTxnState()
 FIRST = PreparedTxnState("42:7")
 
 
-def test_who_waits_for_the_row_sees_what_its_holder_wrote(site: Site) -> None:
+def test_a_waiter_for_the_row_sees_what_its_holder_wrote(site: Site) -> None:
     store, seen = site.store(), list[PreparedTxnState]()
 
     def wait_for_the_lock() -> None:
@@ -28,7 +28,7 @@ def test_who_waits_for_the_row_sees_what_its_holder_wrote(site: Site) -> None:
     with site.engine.begin() as holder:
         assert store.lock(holder, site.transactional_id, timeout_ms=None) == EMPTY
         waiter.start()
-        waiter.join(0.2)  # a lock that does not hold gives way at once
+        waiter.join(0.2)  # without an exclusive lock, it would not wait
         assert seen == []
         store.write(holder, site.transactional_id, previous=EMPTY, new=FIRST)
     waiter.join(DEADLINE_S)
@@ -36,7 +36,7 @@ def test_who_waits_for_the_row_sees_what_its_holder_wrote(site: Site) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 50, 1100])
-def test_the_wait_for_the_row_has_an_end(site: Site, timeout_ms: int) -> None:
+def test_waiting_for_the_row_times_out(site: Site, timeout_ms: int) -> None:
     store = site.store()
     with site.engine.connect() as holder, site.engine.connect() as waiter:
         store.lock(holder, site.transactional_id, timeout_ms=None)
@@ -46,7 +46,7 @@ def test_the_wait_for_the_row_has_an_end(site: Site, timeout_ms: int) -> None:
         assert time.monotonic() - begun_s < DEADLINE_S / 2
 
 
-def test_a_rollback_gives_the_lock_back_and_takes_the_state_along(site: Site) -> None:
+def test_a_rollback_releases_the_lock_and_discards_the_state(site: Site) -> None:
     store = site.store()
     with site.engine.connect() as connection:
         store.lock(connection, site.transactional_id, timeout_ms=None)
@@ -74,7 +74,7 @@ def test_ids_that_differ_in_case_have_rows_of_their_own(site: Site) -> None:
         assert store.lock(connection, site.transactional_id.upper(), timeout_ms=None) == EMPTY
 
 
-def test_many_make_the_row_at_once(site: Site) -> None:
+def test_many_threads_create_the_row_at_once(site: Site) -> None:
     errors: list[BaseException] = []
     ready = threading.Barrier(8)
 

@@ -1,4 +1,4 @@
-"""A process that does one dual write and kills itself at a pause point."""
+"""A process that starts one dual write and kills itself at a pause point."""
 
 from __future__ import annotations
 

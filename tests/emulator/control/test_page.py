@@ -14,11 +14,11 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.broker_emulator.pause_points import PausePoint
-from dualwrite.testing.chromium import fetch_chromium
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.emulator.control.conftest import Transaction
 from tests.support.browser import Browser
 from tests.support.conditions import until
+from tests.support.servers.chromium import fetch_chromium
 from tests.support.unavailable import skip
 
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"

@@ -19,8 +19,8 @@ from dualwrite.broker_emulator.security.listener import Endpoint, SecurityProtoc
 from dualwrite.broker_emulator.security.settings import listeners_from, parse_jaas
 from dualwrite.broker_emulator.security.tls import StoreType
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
-from dualwrite.testing.ports import free_port
 from tests.emulator.api.raw_client import RawClient, plain_batch, produce_fields
+from tests.support.servers.ports import free_port
 
 PLAIN_ENTRY = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="a=\\"b;" user_bob=c;'
 

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from dualwrite.testing.cache import cached, find_program
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.case_program import CaseProgram
+from tests.support.servers.cache import cached, find_program
 
 _HERE: Final = Path(__file__).parent
 _SOURCES: Final = (_HERE / "go.mod", _HERE / "go.sum", _HERE / "main.go")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from dualwrite.testing.cache import cached, find_program
-from dualwrite.testing.maven import dependency, fetched
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.cache import cached, find_program
+from tests.support.servers.maven import dependency, fetched
 
 VERSION: Final = "4.3.1"
 """The newest release whose `kafka-tools` can be had: 4.4.0 was published without it."""

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.apache_kafka import ApacheKafka
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.client_folders import BROKER_FIXTURES, On
 from tests.interop.conftest import KAFKA_VERSION_USED
 from tests.interop.java.client import JavaTools, KafkaScripts
 from tests.interop.wire import wait_for
 from tests.support.names import next_name
+from tests.support.servers.apache_kafka import ApacheKafka
 from tests.support.unavailable import skip
 
 pytestmark = pytest.mark.matrix

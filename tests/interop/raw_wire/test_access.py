@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from dualwrite.broker_emulator import Profile
-from dualwrite.testing.server_unavailable import ServerUnavailableError, servers_are_required
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.conftest import KAFKA_VERSION_USED
 from tests.interop.raw_wire import acl_script
 from tests.interop.raw_wire.access import Case, SecuredBroker, creation, emulated_kafka, real_kafka
 from tests.interop.raw_wire.access_cases import CASES
 from tests.interop.raw_wire.access_requests import REQUESTS
 from tests.interop.wire import wait_until
+from tests.support.servers.required import servers_are_required
 
 USERS = {
     f"user{number:03d}": Case(request, rules, dict(answer))

@@ -10,9 +10,9 @@ from kafka.protocol.admin.cluster import UpdateFeaturesRequest
 
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.apache_kafka import ApacheKafka
 from tests.interop.conftest import KAFKA_VERSION_USED, RELEASED, Broker, start
 from tests.interop.wire import Code, End, Wire, wait_until
+from tests.support.servers.apache_kafka import ApacheKafka
 
 FEATURE = "transaction.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

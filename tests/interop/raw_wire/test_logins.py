@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dualwrite.testing.apache_kafka import ApacheKafka
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.security.login_answers import ANSWERS
 from tests.emulator.security.login_cases import BRIEF_MS, LISTENERS, PROPERTIES, SCRAM_USERS, SCRIPTS
 from tests.emulator.security.login_script import LoginScript
 from tests.interop.conftest import start
+from tests.support.servers.apache_kafka import ApacheKafka
 
 
 @pytest.fixture(scope="module")

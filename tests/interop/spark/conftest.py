@@ -6,11 +6,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
-from dualwrite.testing.spark_kafka import spark_kafka_jars
 from tests.interop.both_brokers import broker
 from tests.interop.conftest import Broker
 from tests.spark.conftest import spark
 from tests.spark.written_topics import Topics
+from tests.support.servers.spark_kafka import spark_kafka_jars
 from tests.support.unavailable import skip
 
 __all__ = ["broker", "connected", "spark", "topics"]

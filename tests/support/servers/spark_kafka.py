@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, as jars for `spark.jars`. They come from Maven Central, without Ivy.
+"""Spark's own Kafka connector, as jars for `spark.jars`, from Maven Central without Ivy.
 
 SparkSession.builder.config("spark.jars", ",".join(spark_kafka_jars()))
 """
@@ -8,21 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from dualwrite.testing.maven import dependency, fetched
+from tests.support.servers.maven import dependency, fetched
 
 CONNECTOR_VERSION: Final = "4.2.0"
-"""The newest release whose jar resolves; Spark 4.3 runs it."""
+"""The newest connector release whose jar resolves; it runs in Spark 4.3."""
 
 TOKEN_PROVIDER_VERSION: Final = "4.0.0"
-"""The same for its part that knows delegation tokens."""
+"""The newest release of its delegation-token part whose jar resolves."""
 
 _ALONE: Final = ("*:*",)
-"""Without what it depends on: Spark has the most of it already, and Spark's POMs name a mirror that cannot be reached
-from everywhere, which Maven would ask."""
+"""Exclude all dependencies: Spark already has most of them, and Spark's POMs name a mirror that Maven would ask, and
+that cannot be reached from everywhere."""
 
 
 def fetch_spark_kafka() -> Path:
-    """The directory with the connector and what Spark lacks for it. Raises ServerUnavailableError."""
+    """Return the directory with the connector and the jars that Spark lacks. Raises ServerUnavailableError."""
     return fetched(
         f"spark-sql-kafka-{CONNECTOR_VERSION}",
         dependency(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR_VERSION}", without=_ALONE),
@@ -33,5 +33,5 @@ def fetch_spark_kafka() -> Path:
 
 
 def spark_kafka_jars() -> list[str]:
-    """Their paths, for `spark.jars`. Raises ServerUnavailableError."""
+    """Return the paths of the jars, for `spark.jars`. Raises ServerUnavailableError."""
     return sorted(str(jar) for jar in fetch_spark_kafka().glob("*.jar"))

@@ -1,4 +1,4 @@
-"""Install Debian's packages, where this machine is a Debian and we are root."""
+"""Install Debian packages, if this machine runs Debian and this process is root."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final
 
-from dualwrite.testing.server_unavailable import ProgramMissingError, ServerUnavailableError
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.required import ProgramMissingError
 
 _TIMEOUT_S: Final = 600
 
 
 def install_packages(packages: Sequence[str], missing: str) -> None:
-    """Install `packages`; `missing` says in an error what they are wanted for.
+    """Install `packages`; the message of an error begins with `missing`, which says what is not there.
 
-    Raises ServerUnavailableError where that fails, ProgramMissingError where nobody here may do it.
+    Raises ServerUnavailableError if the installation fails, ProgramMissingError if this process may not install.
     """
     apt_get = shutil.which("apt-get")
     command = f"apt-get install {' '.join(packages)}"
@@ -27,14 +28,14 @@ def install_packages(packages: Sequence[str], missing: str) -> None:
     install = [apt_get, "install", "-y", "-q", "--no-install-recommends", *packages]
     if _run(install) is None:
         return
-    problem = _run([apt_get, "update", "-q"]) or _run(install)  # its lists may be old, or never fetched
+    problem = _run([apt_get, "update", "-q"]) or _run(install)  # the package lists may be old, or were never fetched
     if problem is not None:
         raise ServerUnavailableError(f"{command} failed: {problem}")
 
 
 def _run(command: list[str]) -> str | None:
-    """What went wrong, if something did."""
-    command = [*command, "-o", "DPkg::Lock::Timeout=300"]  # another process may be at it
+    """Run `command` and return why it failed, or None."""
+    command = [*command, "-o", "DPkg::Lock::Timeout=300"]  # another process may be installing
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

@@ -1,7 +1,6 @@
-"""Kafka's classes as a JVM has them in memory, kept in a file: with it, a broker starts with half of the work.
+"""The class-data archive of Kafka (a JVM's classes, kept in a file), with which a broker starts in half the time.
 
-Where nobody has made the file, brokers start without it. This project's tests make it:
-`tests/support/kafka_classes.py`.
+`tests/support/make_kafka_classes.py` creates the archive. Without one, brokers start as usual.
 """
 
 from __future__ import annotations
@@ -10,20 +9,23 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from dualwrite.testing.cache import cache_directory
+from tests.support.servers.cache import cache_directory
 
 CLASSES_FILE: Final = "classes.jsa"
-_QUIET: Final = "-Xlog:disable"  # else a JVM that cannot use the file says so on standard output
+_QUIET: Final = "-Xlog:disable"  # otherwise a JVM that cannot use the file writes about it to standard output
 
 
 def classes_options(java: str, jars: Path) -> tuple[str, ...]:
-    """Options of a JVM that runs `jars`; none where there is no file."""
+    """Return the JVM options that use the archive for `jars`; none if there is no archive."""
     file = cache_directory() / classes_name(java, jars) / CLASSES_FILE
     return (f"-XX:SharedArchiveFile={file}", _QUIET) if file.is_file() else ()
 
 
 def classes_name(java: str, jars: Path) -> str:
-    """Of the directory in the cache, by what the file depends on: a JVM compares its own build, and its jars."""
+    """Return the archive's directory name in the cache.
+
+    It depends on the JVM's build and on the jars, because a JVM rejects an archive made for others.
+    """
     program = Path(java).resolve()
     release = program.parents[1] / "release"
     parts = [

@@ -1,14 +1,14 @@
-"""A real Apache Kafka on loopback, of one KRaft node or several, for tests that compare with it.
+"""A real Apache Kafka on the loopback interface, one KRaft node or several, for tests that compare with it.
 
-The broker comes as jars from Maven Central, through `mvn`, and is kept in a cache directory; Java 17 runs it.
-Nothing of Kafka's distribution (scripts, configuration files) is needed. A start takes about three seconds.
+The broker's jars come from Maven Central through `mvn` and are kept in a cache directory; Java 17 runs them. No scripts
+or configuration files of Kafka's distribution are needed. A start takes about three seconds.
 
     with ApacheKafka(two_phase_commit=True) as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, ...})
 
-By hand, until it is interrupted:
+To run one by hand until it is interrupted:
 
-    python -m dualwrite.testing.apache_kafka --version 4.4.0 --two-phase-commit
+    python -m tests.support.servers.apache_kafka --version 4.4.0 --two-phase-commit
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from dualwrite.testing.cache import find_program
-from dualwrite.testing.kafka_classes import classes_options
-from dualwrite.testing.maven import dependency, fetched
-from dualwrite.testing.ports import free_port
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.cache import find_program
+from tests.support.servers.kafka_classes import classes_options
+from tests.support.servers.maven import dependency, fetched
+from tests.support.servers.ports import free_port
 
 KAFKA_VERSION = "4.4.0"
-"""The newest release whose jars resolve. Its rules are those the specification calls trunk."""
+"""The newest release whose jars resolve. It follows the rules that the specification calls trunk."""
 
 _HOST = "127.0.0.1"
-_CLUSTER_ID = "ZHVhbHdyaXRlLXRlc3RzMA"  # any 16 bytes in URL-safe base64; nothing else ever joins
-_START_ATTEMPTS = 3  # a free port may be taken by somebody else before Kafka binds it
+_CLUSTER_ID = "ZHVhbHdyaXRlLXRlc3RzMA"  # any 16 bytes in URL-safe base64; no other node ever joins
+_START_ATTEMPTS = 3  # another process may take a free port before Kafka binds it
 _STOP_TIMEOUT_S = 10
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 25
 JVM_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""For a quick start in little memory."""
+"""The JVM options for a quick start in little memory."""
 
 # kafka-tools-api is left out: only the command line tools need it, and 4.4.0 was published without it.
 _LEFT_OUT = ("org.apache.kafka:kafka-tools-api",)
@@ -58,11 +58,11 @@ _PROPERTIES: Mapping[str, str] = {
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
-    # the records of nothing that a controller writes twice a second, and every broker reads, are for its metrics only
+    # otherwise the controller writes an empty record twice a second, which every broker reads, only for its metrics
     "metadata.max.idle.interval.ms": "0",
-    # the default of 128 MiB is taken from the heap when the broker starts
+    # the default of 128 MiB is allocated on the heap when the broker starts
     "log.cleaner.dedupe.buffer.size": "4194304",
-    # a broker that was killed may come back when the controller has given its predecessor up, after 9 s by default
+    # a killed broker may register again once its old session has expired at the controller, after 9 s by default
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
 }
@@ -71,14 +71,14 @@ PLAIN_LISTENER: Mapping[str, str] = {"PLAINTEXT": "PLAINTEXT"}
 
 
 class ApacheKafka:
-    """An Apache Kafka on free ports of 127.0.0.1: one process that is broker and controller, the others are brokers.
+    """An Apache Kafka cluster on free ports of 127.0.0.1. The first node is broker and controller, the others brokers.
 
     `two_phase_commit` makes it accept Enable2Pc (KIP-939), which needs the unstable API versions too; no release
-    implements KeepPreparedTxn. `listeners` are names with their security protocols; brokers talk to each other by the
-    first, which cannot have TLS. `scram_users` are users with their passwords, for both SCRAM mechanisms. `properties`
-    are broker settings by Kafka's names and win over everything else. `jvm_options` are for a quick start in little
-    memory unless given. Data and logs live in a temporary directory that `stop` removes. The processes end with this
-    object, or with this interpreter, at the latest.
+    implements KeepPreparedTxn. `listeners` maps listener names to security protocols; the brokers use the first one
+    among themselves, so it cannot have TLS. `scram_users` maps user names to passwords, for both SCRAM mechanisms.
+    `properties` are broker settings by Kafka's names and override all others. The default `jvm_options` are for a quick
+    start in little memory. Data and logs are in a temporary directory that `stop` removes. The processes end with this
+    object or with this interpreter, at the latest.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class ApacheKafka:
         self._cluster: _Cluster | None = None
 
     def start(self) -> Self:
-        """Start what does not run and wait until it answers; what was killed comes back with its data and its ports.
+        """Start the nodes that are not running and wait until they respond; a killed node keeps its data and ports.
 
-        Raises ServerUnavailableError when that cannot be.
+        Raises ServerUnavailableError if they do not start.
         """
         deadline = time.monotonic() + self._start_timeout_s
         if self._cluster is not None:
             if not self._cluster.dead():
-                raise RuntimeError("this Apache Kafka runs already")
+                raise RuntimeError("this Apache Kafka is already running")
             self._cluster.start(deadline)
             return self
         java = find_program("java", "a real Apache Kafka needs a Java 17 runtime")
@@ -137,34 +137,34 @@ class ApacheKafka:
         return self
 
     def kill(self, node_id: int | None = None) -> None:
-        """End a node (None: all of them) as a crash does, with SIGKILL; its data and its ports stay for `start`."""
+        """Kill a node (None: all of them) with SIGKILL, like a crash; `start` restarts it with its data and ports."""
         for node in self._running().nodes:
             if node_id in (None, node.node_id):
                 node.kill()
 
     def stop(self) -> None:
-        """End the processes and remove their data; harmless when there are none."""
+        """End the processes and remove their data. Does nothing if none was started."""
         if self._cluster is not None:
             self._cluster.stop()
             self._cluster = None
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of each node, of the first listener."""
+        """`host:port` of each node's first listener, separated by commas."""
         return self.address(next(iter(self._listeners)))
 
     def address(self, listener: str) -> str:
-        """`host:port` of each node, of the listener with this name."""
+        """Return `host:port` of each node's listener with this name, separated by commas."""
         return ",".join(f"{_HOST}:{node.ports[listener]}" for node in self._running().nodes)
 
     @property
     def pid(self) -> int:
-        """Process id of the first node, for tests that suspend it."""
+        """The process id of the first node, for tests that suspend it."""
         return self._running().nodes[0].pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether every node has a process."""
+        """Whether every node's process is running."""
         return not self._running().dead()
 
     @property
@@ -187,7 +187,7 @@ class ApacheKafka:
 
 
 def fetch_kafka(version: str) -> Path:
-    """The directory with everything that Kafka `version` needs at run time."""
+    """Return the directory with all jars of Kafka `version`, fetched if needed."""
     return fetched(
         f"kafka-{version}",
         dependency(f"org.apache.kafka:kafka_2.13:{version}", without=_LEFT_OUT),
@@ -203,11 +203,11 @@ def _switches(unstable_api_versions: bool, two_phase_commit: bool) -> dict[str, 
 
 
 class _PortTakenError(ServerUnavailableError):
-    """Kafka found its port in use."""
+    """Kafka's port was already in use."""
 
 
 class _Cluster:
-    """The nodes, with the directory that has everything of theirs."""
+    """The nodes, and the directory with all their files."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class _Cluster:
     ) -> None:
         directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.stop = weakref.finalize(self, _end, directory, processes)  # at exit of the interpreter, too
+        self.stop = weakref.finalize(self, _end, directory, processes)  # also at the interpreter's exit
         copies = str(min(count, 3))
         shared = dict(_PROPERTIES) | {
             "controller.listener.names": "CONTROLLER",
@@ -255,20 +255,20 @@ class _Cluster:
                 raise ServerUnavailableError(f"Kafka's storage could not be formatted:\n{_tail(written)}")
 
     def dead(self) -> list[_Node]:
-        """Nodes without a process."""
+        """Return the nodes whose process is not running."""
         return [node for node in self.nodes if not node.is_alive]
 
     def start(self, deadline: float) -> None:
-        """Start those that are dead, all at once, and wait for them."""
+        """Start all nodes that are not running, at once, and wait until they respond."""
         starting = self.dead()
         for node in starting:
             node.start()
         for node in starting:
-            node.wait_until_it_answers(deadline)
+            node.wait_until_ready(deadline)
 
 
 class _Node:
-    """One process, started again and again on the same ports and data."""
+    """One node: its ports and data stay the same each time its process is started."""
 
     def __init__(
         self,
@@ -332,7 +332,7 @@ class _Node:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # an interrupt typed at the terminal ends the tests, and they end the broker
+                start_new_session=True,  # Ctrl-C ends the tests, and the tests end the broker
             )
 
     def kill(self) -> None:
@@ -341,13 +341,13 @@ class _Node:
             process.kill()
             process.wait(_STOP_TIMEOUT_S)
 
-    def wait_until_it_answers(self, deadline: float) -> None:
+    def wait_until_ready(self, deadline: float) -> None:
         process = self._processes[self.node_id]
-        while not _answers(next(iter(self.ports.values()))):
+        while not _responds(next(iter(self.ports.values()))):
             if process.poll() is not None:
-                raise self._failure(f"Kafka ended with exit status {process.returncode} while it started")
+                raise self._failure(f"Kafka exited with status {process.returncode} while it started")
             if time.monotonic() > deadline:
-                raise self._failure("Kafka did not answer in time")
+                raise self._failure("Kafka did not respond in time")
             time.sleep(_POLL_S)
 
     def _failure(self, what: str) -> ServerUnavailableError:
@@ -360,7 +360,7 @@ class _Node:
 
 def _end(directory: Path, processes: dict[int, subprocess.Popen[bytes]]) -> None:
     for process in processes.values():
-        process.kill()  # nothing on its disk is wanted any more, so a clean shutdown would only take time
+        process.kill()  # its data is deleted next, so a clean shutdown would only take time
     for process in processes.values():
         process.wait(_STOP_TIMEOUT_S)
     shutil.rmtree(directory, ignore_errors=True)
@@ -371,35 +371,35 @@ def _render(properties: Mapping[str, str]) -> str:
 
 
 def _tail(text: str) -> str:
-    """The last lines, without the frames of stack traces, which would push the reason out."""
+    """Return the last lines without stack frames, which would push the reason out."""
     return "\n".join([line for line in text.splitlines() if not line.startswith("\tat ")][-_LOG_TAIL_LINES:])
 
 
-def _answers(port: int) -> bool:
-    """Whether an ApiVersions v0 request is answered; the broker holds answers back until it is fully started."""
+def _responds(port: int) -> bool:
+    """Return whether the broker responds to ApiVersions v0, which it does only once it has fully started."""
     client_id = b"probe"
     request = struct.pack(">hhih", 18, 0, 1, len(client_id)) + client_id
     try:
         with socket.create_connection((_HOST, port), timeout=1) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
-            answer = connection.recv(10, socket.MSG_WAITALL)
+            response = connection.recv(10, socket.MSG_WAITALL)
     except OSError:
         return False
-    return len(answer) == 10 and struct.unpack(">iih", answer)[1:] == (1, 0)
+    return len(response) == 10 and struct.unpack(">iih", response)[1:] == (1, 0)
 
 
 def run_by_hand(arguments: Sequence[str], output: TextIO) -> int:
-    """The command: start a broker, print its address on `output`, stop it at SIGINT or SIGTERM. The exit status."""
+    """Start a broker, print its address on `output`, stop it at SIGINT or SIGTERM; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m dualwrite.testing.apache_kafka",
-        description="Run a real Apache Kafka here, with its data in a temporary directory, until interrupted.",
+        prog="python -m tests.support.servers.apache_kafka",
+        description="Run a real Apache Kafka, with its data in a temporary directory, until interrupted.",
     )
-    parser.add_argument("--version", default=KAFKA_VERSION, help="which release (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, default=1, help="how many brokers (default: %(default)s)")
-    parser.add_argument("--unstable-api-versions", action="store_true", help="offer APIs that are not stable yet")
+    parser.add_argument("--version", default=KAFKA_VERSION, help="the release (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=1, help="number of brokers (default: %(default)s)")
+    parser.add_argument("--unstable-api-versions", action="store_true", help="enable unstable API versions")
     parser.add_argument("--two-phase-commit", action="store_true", help="accept transactions without a timeout")
     parser.add_argument(
-        "--property", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker; may be repeated"
+        "--property", action="append", default=[], metavar="NAME=VALUE", help="a broker setting; may be repeated"
     )
     chosen = parser.parse_args(arguments)
     kafka = ApacheKafka(

@@ -1,4 +1,4 @@
-"""Connections that are lost, and the answer to COMMIT above all: the row tells what became of it."""
+"""Lost connections, above all a lost response to COMMIT: the state row shows whether the commit was applied."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dualwrite.testing.network_proxy import NetworkProxy
 @pytest.fixture
 def proxy(site: Site) -> NetworkProxy:
     if site.proxy is None:
-        pytest.skip("this database is not behind a socket: there is no connection to lose")
+        pytest.skip("this database is not reached over a socket: there is no connection to lose")
     return site.proxy
 
 
 class At:
-    """Does something the first time that its point is reached."""
+    """A pause hook that acts once, when its pause point is first reached."""
 
     def __init__(self, point: PausePoint, act: object) -> None:
         self._point: PausePoint | None = point
@@ -57,7 +57,7 @@ def test_a_connection_that_is_lost_before_commit_writes_neither(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_commit_without_an_answer_is_found_out(site: Site, proxy: NetworkProxy, applied: bool) -> None:
+def test_a_commit_without_a_response_is_resolved_in_the_block(site: Site, proxy: NetworkProxy, applied: bool) -> None:
     lose = proxy.swallow_answer_to if applied else proxy.cut_at
     expected = []
     with site.writer(At(PausePoint.BEFORE_DATABASE_COMMIT, lambda: lose(lambda request: True))) as writer:
@@ -75,7 +75,7 @@ def test_a_commit_without_an_answer_is_found_out(site: Site, proxy: NetworkProxy
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_commit_that_nobody_can_be_asked_about_is_resolved_later(
+def test_a_commit_is_resolved_later_if_the_database_cannot_be_reached(
     site: Site, proxy: NetworkProxy, applied: bool
 ) -> None:
     lose = proxy.swallow_answer_to if applied else proxy.cut_at
@@ -94,7 +94,7 @@ def test_a_commit_that_nobody_can_be_asked_about_is_resolved_later(
 
 
 def test_the_lock_of_a_lost_connection_is_free_again(site: Site, proxy: NetworkProxy) -> None:
-    """At once here, because the server hears of it; a server that does not needs TCP keepalive set shorter."""
+    """At once here, because the server sees the connection close; one that does not needs shorter TCP keepalive."""
     store = site.store()
     with site.engine.connect() as lost:
         store.lock(lost, site.transactional_id, timeout_ms=None)

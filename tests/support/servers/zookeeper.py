@@ -1,4 +1,4 @@
-"""A real ZooKeeper on loopback for tests. It comes as jars from Maven Central; Java runs it.
+"""A real ZooKeeper on the loopback interface, for tests: jars from Maven Central, run by Java.
 
 with ZooKeeperServer() as server:
     client = KazooClient(server.hosts)
@@ -16,17 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dualwrite.testing.cache import find_program
-from dualwrite.testing.maven import dependency, fetched
-from dualwrite.testing.ports import free_port
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.cache import find_program
+from tests.support.servers.maven import dependency, fetched
+from tests.support.servers.ports import free_port
 
 ZOOKEEPER_VERSION: Final = "3.9.3"
 
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JVM_OPTIONS: Final = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _START_TIMEOUT_S: Final = 60
-_START_ATTEMPTS: Final = 3  # a free port may be taken by somebody else before it is bound
+_START_ATTEMPTS: Final = 3  # another process may take a free port before ZooKeeper binds it
 _SETTINGS: Final = """\
 tickTime=500
 dataDir={directory}
@@ -38,10 +38,10 @@ admin.enableServer=false
 
 
 class ZooKeeperServer:
-    """One standalone server, whose data live in a temporary directory that `stop` removes.
+    """One standalone server, whose data is in a temporary directory that `stop` removes.
 
-    Sessions expire after one second at the earliest. The process ends with this object, or with this interpreter, at
-    the latest.
+    Sessions expire after one second at the earliest. The process ends with this object or with this interpreter, at the
+    latest.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class ZooKeeperServer:
         self._end: weakref.finalize[..., ZooKeeperServer] | None = None
 
     def start(self) -> Self:
-        """Start it and wait until it answers. Raises ServerUnavailableError when that cannot be."""
+        """Start it and wait until it responds. Raises ServerUnavailableError if it does not start."""
         java = find_program("java", "a real ZooKeeper needs a Java runtime")
         jars = fetch_zookeeper()
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -64,11 +64,11 @@ class ZooKeeperServer:
 
     @property
     def hosts(self) -> str:
-        """As KazooClient takes it."""
+        """`host:port`, for `KazooClient`."""
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        """End the process and remove its data; harmless when there is none."""
+        """End the process and remove its data. Does nothing if none was started."""
         if self._end is not None:
             self._end()
             self._end = None
@@ -88,7 +88,7 @@ class ZooKeeperServer:
         settings.write_text(_SETTINGS.format(directory=directory, port=self.port))
         with log.open("wb") as output:
             process = subprocess.Popen(
-                # forced to disk or not makes no difference to a process that is killed, and a great one to the time
+                # a killed process loses nothing without forced disk writes, and the tests take much less time
                 [java, *_JVM_OPTIONS, "-Dzookeeper.forceSync=no", "-cp", f"{jars}/*", _MAIN, str(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -97,7 +97,7 @@ class ZooKeeperServer:
             )
         self._end = weakref.finalize(self, _stop, process, directory)
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while not _answers(self.port):
+        while not _responds(self.port):
             if process.poll() is not None or time.monotonic() > deadline_s:
                 tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])
                 raise ServerUnavailableError(f"ZooKeeper did not start: {tail}")
@@ -108,13 +108,13 @@ def fetch_zookeeper() -> Path:
     return fetched(
         f"zookeeper-{ZOOKEEPER_VERSION}",
         dependency(f"org.apache.zookeeper:zookeeper:{ZOOKEEPER_VERSION}", without=("ch.qos.logback:logback-classic",)),
-        dependency("io.dropwizard.metrics:metrics-core:4.2.28"),  # both are left to the server's distribution
+        dependency("io.dropwizard.metrics:metrics-core:4.2.28"),  # with the next: in the server's distribution
         dependency("org.xerial.snappy:snappy-java:1.1.10.7"),
         dependency("org.slf4j:slf4j-simple:1.7.36"),
     )
 
 
-def _answers(port: int) -> bool:
+def _responds(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(b"ruok")
@@ -124,6 +124,6 @@ def _answers(port: int) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes], directory: Path) -> None:
-    process.kill()  # nothing on its disk is wanted any more
+    process.kill()  # its data is deleted next
     process.wait()
     shutil.rmtree(directory, ignore_errors=True)

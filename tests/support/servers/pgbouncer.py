@@ -1,4 +1,4 @@
-"""A real PgBouncer for tests, in front of a Postgres: Debian's package, installed where that is allowed."""
+"""A real PgBouncer in front of a Postgres, from Debian's package, which is installed if that is allowed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Final, Self
 import psycopg
 import sqlalchemy as sa
 
-from dualwrite.testing.debian_packages import install_packages
 from dualwrite.testing.network_proxy import NetworkProxy
-from dualwrite.testing.ports import free_port
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.debian_packages import install_packages
+from tests.support.servers.ports import free_port
 
 _START_TIMEOUT_S: Final = 30
 _ADMIN: Final = "pgbouncer"
 _PATH: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
 _USER: Final = "nobody"  # it refuses to run as root
 
-# Connections of the server go around, so that a client finds another one at each transaction.
+# server_round_robin gives a client another server connection at each transaction.
 _CONFIG: Final = """
 [databases]
 {database} = host=127.0.0.1 port={server_port} dbname={database} user={user}
@@ -48,21 +48,24 @@ logfile =
 
 
 def fetch_pgbouncer() -> Path:
-    """The program. Raises ServerUnavailableError, and ProgramMissingError where nobody here may install it."""
+    """Return the program, installed if needed.
+
+    Raises ServerUnavailableError if the installation fails, ProgramMissingError if this process may not install.
+    """
     found = shutil.which("pgbouncer", path=_PATH)
     if found is None:
         install_packages(("pgbouncer",), "there is no `pgbouncer` on the PATH")
         found = shutil.which("pgbouncer", path=_PATH)
     if found is None:
-        raise ServerUnavailableError("Debian's package pgbouncer did not bring the program")
+        raise ServerUnavailableError("Debian's package pgbouncer does not contain the program")
     return Path(found)
 
 
 class PgBouncer:
-    """A pooler in front of the database that `behind` names; `url` leads through it."""
+    """A running PgBouncer in front of the database that `behind` names; `url` connects through it."""
 
     def __init__(self, behind: sa.URL, *, pool_size: int = 10, mode: str = "transaction") -> None:
-        """Raises ServerUnavailableError where it cannot be started."""
+        """Start it. Raises ServerUnavailableError if that fails."""
         program = fetch_pgbouncer()
         self._database = str(behind.database)
         self._server_side = NetworkProxy.for_database(behind)
@@ -94,40 +97,40 @@ class PgBouncer:
                 start_new_session=True,
             )
         try:
-            self._wait_until_it_answers()
+            self._wait_until_ready()
         except BaseException:
             self.stop()
             raise
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
-                self.order("SHOW VERSION")
+                self.execute("SHOW VERSION")
                 return
             except psycopg.OperationalError as error:
                 if self._process.poll() is not None or time.monotonic() > deadline_s:
                     raise ServerUnavailableError(f"pgbouncer did not start: {self._log.read_text()[-500:]}") from error
                 time.sleep(0.05)
 
-    def order(self, command: str) -> None:
-        """Say `command` to its console."""
+    def execute(self, command: str) -> None:
+        """Run `command` on its admin console."""
         conninfo = self.url.set(drivername="postgresql", database=_ADMIN).render_as_string(hide_password=False)
         with psycopg.connect(conninfo, autocommit=True) as console:
             console.execute(command.encode())
 
     def cut(self) -> int:
-        """Lose all connections behind it now; returns how many there were."""
+        """Cut all its connections to Postgres now; return how many there were."""
         return self._server_side.cut()
 
     def kill_clients(self) -> None:
-        """Drop all connections, before and behind it, and go on."""
-        self.order(f"KILL {self._database}")
-        self.order(f"RESUME {self._database}")
+        """Drop all connections to clients and to Postgres, then accept new ones."""
+        self.execute(f"KILL {self._database}")
+        self.execute(f"RESUME {self._database}")
 
     def renew_connections(self) -> None:
-        """Close each connection behind it when its transaction is over."""
-        self.order(f"RECONNECT {self._database}")
+        """Close each connection to Postgres when its transaction is over."""
+        self.execute(f"RECONNECT {self._database}")
 
     def stop(self) -> None:
         self._process.kill()

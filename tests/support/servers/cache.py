@@ -1,4 +1,4 @@
-"""What tests fetch or build once and keep: jars, servers, programs, each in a directory of its own."""
+"""A cache for what tests fetch or build once: jars, servers and programs, each in its own directory."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from dualwrite.testing.server_unavailable import ProgramMissingError
+from tests.support.servers.required import ProgramMissingError
 
 CACHE_VARIABLE: Final = "DUALWRITE_JARS_DIR"
-"""Environment variable: where what was fetched is kept; default `$XDG_CACHE_HOME/dualwrite/jars`."""
+"""The environment variable that names the cache directory; the default is `$XDG_CACHE_HOME/dualwrite/jars`."""
 
 
 def cached(name: str, fill: Callable[[Path], Path]) -> Path:
-    """The directory `name` in the cache. Where it is missing, `fill` makes it inside the directory that it is given.
+    """Return the directory `name` in the cache; if it is missing, `fill` first creates it in a given work directory.
 
-    One process fills at a time; what `fill` raises leaves nothing behind.
+    Only one process fills the cache at a time. If `fill` raises, nothing stays behind.
     """
     target = cache_directory() / name
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.parent), tempfile.TemporaryDirectory(dir=target.parent, prefix=".incomplete-") as work:
+    with _exclusive(target.parent), tempfile.TemporaryDirectory(dir=target.parent, prefix=".incomplete-") as work:
         if not target.is_dir():
             _move_into_place(fill(Path(work)), target)
     return target
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """One process at a time: Maven's own repository cannot be filled by several at once."""
+def _exclusive(directory: Path) -> Iterator[None]:
+    """Let one process in at a time: several cannot fill Maven's own repository at once."""
     with (directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _move_into_place(source: Path, target: Path) -> None:
-    source.chmod(0o755)  # a server that refuses to run as root is run by somebody else
+    source.chmod(0o755)  # a server that refuses to run as root runs under another account
     try:
         source.rename(target)
     except OSError:
-        if not target.is_dir():  # else somebody was faster; theirs is as good
+        if not target.is_dir():  # otherwise another process was faster, and its copy is as good
             raise
 
 
 def find_program(name: str, why: str) -> str:
-    """Where `name` is. Raises ProgramMissingError, with `why` it is needed."""
+    """Return the path of the program `name`. Raises ProgramMissingError, whose message begins with `why`."""
     path = shutil.which(name)
     if path is None:
         raise ProgramMissingError(f"{why}, and there is no `{name}` on the PATH")
@@ -58,7 +58,7 @@ def find_program(name: str, why: str) -> str:
 
 
 def cache_directory() -> Path:
-    """Where what was fetched is kept."""
+    """Return the cache's directory, which may not exist yet."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen)
