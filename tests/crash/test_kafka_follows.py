@@ -19,7 +19,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.matrix import FaultKind, strike
 from tests.crash.psycopg_scenario import (
@@ -59,7 +59,7 @@ def written_once(scenario: PsycopgScenario, **settings: object) -> Any:
     """A writer whose first dual write is confirmed."""
     writer = scenario.writer(confirm="database", **settings)
     assert scenario.write(writer, 0).error is None
-    blocking.run(writer._writes.confirm())
+    blocking.run(writer.coordinator.confirm())
     assert writer.state is SlotState.READY
     return writer
 
@@ -134,7 +134,7 @@ def test_a_crash_while_the_commit_is_on_its_way(scenario: PsycopgScenario, actio
     fault = scenario.emulator.faults.add(Fault(api="EndTxn", action=action, count=None))
     assert scenario.write(crashed, 1).error is None
     fault.wait()
-    producer = crashed._writes._kafka._producer
+    producer = crashed.coordinator.owned.kafka._producer
     producer.close(timeout_s=0)
     fault.remove()
     with scenario.writer() as writer:
@@ -252,11 +252,11 @@ def test_a_pool_hears_of_commits_under_ids_that_nobody_uses_again(scenario: Psyc
     with pool_of(scenario, lease_ms=300) as pool:
         held = scenario.emulator.faults.add(Fault(api="EndTxn", action=Hold()))
         put(pool, scenario, 1)
-        (slot,) = pool._writes._shelf.all_slots()
-        assert slot.writes.state is SlotState.CONFIRMING
+        (slot,) = pool.coordinator.registry.all_slots()
+        assert slot.coordinator.state is SlotState.CONFIRMING
         held.wait_held()
         held.release()
-        until(lambda: slot.writes.state is SlotState.READY)
+        until(lambda: slot.coordinator.state is SlotState.READY)
     scenario.assert_both_sides_agree()
 
 

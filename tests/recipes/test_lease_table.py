@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 import dualwrite.recipes
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.pool.leases import Lease
+from dualwrite.recipes.core.leases import Lease
 from dualwrite.recipes.sqlalchemy.lease_table import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from tests.support.databases import Database

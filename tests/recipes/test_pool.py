@@ -19,10 +19,10 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import settings as pool_settings
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
-from dualwrite.recipes.pool.pool import DualWriterPool
-from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
 from tests.recipes.pools import (
     AnyPool,
@@ -375,7 +375,7 @@ def test_closing_waits_for_blocks_and_lets_none_begin(
     held = holder()
     with ThreadPoolExecutor() as threads:
         closing = threads.submit(held.pool.close)
-        until(lambda: held.pool._writes._shelf.is_closed)
+        until(lambda: held.pool.coordinator.registry.is_closed)
         with pytest.raises(IllegalStateError, match="closed"):
             write(held.pool, scenario, 2)
         assert not closing.done()

@@ -29,7 +29,7 @@ from dualwrite.recipes.consume.consumer_side import ConsumedRecord, side_of
 from dualwrite.recipes.consume.steps import ConsumeSteps
 from dualwrite.recipes.consume.topic_ids import WritersTopicIds
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 

@@ -26,7 +26,7 @@ from dualwrite.recipes.consume.consumer_side import ConsumedRecord
 from dualwrite.recipes.consume.consumer_side_aiokafka import AiokafkaSide
 from dualwrite.recipes.consume.steps import ConsumeSteps
 from dualwrite.recipes.consume.topic_ids import WritersTopicIds
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError, StateRowError
 from dualwrite.recipes.consume.consumer_side import ConsumerSide
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.state_row import missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import Carry, here

@@ -20,7 +20,7 @@ from dualwrite.recipes.consume.blame import blames_records, may_pass
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicLookUp, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumer_side import ConsumedRecord, ConsumerSide
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.telemetry import count_consumed
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """What a database must be able to do to take the decision of a dual write.
 
-The methods are coroutines so that the steps of a dual write are written once (`dual_writes.py`). Where the database is
+The methods are coroutines so that the steps of a dual write are written once (`coordinator.py`). Where the database is
 reached by blocking calls, they never suspend, and `blocking.run` carries them out without a loop.
 """
 
@@ -25,6 +25,10 @@ class DatabaseTransaction(Protocol):
     @property
     def commit_was_sent(self) -> bool:
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
+
+    @property
+    def can_lock_and_write(self) -> bool:
+        """Whether `lock_and_write` may return True; asked before the work that it needs."""
 
     def doom(self, error: BaseException) -> None:
         """From now on this transaction can only be rolled back, even if `error` is swallowed."""
@@ -67,6 +71,9 @@ class DatabaseTransaction(Protocol):
 
     async def close(self) -> None:
         """Give back what this transaction opened."""
+
+    def close_at_once(self) -> bool:
+        """`close`, where that waits for nothing. Return False, and do nothing, where it would have to wait."""
 
 
 class Database(Protocol):

@@ -13,10 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import pool_gauges
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool import telemetry as pool_telemetry
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -75,10 +75,10 @@ class Instruments:
             "dualwrite.pool.timeouts", "{block}", "blocks that got no slot in time, by prefix"
         )
         meter.create_observable_gauge(
-            "dualwrite.pool.slots", [pool_telemetry.slots], "{slot}", "slots of this process, by prefix and state"
+            "dualwrite.pool.slots", [pool_gauges.slots], "{slot}", "slots of this process, by prefix and state"
         )
         meter.create_observable_gauge(
-            "dualwrite.pool.waiting", [pool_telemetry.waiting], "{block}", "blocks that wait for a slot, by prefix"
+            "dualwrite.pool.waiting", [pool_gauges.waiting], "{block}", "blocks that wait for a slot, by prefix"
         )
 
     def in_doubt(self, transactional_id: str) -> None:

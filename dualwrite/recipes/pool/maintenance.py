@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.core.coordinator import Resolution
+from dualwrite.recipes.core.dual_write import Resolution
+from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.pool.runtime import Background, Runtime
-from dualwrite.recipes.pool.settings import NewWrites
+from dualwrite.recipes.pool.settings import NewCoordinator
 from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
 from dualwrite.recipes.pool.status import Counts
 
@@ -40,19 +40,19 @@ class PoolMaintenance:
         self,
         prefix: str,
         *,
-        shelf: SlotRegistry,
+        registry: SlotRegistry,
         counts: Counts,
         leases: Leases,
         lease_ms: int,
-        new_writes: NewWrites,
+        new_coordinator: NewCoordinator,
         runtime: Runtime,
     ) -> None:
         self._prefix = prefix
-        self._shelf = shelf
+        self._registry = registry
         self._counts = counts
         self._leases = leases
         self._heartbeat_s = lease_ms / 3000
-        self._new_writes = new_writes
+        self._new_coordinator = new_coordinator
         self._runtime = runtime
         self._heartbeat_bell = runtime.bell()
         self._resolver_bell = runtime.bell()
@@ -111,14 +111,14 @@ class PoolMaintenance:
                 errors += (sweep_errors := (await self._sweep())[1])
                 failures = failures + 1 if sweep_errors else 0
                 sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
-                if not errors and not self._shelf.places().set_aside:
+                if not errors and not self._registry.places().set_aside:
                     self._counts.last_background_error = None
             for error in errors:
                 self._failed(error)
             await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
 
     def _seconds_to(self, sweep_at_s: float) -> float:
-        due_s = self._shelf.next_due_s
+        due_s = self._registry.next_due_s
         return max(0.0, (sweep_at_s if due_s is None else min(due_s, sweep_at_s)) - time.monotonic())
 
     def _failed(self, error: Exception) -> None:
@@ -139,26 +139,26 @@ class PoolMaintenance:
 
         Only of slots that have their place here: a lease whose taking failed halfway must expire.
         """
-        before = [slot for slot in self._shelf.all_slots() if not slot.lease_lost]
+        before = [slot for slot in self._registry.all_slots() if not slot.lease_lost]
         held = await self._leases.renew({slot.number for slot in before})
         lost = [slot for slot in before if slot.number not in held]
         for slot in lost:
-            _log.warning("the lease of transactional id %s is lost", slot.writes.transactional_id)
+            _log.warning("the lease of transactional id %s is lost", slot.coordinator.transactional_id)
         self._counts.lost += len(lost)
-        for slot in self._shelf.lose(lost):
-            await slot.writes.close(waits=False)
+        for slot in self._registry.lose(lost):
+            await slot.coordinator.close(waits=False)
 
     # ---- slots ----------------------------------------------------------------------------------------------
 
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """The dual write under it is over: it goes where the state of its transactional id says that it belongs."""
-        may_be_used_again = not slot.lease_lost and not self._shelf.is_closed
-        if may_be_used_again and slot.writes.state is SlotState.READY:
-            self._shelf.put_idle(slot)
-        elif may_be_used_again and slot.writes.state is SlotState.CONFIRMING:
-            self._shelf.put_confirming(slot)
+        may_be_used_again = not slot.lease_lost and not self._registry.is_closed
+        if may_be_used_again and slot.coordinator.state is SlotState.READY:
+            self._registry.put_idle(slot)
+        elif may_be_used_again and slot.coordinator.state is SlotState.CONFIRMING:
+            self._registry.put_confirming(slot)
         else:
-            self._shelf.put_aside(slot, keep_turn=keep_turn)
+            self._registry.put_aside(slot, keep_turn=keep_turn)
             self._resolver_bell.ring()
 
     async def recover(self) -> list[Resolution]:
@@ -177,10 +177,10 @@ class PoolMaintenance:
     async def _confirm_idle(self) -> list[Exception]:
         """Hear of the commits in Kafka that were not waited for, of slots that nobody has used since."""
         errors: list[Exception] = []
-        for slot in self._shelf.attend_confirming():
+        for slot in self._registry.attend_confirming():
             try:
-                with slot.writes.exclusively():
-                    await slot.writes.confirm()
+                with slot.coordinator.exclusively():
+                    await slot.coordinator.confirm()
             except Exception as error:
                 errors.append(error)
             finally:
@@ -190,8 +190,8 @@ class PoolMaintenance:
     async def _resolve_set_aside(self, *, due_s: float | None) -> tuple[list[Resolution], list[Exception]]:
         found: list[Resolution] = []
         errors: list[Exception] = []
-        for _ in self._shelf.places().set_aside:
-            slot = self._shelf.attend(due_s)
+        for _ in self._registry.places().set_aside:
+            slot = self._registry.attend(due_s)
             if slot is None:
                 break
             try:
@@ -205,22 +205,22 @@ class PoolMaintenance:
         found: list[Resolution] = []
         try:
             if self._is_ours_to_resolve(slot):
-                with slot.writes.exclusively():
-                    found.append(await slot.writes.recover())
+                with slot.coordinator.exclusively():
+                    found.append(await slot.coordinator.recover())
                 self._counts.recovered += 1
         except BaseException as error:
-            if slot.writes.state is not SlotState.FENCED or not isinstance(error, Exception):
+            if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
                 slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
-                self._shelf.put_aside(slot)
+                self._registry.put_aside(slot)
                 raise
             # Nobody waits here who could be told, and a lost commit that was superseded stays unknown for good.
-            _log.warning("pool %s: %s is given up: %s", self._prefix, slot.writes.transactional_id, error)
+            _log.warning("pool %s: %s is given up: %s", self._prefix, slot.coordinator.transactional_id, error)
         if slot.failures:
             slot.failures = 0
-            self._shelf.make_due()  # what was away for this one is back for the others
-        if slot.writes.state is SlotState.READY and not slot.lease_lost and not self._shelf.is_closed:
-            self._shelf.put_idle(slot)
+            self._registry.make_due()  # what was away for this one is back for the others
+        if slot.coordinator.state is SlotState.READY and not slot.lease_lost and not self._registry.is_closed:
+            self._registry.put_idle(slot)
         else:
             await self._part_with(slot)
         return found
@@ -228,18 +228,22 @@ class PoolMaintenance:
     @staticmethod
     def _is_ours_to_resolve(slot: PooledSlot) -> bool:
         """What became of an unanswered commit, we alone can tell its caller; the rest is for who has the lease."""
-        if slot.writes.state is SlotState.UNRESOLVED:
+        if slot.coordinator.state is SlotState.UNRESOLVED:
             return True
-        return not slot.lease_lost and slot.writes.state not in (SlotState.READY, SlotState.FENCED, SlotState.CLOSED)
+        return not slot.lease_lost and slot.coordinator.state not in (
+            SlotState.READY,
+            SlotState.FENCED,
+            SlotState.CLOSED,
+        )
 
     async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> bool:
         """`waits`: for a commit in Kafka that is on its way. Whether it was confirmed, where there was one."""
         if waits:
             await self._hear_of_commit(slot)
-        clean = slot.writes.state is SlotState.READY
-        is_in_doubt = slot.writes.state is SlotState.IN_DOUBT
-        await slot.writes.close(waits=False)
-        self._shelf.forget(slot)
+        clean = slot.coordinator.state is SlotState.READY
+        is_in_doubt = slot.coordinator.state is SlotState.IN_DOUBT
+        await slot.coordinator.close(waits=False)
+        self._registry.forget(slot)
         await self._end_lease(slot.number, clean=clean)
         return not is_in_doubt
 
@@ -247,7 +251,7 @@ class PoolMaintenance:
     async def _hear_of_commit(slot: PooledSlot) -> None:
         """What is lost or in doubt then, is found again by whoever recovers the id."""
         try:
-            await slot.writes.confirm()
+            await slot.coordinator.confirm()
         except DualWriteError as error:
             _log.warning("%s", error)
 
@@ -293,18 +297,18 @@ class PoolMaintenance:
         return False
 
     async def _recover_expired(self, lease: Lease) -> list[Resolution]:
-        if any(slot.number == lease.slot for slot in self._shelf.all_slots()):
+        if any(slot.number == lease.slot for slot in self._registry.all_slots()):
             return []  # our own; the heartbeat is late
         if not await self._leases.claim(lease):
             return []
-        writes = self._new_writes(transactional_id_of(self._prefix, lease.slot), recovery=True)
+        coordinator = self._new_coordinator(transactional_id_of(self._prefix, lease.slot), recovery=True)
         clean = False
         try:
-            with writes.exclusively():
-                resolution = await writes.recover()
+            with coordinator.exclusively():
+                resolution = await coordinator.recover()
             clean = True
         finally:
-            await writes.close()
+            await coordinator.close()
             await self._end_lease(lease.slot, clean=clean)
         self._counts.recovered += 1
         return [resolution]
@@ -314,7 +318,7 @@ class PoolMaintenance:
     async def give_up_all(self) -> None:
         """Part with everything that nobody uses now. What is in doubt stays so, safely, until it is recovered."""
         waits = True
-        for slot in self._shelf.take_all_idle():
+        for slot in self._registry.take_all_idle():
             waits = await self._part_with(slot, waits=waits) and waits  # who waited in vain for one has waited for all
-        while (aside := self._shelf.attend(None)) is not None:
+        while (aside := self._registry.attend(None)) is not None:
             await self._part_with(aside)

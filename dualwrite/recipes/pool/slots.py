@@ -21,7 +21,7 @@ class PooledSlot:
     """One transactional id that this process has leased."""
 
     number: int
-    writes: DualWriteCoordinator
+    coordinator: DualWriteCoordinator
     lease_lost: bool = False
     failures: int = 0
     """How many attempts to resolve it failed since it was put aside."""
@@ -150,7 +150,7 @@ class SlotRegistry:
         """
         with self._lock:
             may_be_more = len(self._idle) + self._in_use <= self.max_writers  # in use by the caller's turn too
-            waits = bool(self._idle) and self._idle[-1].writes.state is SlotState.CONFIRMING
+            waits = bool(self._idle) and self._idle[-1].coordinator.state is SlotState.CONFIRMING
             slot = self._idle.pop() if self._idle and not (rather_new and waits and may_be_more) else None
             if slot is not None:
                 self._used.add(slot)
@@ -172,7 +172,7 @@ class SlotRegistry:
     def attend_confirming(self) -> list[PooledSlot]:
         """The idle ones whose commit in Kafka nobody has heard of yet, for the caller alone, who puts them back."""
         with self._lock:
-            found = [slot for slot in self._idle if slot.writes.state is SlotState.CONFIRMING]
+            found = [slot for slot in self._idle if slot.coordinator.state is SlotState.CONFIRMING]
             self._idle = [slot for slot in self._idle if slot not in found]
             self._attended.update(found)
             return found
@@ -247,7 +247,7 @@ class SlotRegistry:
 
     def places(self) -> Places:
         with self._lock:
-            aside = tuple(slot.writes.transactional_id for slot in (*self._aside, *self._attended))
+            aside = tuple(slot.coordinator.transactional_id for slot in (*self._aside, *self._attended))
             return Places(self._in_use, len(self._idle), len(self._waiting), aside)
 
 

@@ -155,7 +155,9 @@ class RequiredPlace(Protocol):
 
 
 class PsycopgTransaction:
-    """`DatabaseTransaction` on a connection `of` somebody who takes it back, None where it is the caller's."""
+    """`DatabaseTransaction` on a connection that goes back to `of`, or to the caller where that is None."""
+
+    can_lock_and_write: Final = True
 
     def __init__(
         self,
@@ -488,10 +490,6 @@ Steps = Callable[[PsycopgTransaction], Coroutine[Any, Any, ResultT]]
 Before = Callable[[AnyConnection], Awaitable[None]]
 
 
-async def nothing(connection: AnyConnection) -> None:
-    """What is done before a transaction begins: nothing."""
-
-
 class PsycopgDatabase:
     """`Database` by the connections of a writer; blocks may have theirs `of_blocks`, from somewhere else."""
 
@@ -619,7 +617,7 @@ class PsycopgDatabase:
             await self._uninterrupted(_end(transaction))
 
     async def transaction(
-        self, connection: AnyConnection | None, records: RecordBuffer, before: Before = nothing
+        self, connection: AnyConnection | None, records: RecordBuffer, before: Before | None = None
     ) -> PsycopgTransaction:
         """The transaction of a block: on a connection of the caller's, or on one of ours. `before` it begins, see to
         the connection."""
@@ -628,7 +626,8 @@ class PsycopgDatabase:
         transaction = PsycopgTransaction(connection, records, None, self._pin)
         was_idle = is_idle(connection)
         try:
-            await before(connection)
+            if before is not None:
+                await before(connection)
             await self._assert_here(await transaction.begin_and_tell_where())
         except BaseException:
             if was_idle:
@@ -664,7 +663,7 @@ class PsycopgDatabase:
         return self.where
 
     async def _begin(
-        self, connections: Connections, records: RecordBuffer, before: Before = nothing
+        self, connections: Connections, records: RecordBuffer, before: Before | None = None
     ) -> PsycopgTransaction:
         """On a connection of ours. One that went away while nobody used it shows here, and is replaced."""
         attempts_left = connections.attempts
@@ -672,7 +671,8 @@ class PsycopgDatabase:
             attempts_left -= 1
             connection = await connections.acquire()
             try:
-                await before(connection)
+                if before is not None:
+                    await before(connection)
                 place = None if connections is self._connections else self
                 transaction = PsycopgTransaction(connection, records, connections, self._pin, place)
             except BaseException:

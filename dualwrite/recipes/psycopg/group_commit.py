@@ -26,10 +26,11 @@ import psycopg
 
 from dualwrite.errors import ConfigError, IllegalStateError, PoolTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
 from dualwrite.recipes.psycopg.units import MOST_UNITS, UnitsOfWork
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
 
 __all__ = ["AsyncPsycopgGroupCommit", "GroupedDualWrite"]
 
@@ -42,11 +43,11 @@ class GroupedDualWrite:
     def __init__(self, group: _Group, tx: AsyncPsycopgDualTransaction) -> None:
         self._group = group
         self._tx = tx
-        self._is_running = True
+        self.is_running = True
 
     @property
     def _running(self) -> AsyncPsycopgDualTransaction:
-        if not self._is_running:
+        if not self.is_running:
             raise IllegalStateError(
                 "this unit has ended, and the connection is another's; nothing was done: send and execute inside the "
                 "`async with` block that it belongs to"
@@ -121,16 +122,8 @@ class AsyncPsycopgGroupCommit:
             raise ConfigError(f"max_units is 1 to {MOST_UNITS}, not {max_units}")
         if max_groups < 1:
             raise ConfigError(f"max_groups is at least 1, not {max_groups}")
-        self._pool: Final = pool
-        self._max_units: Final = max_units
-        self._max_groups: Final = max_groups
-        self._waiting: deque[_Turn] = deque()
-        self._groups: set[asyncio.Task[None]] = set()
-        self._collects = False
-        """Whether one of the groups takes units; the others commit."""
-        self._running: set[asyncio.Task[Any] | None] = set()
-        self._expiry: asyncio.TimerHandle | None = None
-        self._is_closed = False
+        assert_can(pool.backend.name, Feature.GROUP_COMMIT)
+        self._groups: Final = _Groups(pool, max_units=max_units, max_groups=max_groups)
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,11 +135,7 @@ class AsyncPsycopgGroupCommit:
 
     async def close(self) -> None:
         """Let no unit begin any more, and wait for those that have asked. The pool is not closed."""
-        self._is_closed = True
-        while self._groups:
-            await asyncio.wait(self._groups)
-        if self._expiry is not None:
-            self._expiry.cancel()
+        await self._groups.close()
 
     def transaction(self) -> AbstractAsyncContextManager[GroupedDualWrite]:
         """Run a block as a unit of a group: leaving it waits until both sides are committed.
@@ -159,12 +148,36 @@ class AsyncPsycopgGroupCommit:
         A cancellation inside the block is an exception of it. One that comes while the group commits is raised at once,
         and the group goes on; `tx.outcome` tells later what became of it.
         """
-        return _UnitBlock(self)
+        return _UnitBlock(self._groups)
+
+
+class _Groups:
+    """The groups of one `AsyncPsycopgGroupCommit`, and the units that wait for one."""
+
+    def __init__(self, pool: AsyncPsycopgDualWriterPool, *, max_units: int, max_groups: int) -> None:
+        self._pool: Final = pool
+        self._max_units: Final = max_units
+        self._max_groups: Final = max_groups
+        self._waiting: deque[_Turn] = deque()
+        self._groups: set[asyncio.Task[None]] = set()
+        self._collects = False
+        """Whether one of the groups takes units; the others commit."""
+        self.running: set[asyncio.Task[Any] | None] = set()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """Let no unit begin any more, and wait for those that have asked. The pool is not closed."""
+        self._is_closed = True
+        while self._groups:
+            await asyncio.wait(self._groups)
+        if self._expiry is not None:
+            self._expiry.cancel()
 
     # ---- turns ----------------------------------------------------------------------------------------------
 
-    def _ask(self) -> _Turn:
-        if asyncio.current_task() in self._running:
+    def ask(self) -> _Turn:
+        if asyncio.current_task() in self.running:
             raise IllegalStateError(
                 "this task is inside a unit already, and another one would wait for it; nothing was written: write and "
                 "send everything in one block, with tx.savepoint() for a part that may fail by itself"
@@ -192,16 +205,16 @@ class AsyncPsycopgGroupCommit:
 
     @property
     def _patience_s(self) -> float:
-        return self._pool._settings.acquire_timeout_ms / 1000
+        return self._pool.settings.acquire_timeout_ms / 1000
 
     def _timeout(self) -> PoolTimeoutError:
         return PoolTimeoutError(
-            f"no group took this unit within {self._pool._settings.acquire_timeout_ms} ms: {len(self._groups)} "
+            f"no group took this unit within {self._pool.settings.acquire_timeout_ms} ms: {len(self._groups)} "
             f"of {self._max_groups} groups are on their way, and {len(self._waiting)} more units wait; nothing "
             "was written: try again later, make units shorter, or raise max_groups or acquire_timeout_ms"
         )
 
-    def _give_up(self, turn: _Turn) -> None:
+    def give_up(self, turn: _Turn) -> None:
         """Whoever asked was interrupted, maybe in the instant in which the turn was granted."""
         if turn in self._waiting:
             self._waiting.remove(turn)
@@ -248,7 +261,7 @@ class AsyncPsycopgGroupCommit:
                 self._collects = False
 
     async def _assert_sees_now(self, tx: AsyncPsycopgDualTransaction) -> None:
-        if await self._pool._database.keeps_a_snapshot(tx.connection):
+        if await self._pool.backend.database.keeps_a_snapshot(tx.connection):
             raise IllegalStateError(
                 "the connection's isolation level keeps a snapshot, in which a unit would not see what was committed "
                 "between the beginning of its group and its own; nothing was written: use READ COMMITTED, or "
@@ -264,26 +277,26 @@ class AsyncPsycopgGroupCommit:
 class _UnitBlock:
     """The block around one unit."""
 
-    def __init__(self, groups: AsyncPsycopgGroupCommit) -> None:
+    def __init__(self, groups: _Groups) -> None:
         self._groups = groups
 
     async def __aenter__(self) -> GroupedDualWrite:
-        turn = self._groups._ask()
+        turn = self._groups.ask()
         try:
             self._group = await turn.granted
         except BaseException:
-            self._groups._give_up(turn)
+            self._groups.give_up(turn)
             raise
         self._task = asyncio.current_task()
-        self._groups._running.add(self._task)
+        self._groups.running.add(self._task)
         self._unit = self._group.new_unit()
         return self._unit
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._unit._is_running = False
-        self._groups._running.discard(self._task)
+        self._unit.is_running = False
+        self._groups.running.discard(self._task)
         if error is not None:
             self._group.undo(self._unit)
             return

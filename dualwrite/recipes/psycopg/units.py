@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
 
 # PostgreSQL keeps 64 subtransactions of a transaction at hand for all other sessions; with more of them every snapshot
@@ -27,10 +27,10 @@ class UnitsOfWork:
 
     @classmethod
     def of(cls, write: DualWrite) -> Self:
-        """Those of one dual write."""
-        transaction = write._database
+        """Return the units of one dual write, none so far."""
+        transaction = write.progress.database
         assert isinstance(transaction, PsycopgTransaction)
-        return cls(transaction, write._records)
+        return cls(transaction, write.progress.records)
 
     @property
     def has_room(self) -> bool:

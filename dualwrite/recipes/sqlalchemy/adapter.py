@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -34,7 +34,9 @@ async def _carried(carry: Carry, function: Callable[[], ResultT]) -> ResultT:
 
 
 class SqlAlchemyPort:
-    """`DatabaseTransaction` on a unit of work."""
+    """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
+
+    can_lock_and_write: Final = False  # COMMIT is sent by SQLAlchemy, and proves nothing
 
     def __init__(self, work: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
         self._work = work
@@ -70,7 +72,7 @@ class SqlAlchemyPort:
         self._work.decides(self._store.raise_durability)
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        return False  # COMMIT is sent by SQLAlchemy, and proves nothing
+        return False
 
     async def commit(self) -> None:
         if self._work.connection.dialect.driver == "asyncpg":
@@ -83,6 +85,12 @@ class SqlAlchemyPort:
 
     async def close(self) -> None:
         await self._carry(self._work.close)
+
+    def close_at_once(self) -> bool:
+        if self._carry is not here:
+            return False
+        self._work.close()
+        return True
 
 
 class SqlAlchemyDatabase:

@@ -16,10 +16,10 @@ from dualwrite.errors import ConfigError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_conflicts import is_conflict
 from dualwrite.recipes.core.state_row import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
-from dualwrite.recipes.pool.isolation import locks_whole_database
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import Carry, here
+from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.state_table import exact_text
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, home, in_schema, schema_for
 

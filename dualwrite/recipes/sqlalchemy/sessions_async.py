@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
 
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.sqlalchemy import sessions
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions
 

@@ -58,8 +58,8 @@ from dualwrite.recipes.sql.postgres_row_lock import (
     lock_row,
 )
 from dualwrite.recipes.sql.sqlite_durability import sync
-from dualwrite.recipes.sqlalchemy.background_engine import engine_beside, shares_one_connection
 from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
 from dualwrite.recipes.sqlalchemy.identity_table import ensure_identity, found_identity, kafka_transaction_database
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, pinned_tables, schema_for
 

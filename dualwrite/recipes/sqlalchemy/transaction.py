@@ -23,7 +23,7 @@ from dualwrite.recipes.sql.transaction_control import TransactionControl, contro
 from dualwrite.recipes.sqlalchemy.commit_wait import deciding
 
 if TYPE_CHECKING:
-    from dualwrite.recipes.core.coordinator import DualWrite
+    from dualwrite.recipes.core.dual_write import DualWrite
 
 _log = logging.getLogger(__name__)
 

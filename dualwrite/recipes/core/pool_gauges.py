@@ -1,4 +1,4 @@
-"""The pools of transactional ids of this process, for whoever asks what they do now: the gauges of `telemetry.py`."""
+"""The gauges of the pools of transactional ids in this process, which `telemetry.py` registers with OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
 
-    from dualwrite.recipes.pool.status import PoolStatus
+
+class ObservedStatus(Protocol):
+    """The numbers that the gauges show of one pool."""
+
+    @property
+    def in_use(self) -> int: ...
+    @property
+    def idle(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def set_aside(self) -> tuple[str, ...]: ...
 
 
 class ObservedPool(Protocol):
@@ -19,7 +30,7 @@ class ObservedPool(Protocol):
     @property
     def prefix(self) -> str: ...
 
-    def status(self) -> PoolStatus: ...
+    def status(self) -> ObservedStatus: ...
 
     @property
     def is_of_this_process(self) -> bool: ...
@@ -30,30 +41,30 @@ _pools: dict[int, weakref.ref[ObservedPool]] = {}
 
 
 def observe(pool: ObservedPool) -> None:
-    """From now on, as long as it lives, or until `forget`."""
+    """Show `pool` in the gauges for as long as it lives, or until `forget`."""
     key = id(pool)
     _pools[key] = weakref.ref(pool, lambda _: _pools.pop(key, None))
 
 
 def forget(pool: ObservedPool) -> None:
-    """It is closed."""
+    """Stop showing a pool that is closed."""
     _pools.pop(id(pool), None)
 
 
 def slots(options: CallbackOptions) -> Iterable[Observation]:
-    """How many there are, by state."""
+    """Return the number of slots by prefix and state."""
     return _sums(
         lambda status: {"in_use": status.in_use, "idle": status.idle, "set_aside": len(status.set_aside)}, "state"
     )
 
 
 def waiting(options: CallbackOptions) -> Iterable[Observation]:
-    """How many blocks wait for a slot."""
+    """Return the number of blocks that wait for a slot, by prefix."""
     return _sums(lambda status: {"": status.waiting}, None)
 
 
-def _sums(numbers: Callable[[PoolStatus], dict[str, int]], attribute: str | None) -> Iterable[Observation]:
-    """Over all pools of this process, by prefix: two with the same would be one point told twice."""
+def _sums(numbers: Callable[[ObservedStatus], dict[str, int]], attribute: str | None) -> Iterable[Observation]:
+    """Add the pools of this process up by prefix: two observations of one prefix would be one point reported twice."""
     from opentelemetry.metrics import Observation
 
     sums: Counter[tuple[str, str]] = Counter()
