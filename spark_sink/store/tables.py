@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.sqlalchemy.state_table import exact_text
+from dualwrite.recipes.sqlalchemy.tables import exact_text
 
 SINK_ID_LENGTH: Final = 100
 QUERY_ID_LENGTH: Final = 255

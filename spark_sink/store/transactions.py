@@ -14,7 +14,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_conflicts import is_conflict
 from dualwrite.recipes.core.state_row import wait_given_up
 from dualwrite.recipes.sql.postgres_durability import RAISE, RAISE_FOR_SESSION
-from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database, prepare_nothing
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
-from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table, kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import Scenario

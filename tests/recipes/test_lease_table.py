@@ -11,8 +11,8 @@ import sqlalchemy as sa
 import dualwrite.recipes
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import Lease
-from dualwrite.recipes.sqlalchemy.lease_table import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
 from tests.support.databases import Database
 
 LEASE_MS = 60_000

@@ -21,7 +21,7 @@ from dualwrite.recipes.pool import settings as pool_settings
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
-from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
 from tests.recipes.pools import (

@@ -32,11 +32,16 @@ from dualwrite.recipes.core.state_row import (
     wait_given_up,
 )
 from dualwrite.recipes.pool.isolation import sees_now
-from dualwrite.recipes.psycopg.commit import StandbyWait, take_answer_of_ahead, wait_or_drop
-from dualwrite.recipes.psycopg.connection_guard import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
+from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.psycopg.connections import Connections, settled
-from dualwrite.recipes.psycopg.pipelined_statement import answered
-from dualwrite.recipes.psycopg.reader import closed
+from dualwrite.recipes.psycopg.driver import (
+    AnyConnection,
+    StandbyWait,
+    answered,
+    closed,
+    take_answer_of_ahead,
+    wait_or_drop,
+)
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, DatabaseIdentity, Place, checked_place, new_suffix
 from dualwrite.recipes.sql.identity_statements import (
     DECIDED_BEFORE,

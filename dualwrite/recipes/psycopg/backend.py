@@ -1,26 +1,30 @@
-"""PostgreSQL through psycopg as a backend of the writers: the same for threads and for asyncio."""
+"""PostgreSQL through psycopg as a backend of the writers, and its leases: the same for threads and for asyncio."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
+
+import psycopg
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_conflicts import is_conflict
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.settings import PoolSettings
-from dualwrite.recipes.psycopg.adapter import PsycopgDatabase, PsycopgTransaction
-from dualwrite.recipes.psycopg.connection_guard import AnyConnection
+from dualwrite.recipes.psycopg.adapter import PsycopgDatabase, PsycopgTransaction, TableFile
 from dualwrite.recipes.psycopg.connections import Connections, connections_beside, connections_from
-from dualwrite.recipes.psycopg.leases import PsycopgLeases
-from dualwrite.recipes.sql.pinned_tables import checked_schema
+from dualwrite.recipes.psycopg.driver import AnyConnection
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, checked_schema
 from dualwrite.recipes.writer import Use
 
 ConnectionT = TypeVar("ConnectionT", bound=AnyConnection)
 TxT = TypeVar("TxT", bound=DualWrite)
+ResultT = TypeVar("ResultT")
 
 
 class PsycopgBackend(Generic[ConnectionT, TxT]):
@@ -136,3 +140,43 @@ class PsycopgPoolBackend(PsycopgBackend[ConnectionT, TxT]):
     async def close(self) -> None:
         await super().close()
         await self.background.close()
+
+
+class _LeaseTransaction:
+    """`LeaseTransaction` on psycopg."""
+
+    def __init__(self, transaction: PsycopgTransaction, pinned: PinnedTables) -> None:
+        self._transaction = transaction
+        self._pinned = pinned
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._transaction.rows(self._pinned.sql(sql), values)
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._transaction.changed(self._pinned.sql(sql), values)
+
+    async def has_table(self, name: str) -> bool:
+        return await self._transaction.has_table(self._pinned.sql(name))
+
+
+class PsycopgLeases(TableLeases):
+    """`Leases` in the table, which `pool_schema.sql` creates."""
+
+    errors: tuple[type[Exception], ...] = (psycopg.Error,)
+
+    def __init__(
+        self, database: PsycopgDatabase, *, prefix: str, owner: str, lease_ms: int, create_table: bool
+    ) -> None:
+        super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=POSTGRES_NOW_MS)
+        self._database = database
+        self._table = TableFile(LEASE_TABLE, "pool_schema.sql", create=create_table)
+        self._pinned: PinnedTables | None = None
+
+    def _was_beaten(self, error: Exception) -> bool:
+        return isinstance(error, psycopg.errors.IntegrityError) or is_conflict(error)
+
+    async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
+        if self._pinned is None:
+            self._pinned = await self._database.ensure_table(self._table)
+        pinned = self._pinned
+        return await self._database.in_transaction(lambda transaction: steps(_LeaseTransaction(transaction, pinned)))

@@ -3,7 +3,7 @@
 It is done to this one connection and for the length of the block: its `commit`, `rollback` and `transaction` are
 replaced, and its `cursor_factory` by one whose cursors read what they execute. Cursors from before the block, cursors
 made without the factory, and what is sent straight to `connection.pgconn` escape that; a COMMIT or ROLLBACK from there
-is found at the end of the block (`psycopg_transaction.py`).
+is found at the end of the block (`adapter.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from psycopg.sql import Composable
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.psycopg.pipelined_statement import PipelinedStatement
+from dualwrite.recipes.psycopg.driver import AnyConnection, PipelinedStatement, is_in_transaction_block, is_two_phase
 from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of, postgres_savepoint
-
-AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
@@ -50,10 +48,9 @@ def assert_can_begin(connection: AnyConnection) -> None:
         raise IllegalStateError(_INSIDE_ANOTHER)
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise IllegalStateError(_IN_PIPELINE)
-    # psycopg has no public word for these two; it refuses commit() by them.
-    if connection._tpc is not None:
+    if is_two_phase(connection):
         raise IllegalStateError(_TWO_PHASE)
-    if connection._num_transactions:
+    if is_in_transaction_block(connection):
         raise IllegalStateError(_NESTED)
     if connection.pgconn.transaction_status == _INERROR or is_busy(connection):
         raise IllegalStateError(_NOT_READY)

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
-from dualwrite.recipes.psycopg.connection_guard import AnyConnection, is_idle
-from dualwrite.recipes.psycopg.reader import closed, read_by_its_loop
+from dualwrite.recipes.psycopg.connection_guard import is_idle
+from dualwrite.recipes.psycopg.driver import AnyConnection, closed, configure_function, read_by_its_loop
 
 _KEPT_BESIDE: Final = 2
 """For what goes on in the background all the time; more are opened when they are needed, and closed."""
@@ -189,8 +189,9 @@ async def _made_as_by(pool: Any) -> Any:
     conninfo = await _said_by(pool.conninfo)
     keywords = await _said_by(pool.kwargs)
     connection = await settled(pool.connection_class.connect(conninfo or "", **(keywords or {})))
-    if pool._configure is not None:  # psycopg_pool has no public word for it
-        await settled(pool._configure(connection))
+    configure = configure_function(pool)
+    if configure is not None:
+        await settled(configure(connection))
     return connection
 
 

@@ -20,20 +20,25 @@ import sqlalchemy as sa
 from alembic.operations import MigrateOperation, Operations
 
 from dualwrite.recipes.consume import consumed_offsets
-from dualwrite.recipes.sqlalchemy import identity_table, lease_table, state_table
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
 __all__ = ["CONSUMED_OFFSETS_METADATA", "METADATA", "CreateDualwriteTables", "DropDualwriteTables"]
 
-METADATA: Final = (state_table.metadata, identity_table.metadata, lease_table.metadata)
+METADATA: Final = (
+    kafka_transaction_state.metadata,
+    kafka_transaction_database.metadata,
+    kafka_transaction_lease.metadata,
+)
 """What the tables are, for autogenerate."""
 
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 """The same, of the table that `OffsetsInDatabase` uses."""
 
 _TABLES: Final = (
-    state_table.kafka_transaction_state,
-    identity_table.kafka_transaction_database,
-    lease_table.kafka_transaction_lease,
+    kafka_transaction_state,
+    kafka_transaction_database,
+    kafka_transaction_lease,
 )
 
 

@@ -143,7 +143,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._follower.drop()
         self.close()
 
-    def _before_commit(self) -> None:
+    def before_commit(self) -> None:
         _arrived.set(self)
 
 

@@ -33,7 +33,7 @@ from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, roll_back_database, settle
-from dualwrite.recipes.sqlalchemy.backend import SqlAlchemyBackend
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction, follow_commits
 from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, work_on

@@ -58,18 +58,20 @@ from dualwrite.recipes.sql.postgres_row_lock import (
     lock_row,
 )
 from dualwrite.recipes.sql.sqlite_durability import sync
-from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
-from dualwrite.recipes.sqlalchemy.identity_table import ensure_identity, found_identity, kafka_transaction_database
-from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, pinned_tables, schema_for
+from dualwrite.recipes.sqlalchemy.tables import (
+    AS_NAMED,
+    ensure_identity,
+    exact_text,
+    found_identity,
+    in_schema,
+    kafka_transaction_database,
+    pinned_tables,
+    schema_for,
+)
 
 metadata = sa.MetaData()
-
-
-def exact_text(length: int) -> sa.types.TypeEngine[str]:
-    """`Orders` is not `orders`, though MySQL's usual collations say so: the two would share a row."""
-    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
-    return sa.String(length).with_variant(exact, "mysql", "mariadb")
 
 
 kafka_transaction_state = sa.Table(

@@ -20,7 +20,14 @@ from dualwrite.recipes.core.lost_connections import warn_of_drop
 from dualwrite.recipes.core.state_row import wait_given_up
 from dualwrite.recipes.sql.sqlite_durability import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
-from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+from dualwrite.recipes.sqlalchemy.drivers import (
+    DRIVERS_THAT_MARK,
+    begin_marker,
+    commits_by_itself,
+    deciding,
+    drop_while_deciding,
+    in_transaction,
+)
 
 if TYPE_CHECKING:
     from dualwrite.recipes.core.dual_write import DualWrite
@@ -107,11 +114,6 @@ def _binding(bind: Bind, *, owned: bool) -> Binding:
     return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
 
 
-_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
-_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, as of the last answer that was not rows
-
-_DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
-
 # The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
 _OPTION = "dualwrite_unit_of_work"
 
@@ -143,9 +145,9 @@ def watch(engine: sa.Engine) -> None:
             if engine.dialect.name == "sqlite":
                 event.listen(engine, "savepoint", _begin_before_savepoint)
                 event.listen(engine, "checkout", raise_synchronous)
-            if engine.dialect.name == "postgresql" and engine.dialect.driver in _DRIVERS_THAT_MARK:
+            if engine.dialect.name == "postgresql" and engine.dialect.driver in DRIVERS_THAT_MARK:
                 # Before other listeners, which may send the first statement.
-                event.listen(engine, "begin", _mark_begin(), insert=True)
+                event.listen(engine, "begin", begin_marker(), insert=True)
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
@@ -153,25 +155,15 @@ def for_own_use(engine: sa.Engine) -> sa.Engine:
     return engine.execution_options(**{_OWN: True})
 
 
-def _mark_begin() -> Callable[[sa.Connection], None]:
-    from dualwrite.recipes.psycopg.begin import mark_next_begin  # psycopg is not there where others are used
-
-    def mark(connection: sa.Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        mark_next_begin(driver)
-
-    return mark
-
-
 def _before_commit(connection: sa.Connection) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
-        work._before_commit()
+        work.before_commit()
 
 
 def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
     """sqlite3 begins with the first change only; the RELEASE of a savepoint before that would be a COMMIT."""
-    if _in_transaction(connection) is False and not _commits_by_itself(connection):
+    if in_transaction(connection) is False and not commits_by_itself(connection):
         connection.exec_driver_sql("BEGIN")
 
 
@@ -186,7 +178,7 @@ def _before_statement(
 ) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
-        work._before_statement(statement)
+        work.before_statement(statement)
 
 
 def _after_statement(
@@ -194,20 +186,7 @@ def _after_statement(
 ) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
-        work._after_statement(statement)
-
-
-def _in_transaction(connection: sa.Connection) -> bool | None:
-    """Whether the driver's connection is in a transaction, from its own memory; None where it does not tell."""
-    driver = connection.connection.driver_connection
-    if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg
-        return bool(status != _PSYCOPG_IDLE)
-    if (asks := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
-        return bool(asks())
-    if isinstance(flags := getattr(driver, "server_status", None), int):  # PyMySQL and its kin
-        return bool(flags & _MYSQL_IN_TRANSACTION)
-    in_transaction = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
-    return in_transaction if isinstance(in_transaction, bool) else None
+        work.after_statement(statement)
 
 
 def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
@@ -217,19 +196,11 @@ def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
         session.connection()
 
 
-def _commits_by_itself(connection: sa.Connection) -> bool:
-    dbapi_connection = connection.connection.dbapi_connection
-    if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
-        return False
-    # sqlite3 without transactions of its own may be in one that a listener of SQLAlchemy's "begin" event has begun
-    return not getattr(connection.connection.driver_connection, "in_transaction", False)
-
-
 def _on_error(context: ExceptionContext) -> None:
     options = context.connection.get_execution_options() if context.connection is not None else {}
     work = options.get(_OPTION)
     if work is not None:
-        work._remember(context.original_exception, context.statement)
+        work.remember_failure(context.original_exception, context.statement)
     if (work is not None or _OWN in options) and context.dialect.name == "sqlite":
         _keep_interrupted_connection(context)
 
@@ -324,7 +295,7 @@ class SqlAlchemyTransaction:
             raise IllegalStateError(_TWO_PHASE)
         if self.connection.get_execution_options().get(_OPTION) is not None:
             raise IllegalStateError(_INSIDE_ANOTHER)
-        if _commits_by_itself(self.connection):
+        if commits_by_itself(self.connection):
             raise IllegalStateError(_AUTOCOMMIT)
 
     @property
@@ -379,8 +350,7 @@ class SqlAlchemyTransaction:
     def drop(self) -> bool:
         """Drop a connection of asyncpg's whose COMMIT waits. False: COMMIT was not sent, and nothing is done."""
         if self.commit_was_sent and not self.connection.closed and not self.connection.invalidated:
-            driver: Any = self.connection.connection.driver_connection
-            driver.terminate()
+            drop_while_deciding(self.connection)
         return self.commit_was_sent
 
     def rollback(self) -> None:
@@ -442,7 +412,7 @@ class SqlAlchemyTransaction:
                 "fail in a savepoint (session.begin_nested())"
             ) from failure
 
-    def _before_commit(self) -> None:
+    def before_commit(self) -> None:
         if not self._committing:
             raise TransactionEndedInsideError(
                 "commit was called inside a dual write; neither database nor Kafka was changed: "
@@ -457,7 +427,7 @@ class SqlAlchemyTransaction:
     def rolled_back(self) -> None:
         """Hear that somebody rolls the whole transaction back, which `assert_intact` will find."""
 
-    def _remember(self, error: BaseException, statement: str | None) -> None:
+    def remember_failure(self, error: BaseException, statement: str | None) -> None:
         # Where a savepoint is not there, its transaction was rolled back around it: MySQL does so after a deadlock.
         # What an interrupted statement has done, nobody knows.
         if (
@@ -467,11 +437,11 @@ class SqlAlchemyTransaction:
         ):
             self._doom_all(error)
 
-    def _before_statement(self, statement: str) -> None:
+    def before_statement(self, statement: str) -> None:
         self._control = control_of(statement, self._grammar)
         if self._control.steps:
             self._control.assert_may_be_sent(statement)
-        if self._driver_has_begun and _in_transaction(self.connection) is False:
+        if self._driver_has_begun and in_transaction(self.connection) is False:
             ended = TransactionEndedInsideError(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
                 "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of "
@@ -481,9 +451,9 @@ class SqlAlchemyTransaction:
             raise ended
 
     def _driver_is_in_transaction(self) -> bool:
-        return _in_transaction(self.connection) is True
+        return in_transaction(self.connection) is True
 
-    def _after_statement(self, statement: str) -> None:
+    def after_statement(self, statement: str) -> None:
         self._statements_since += 1
         if not self._driver_has_begun:
             self._driver_has_begun = self._driver_is_in_transaction()

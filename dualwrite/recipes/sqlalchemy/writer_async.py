@@ -39,8 +39,7 @@ from dualwrite.recipes.core.shield import shield
 from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.backend import SqlAlchemyBackend
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
 
