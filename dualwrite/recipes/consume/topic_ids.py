@@ -36,7 +36,7 @@ class WritersTopicIds:
     """
 
     def __init__(self, writer: Any, wait: Wait) -> None:
-        settings = getattr(writer, "_producer_settings", None)
+        settings = getattr(writer, "producer_settings", None)
         self._settings = None if settings is None else {k: v for k, v in settings.items() if k in _SETTINGS}
         self._wait = wait
         self._io: IoThread | None = None

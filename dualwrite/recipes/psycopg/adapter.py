@@ -466,7 +466,7 @@ class PsycopgTransaction:
         if await self.has_table(name):
             return
         if not table.create:
-            raise missing_table(table.name, otherwise=f"dualwrite/recipes/{table.file}")
+            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}")
         await self._command(file)
 
     async def make_row(self, transactional_id: str) -> None:
