@@ -41,17 +41,17 @@ _WAIT: Final = "wait"
 
 def is_two_phase(connection: AnyConnection) -> bool:
     """Return whether a two-phase transaction was begun, which `commit()` refuses to end."""
-    return connection._tpc is not None
+    return connection._tpc is not None  # noqa: SLF001
 
 
 def is_in_transaction_block(connection: AnyConnection) -> bool:
     """Return whether a `connection.transaction()` is open, inside which `commit()` is refused."""
-    return bool(connection._num_transactions)
+    return bool(connection._num_transactions)  # noqa: SLF001
 
 
 def configure_function(pool: Any) -> Any:
     """Return the function that a psycopg_pool calls for each new connection; None where it has none."""
-    return pool._configure
+    return pool._configure  # noqa: SLF001
 
 
 # ---- a statement sent ahead ----------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ _FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what li
 
 
 def answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
-    """Send, and take the answers; the last one's, for whoever waits with the connection. Raises psycopg's errors."""
+    """Send statements and yield until their responses are here; return the last one. Raises psycopg's errors."""
     connection.pgconn.send_query(sql.encode())
     return (yield from _answers(connection))
 
@@ -76,24 +76,24 @@ def _answers(connection: AnyConnection) -> PQGen[PGresult]:
 
 
 class PipelinedStatement:
-    """The statement, until somebody has taken its answer."""
+    """A statement that was sent, until its response is taken."""
 
     __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "is_pending")
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], sql: str) -> None:
-        """Raises psycopg.OperationalError where the connection is known to be lost; then nothing was sent."""
+        """Send the statement. Raises psycopg.OperationalError where the connection is known to be lost."""
         connection.pgconn.consume_input()
         connection.pgconn.send_query(sql.encode())
         self._connection = connection
         self._failure: psycopg.Error | None = None
         self.is_pending = True
-        """Whether nobody has taken the answer yet."""
+        """Whether the response was not taken yet."""
         self._of_connection = vars(connection).get(_WAIT)
         self._genuine = connection.wait
         vars(connection)[_WAIT] = self._wait
 
     def forget(self) -> None:
-        """The connection is again as it was, whatever became of the statement; harmless when repeated."""
+        """Restore the connection, whatever became of the statement; harmless when repeated."""
         self.is_pending = False
         if vars(self._connection).get(_WAIT) != self._wait:
             return
@@ -103,12 +103,12 @@ class PipelinedStatement:
             vars(self._connection)[_WAIT] = self._of_connection
 
     async def _wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
-        """`connection.wait`, once the statement has succeeded. Raises what it failed with, as often as it is tried."""
+        """Take the response, then do what `connection.wait` does. Raises the statement's error, at each call."""
         if self._failure is not None:
             raise self._failure
         self.is_pending = False
         try:
-            self._connection.pgconn.consume_input()  # where the answer is there already, there is nothing to wait for
+            self._connection.pgconn.consume_input()  # where the response is here already, there is nothing to wait for
             await self._genuine(_answers(self._connection))
         except psycopg.Error as error:
             self._failure = error
@@ -141,7 +141,7 @@ _MOST_UNWANTED: Final = 1
 
 
 class SocketReader:
-    """Wakes whoever waits on one connection."""
+    """Wakes the task that waits on one connection."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = weakref.ref(connection)  # the loop knows this object, and must not keep the connection alive
@@ -155,7 +155,7 @@ class SocketReader:
         vars(connection).update({_READER: self, "wait": self.wait})
 
     async def wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
-        """`AsyncConnection.wait`."""
+        """Do what `AsyncConnection.wait` does."""
         connection = self._connection()
         assert connection is not None, "it is who calls"
         is_plain = not arguments and not keywords  # such as a time limit
@@ -173,7 +173,7 @@ class SocketReader:
         return await _psycopgs_wait(connection, _Waiting(generator, wanted))
 
     async def wait_uncancelled(self, generator: PQGen[Any]) -> Any:
-        """As `wait`, without asking the server to cancel when this is interrupted; then nobody may wait here again."""
+        """Wait without a cancel request to the server when interrupted, after which the connection is unusable."""
         connection = self._connection()
         assert connection is not None, "it is who calls"
         try:
@@ -210,20 +210,20 @@ class SocketReader:
             self._waiter.set_result(None)
 
     def _on_unwanted(self) -> None:
-        """The server says something, or is gone, while nobody waits."""
+        """Handle a message, or the end, of a server for which no task waits."""
         self._unwanted += 1
         if self._unwanted > _MOST_UNWANTED:
             self._unwanted = 0
             self._unregister()
 
     def _unregister(self) -> None:
-        """Until somebody waits again."""
+        """Stop watching the socket until a task waits again."""
         if self._is_registered and self._socket is not None:
             self._is_registered = False
             self._loop.remove_reader(self._socket)
 
     def end(self) -> None:
-        """The connection is closed. In its loop, or after it; harmless when repeated."""
+        """Stop watching a connection that is closed. Call it in the loop, or after its end; harmless when repeated."""
         if self._socket is None:
             return
         # A forked child shares what its parent's loop asks the kernel with, and must leave that alone.
@@ -233,7 +233,7 @@ class SocketReader:
         self._socket = None
 
     def _abandoned(self) -> None:
-        """Nobody has the connection any more, and nobody closed it. In any thread."""
+        """Stop watching a connection that was garbage-collected without being closed. Called in any thread."""
         if os.getpid() != self._process_id or self._loop.is_closed():
             self.end()
         elif self._socket is not None:
@@ -241,27 +241,27 @@ class SocketReader:
 
 
 def read_by_its_loop(connection: Any) -> Any:
-    """The connection, if it is one of coroutines, waits as this module says; until `closed`, in the loop that runs."""
+    """Let an AsyncConnection wait by a `SocketReader`, in the running loop, until `closed`. Return the connection."""
     if isinstance(connection, psycopg.AsyncConnection) and os.name == "posix":  # elsewhere a socket is no file
         SocketReader(connection)
     return connection
 
 
 def reader_of(connection: Any) -> SocketReader | None:
-    """By whom it is read, if it is one of coroutines and ours."""
+    """Return the reader of a connection; None where it has none."""
     reader: SocketReader | None = vars(connection).get(_READER)
     return reader
 
 
 def closed(connection: Any) -> None:
-    """To be called when a connection was closed, whichever; harmless when repeated."""
+    """Stop watching a connection; call it whenever one was closed. Harmless when repeated."""
     reader = vars(connection).get(_READER)
     if reader is not None:
         reader.end()
 
 
 class _Waiting:
-    """A generator of psycopg's that waits already, for psycopg to go on with, or to handle an interruption of."""
+    """A generator of psycopg's that waits already, to hand over to psycopg's own `wait`."""
 
     __slots__ = ("_generator", "_interruption", "_wanted")
 
@@ -291,11 +291,11 @@ _psycopgs_wait: Final[Callable[..., Any]] = psycopg.AsyncConnection.wait
 # waiting, with the row locked, so that no transaction reads what is not durable.
 
 _INTERVAL_S: Final = 0.1
-"""How often a thread that waits looks for KeyboardInterrupt, as psycopg does."""
+"""How often a waiting thread checks for KeyboardInterrupt, as psycopg does."""
 
 
 class StandbyWait:
-    """Hears, for as long as a `with` lasts, whether the server gave up waiting for its synchronous standby."""
+    """Notices, for as long as a `with` lasts, whether the server gave up waiting for its synchronous standby."""
 
     __slots__ = ("_connection", "was_given_up")
 
@@ -318,7 +318,7 @@ class StandbyWait:
 
 
 def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
-    """`connection.wait`, which drops the connection when it is interrupted. Something to await, or the result."""
+    """Wait, and drop the connection when interrupted. Return the result, or an awaitable of it."""
     if isinstance(connection, psycopg.AsyncConnection):
         return _await_or_drop(connection, generator)
     try:
@@ -348,7 +348,7 @@ def _drop_where_interrupted(connection: AnyConnection, error: BaseException) -> 
 
 @contextmanager
 def uncancelled(connection: AnyConnection) -> Iterator[None]:
-    """Let `connection.commit()` be waited for as this module says."""
+    """Let `connection.commit()` inside the `with` wait by `wait_or_drop`."""
     of_connection = vars(connection).get(_WAIT)
 
     def wait(generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
@@ -365,13 +365,13 @@ def uncancelled(connection: AnyConnection) -> Iterator[None]:
 
 
 async def take_answer_of_ahead(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Take the answer to a statement that was sent ahead, which is for the next user of the connection to do."""
+    """Take the response to a statement that was sent ahead, as each next user of the connection must."""
     if isinstance(getattr(connection.wait, "__self__", None), PipelinedStatement):
         await connection.wait(_nothing())
 
 
 def _nothing() -> PQGen[None]:
-    """A statement that is not sent."""
+    """Send nothing."""
     yield from ()
 
 
@@ -398,7 +398,7 @@ def mark_next_begin(connection: psycopg.Connection[Any] | psycopg.AsyncConnectio
 
 
 class _MarkedStart:
-    """`connection._start_query`, once."""
+    """What stands in for `connection._start_query`, once."""
 
     __slots__ = ("_connection",)
 
@@ -413,10 +413,10 @@ class _MarkedStart:
         set_mark = f"SET LOCAL {MARK} = '{mark}'"
         del vars(connection)[_START]
         vars(connection)[MARK_ATTRIBUTE] = mark
-        begin = connection._get_tx_start_command()
-        if connection._pipeline:  # one statement is one message there, and none is waited for
-            yield from connection._exec_command(begin)
-            yield from connection._exec_command(set_mark.encode())
-            yield from connection._pipeline._sync_gen()
+        begin = connection._get_tx_start_command()  # noqa: SLF001
+        if connection._pipeline:  # noqa: SLF001 - one statement is one message there, and none is waited for
+            yield from connection._exec_command(begin)  # noqa: SLF001
+            yield from connection._exec_command(set_mark.encode())  # noqa: SLF001
+            yield from connection._pipeline._sync_gen()  # noqa: SLF001
         else:
             yield from answered(connection, f"{begin.decode()}; {set_mark}")
