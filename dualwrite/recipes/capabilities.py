@@ -48,8 +48,8 @@ CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
         (_B.PSYCOPG, _F.SESSIONS): _NO_SESSIONS,
         (_B.ROCKSDB, _F.ASYNCIO): "rocksdict blocks its thread: use the writer in one, with asyncio.to_thread()",
         (_B.ROCKSDB, _F.POOL): (
-            "one process has a RocksDB open, so that there is nobody to share ids with by leases: make a writer per "
-            "thread, each with an id of its own"
+            "only one process has a RocksDB open, so that there is no other to share ids with by leases: make a writer "
+            "per thread, each with an id of its own"
         ),
         (_B.ROCKSDB, _F.SAVEPOINTS): _NO_SAVEPOINTS,
         (_B.ROCKSDB, _F.SESSIONS): _NO_SESSIONS,

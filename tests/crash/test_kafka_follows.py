@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Fault, Hold
 from dualwrite.errors import ConfigError, FencedError, PreparedTransactionLost
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
@@ -166,7 +166,7 @@ def test_a_transaction_that_kafka_lost_is_told_by_the_next_use_and_costs_it(
     with scenario.writer(confirm="database") as writer:
         assert scenario.write(writer, 1).error is None
 
-        async def lost(kafka: BlockingKafkaSide) -> None:
+        async def lost(kafka: BlockingKafkaParticipant) -> None:
             raise PreparedTransactionLost(
                 "the broker has aborted it",
                 transactional_id=scenario.transactional_id,
@@ -177,7 +177,7 @@ def test_a_transaction_that_kafka_lost_is_told_by_the_next_use_and_costs_it(
                 described_start_ms=0,
             )
 
-        monkeypatch.setattr(BlockingKafkaSide, "commit", lost)
+        monkeypatch.setattr(BlockingKafkaParticipant, "commit", lost)
         assert isinstance(scenario.write(writer, 2).error, PreparedTransactionLost)
         assert writer.state is SlotState.IN_DOUBT
         monkeypatch.undo()

@@ -148,7 +148,7 @@ def test_a_scoped_session_and_a_class_of_sessions(awaited: AwaitedScenario) -> N
             await put(session, awaited, 2)
             await session.commit()
         async with async_sessionmaker(awaited.engine)() as another:
-            with pytest.raises(IllegalStateError, match="nobody writes to Kafka"):
+            with pytest.raises(IllegalStateError, match="no writer sends to Kafka for this Session"):
                 await send(another, awaited.topic, value="3")
 
     with_sessions(awaited, use, "1", "2")

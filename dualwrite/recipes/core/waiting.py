@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.awaited_kafka_participant import AwaitingKafkaSide
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide, KafkaParticipant
+from dualwrite.recipes.core.awaited_kafka_participant import AsyncKafkaParticipant
+from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant, KafkaParticipant
 from dualwrite.recipes.core.shield import Uninterrupted, direct, shield
 
 
@@ -23,5 +23,5 @@ class Waiting:
     uninterrupted: Uninterrupted
 
 
-THREADS: Final = Waiting(BlockingKafkaSide, blocking.sleep, direct)
-TASKS: Final = Waiting(AwaitingKafkaSide, asyncio.sleep, shield)
+THREADS: Final = Waiting(BlockingKafkaParticipant, blocking.sleep, direct)
+TASKS: Final = Waiting(AsyncKafkaParticipant, asyncio.sleep, shield)

@@ -6,7 +6,7 @@
                 await tx.connection.execute("INSERT INTO orders VALUES (%s, %s)", (1, "lamp"))
                 tx.send("orders", key=..., value=...)
 
-A block is a unit of work: it has the connection to itself until it ends, and then waits until its group is committed.
+Here a block is a unit: it has the connection to itself until it ends, and then waits until its group is committed.
 Units that arrive while others run join their group, one after the other; those that arrive while groups commit make up
 the next one. So a unit that comes alone is an ordinary dual write, and the more come at a time, the less each pays for
 the row lock, the commits and Kafka's transaction.
@@ -43,7 +43,7 @@ MOST_UNITS: Final = 64
 
 
 class GroupedDualWrite:
-    """One unit of work; what `AsyncPsycopgGroupCommit.transaction()` yields. Usable until its block ends."""
+    """One unit; what `AsyncPsycopgGroupCommit.transaction()` yields. Usable until its block ends."""
 
     def __init__(self, group: _Group, tx: AsyncPsycopgDualTransaction) -> None:
         self._group = group
@@ -96,16 +96,16 @@ class GroupedDualWrite:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BufferedRecord:
-        """As `DualWrite.send`; a record that is refused dooms the unit, and not its group."""
+        """Send as `DualWrite.send` does; a record that is refused dooms the unit, and not its group."""
         return self._running.send(topic, value, key, headers, partition, timestamp_ms)
 
     def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
-        """As `DualWrite.send_offsets`."""
+        """Commit consumed offsets with the unit, as `DualWrite.send_offsets`."""
         self._running.send_offsets(offsets, group_metadata)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
-        """A part that may fail by itself; as `PsycopgDualTransaction.savepoint`."""
+        """Begin a part that may fail by itself, as `PsycopgDualTransaction.savepoint`."""
         async with self._running.savepoint():
             yield self
 
@@ -139,7 +139,7 @@ class AsyncPsycopgGroupCommit:
         await self.close()
 
     async def close(self) -> None:
-        """Let no unit begin any more, and wait for those that have asked. The pool is not closed."""
+        """Let no unit begin any more, and wait for those that have begun or wait. The pool is not closed."""
         await self._groups.close()
 
     def transaction(self) -> AbstractAsyncContextManager[GroupedDualWrite]:
@@ -172,7 +172,7 @@ class _Groups:
         self._is_closed = False
 
     async def close(self) -> None:
-        """Let no unit begin any more, and wait for those that have asked. The pool is not closed."""
+        """Let no unit begin any more, and wait for those that have begun or wait. The pool is not closed."""
         self._is_closed = True
         while self._groups:
             await asyncio.wait(self._groups)
@@ -196,7 +196,7 @@ class _Groups:
         return turn
 
     def _keep_time(self) -> None:
-        """One timer for all that wait: whoever asked first has waited longest."""
+        """Keep one timer for all units that wait: the first has waited longest."""
         if self._expiry is None and self._waiting:
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_at(self._waiting[0].asked_s + self._patience_s, self._expire)
@@ -220,7 +220,7 @@ class _Groups:
         )
 
     def give_up(self, turn: _Turn) -> None:
-        """Whoever asked was interrupted, maybe in the instant in which the turn was granted."""
+        """Withdraw a turn whose task was interrupted, maybe in the instant in which the turn was granted."""
         if turn in self._waiting:
             self._waiting.remove(turn)
         if turn.group is not None:
@@ -229,7 +229,7 @@ class _Groups:
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def _begin_group(self) -> None:
-        """Begin one where units wait, none collects them, and there may be one more."""
+        """Begin a group where units wait, no group collects them, and there may be one more."""
         if not self._waiting or self._collects or len(self._groups) >= self._max_groups:
             return
         self._collects = True
@@ -274,7 +274,7 @@ class _Groups:
             )
 
     def _refuse_waiting(self, error: BaseException) -> None:
-        """A group could not begin, and would not for anybody who waits."""
+        """Refuse all units that wait: a group could not begin, and would not for them either."""
         while self._waiting:
             self._waiting.popleft().refuse(error)
 
@@ -333,7 +333,7 @@ class _Turn:
             self.granted.set_exception(error)
 
     def grant(self, group: _Group) -> bool:
-        """Whether it was still waited for: a task that is cancelled comes to say so later."""
+        """Grant the turn. Return whether its task still waited: one that is cancelled withdraws later."""
         if self.granted.done():
             return False
         self.group = group
@@ -350,7 +350,7 @@ class _Group:
         self.undone: set[GroupedDualWrite] = set()
         self._waiting: Final = waiting
         self._max_units: Final = max_units
-        self._units: UnitsOfWork | None = None
+        self._units: GroupUnits | None = None
         self._handed_back: asyncio.Future[bool] | None = None
         self._committers: list[asyncio.Future[None]] = []
         self._is_over = False
@@ -360,28 +360,28 @@ class _Group:
 
     def begin(self, tx: AsyncPsycopgDualTransaction) -> None:
         self.tx = tx
-        self._units = UnitsOfWork.of(tx)
+        self._units = GroupUnits.of(tx)
 
     def new_unit(self) -> GroupedDualWrite:
         assert self.tx is not None, "a unit begins when its group has"
         return GroupedDualWrite(self, self.tx)
 
     async def collect(self) -> None:
-        """Let those who wait take their turns. Raises _NothingLeftError where the first is undone."""
+        """Let units that wait take their turns. Raises _NothingLeftError where the first is undone."""
         while self._takes_one_more:
-            await self._begun.begin()  # with all still in the queue: where it fails, the next group takes them
-            if self._waiting:  # whoever was first may have given up meanwhile
+            await self._begun.begin()  # with all units still in the queue: where it fails, the next group takes them
+            if self._waiting:  # the first may have given up meanwhile
                 await self._let(self._waiting.popleft())
 
     async def _let(self, turn: _Turn) -> None:
-        """Let a unit run, and those after it, until somebody has to wait for the database in between."""
+        """Let a unit run, and those after it, until the database has to be waited for in between."""
         self._handed_back = asyncio.get_running_loop().create_future()
         undo = await self._handed_back if turn.grant(self) else True
         if undo and not await self._begun.undo():
             raise _NothingLeftError
 
     def unit_ended(self, *, undo: bool = False) -> None:
-        """By whoever has the connection."""
+        """Pass the connection on; called by the unit that has it."""
         if self._left_units.done():
             return
         if not undo and self._takes_one_more and self._begun.begin_at_once() and self._waiting.popleft().grant(self):
@@ -393,7 +393,7 @@ class _Group:
         return bool(self._waiting) and self._begun.begun < self._max_units and self._begun.has_room
 
     def undo(self, unit: GroupedDualWrite) -> None:
-        """It has ended, and failed."""
+        """End a unit that failed."""
         self.undone.add(unit)
         self.unit_ended(undo=True)
 
@@ -408,7 +408,7 @@ class _Group:
         return self._handed_back
 
     @property
-    def _begun(self) -> UnitsOfWork:
+    def _begun(self) -> GroupUnits:
         assert self._units is not None, "its transaction has begun"
         return self._units
 
@@ -422,7 +422,7 @@ class _Group:
                 committer.set_result(None)
 
     async def committed(self) -> None:
-        """Raises why it was not."""
+        """Wait until the group is committed. Raises the error where it is not."""
         if not self._is_over:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._committers.append(ended)
@@ -438,7 +438,7 @@ class _Group:
             raise self._error
 
 
-class UnitsOfWork:
+class GroupUnits:
     """The units in one transaction. Each but the first has a savepoint before it; the first has the transaction."""
 
     def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
@@ -458,17 +458,17 @@ class UnitsOfWork:
 
     @property
     def has_room(self) -> bool:
-        """Whether what another unit may send is not refused because of what these have sent."""
+        """Whether there is room for the records of another unit."""
         return not self._records.is_half_full
 
     async def begin(self) -> None:
-        """The next unit begins here."""
+        """Begin the next unit here."""
         if self._needs_savepoint:
             await self._transaction.savepoint(self._next_savepoint)
         self._has_begun()
 
     def begin_at_once(self) -> bool:
-        """The same, where nothing has to be waited for. False: nothing is done."""
+        """`begin`, where that waits for nothing. Return False, and do nothing, where it would have to wait."""
         if self._needs_savepoint and not self._transaction.savepoint_ahead(self._next_savepoint):
             return False
         self._has_begun()
@@ -500,7 +500,7 @@ class UnitsOfWork:
         self._transaction.assert_intact()
 
     async def undo(self) -> bool:
-        """Take the unit that ended last back, statements and records. False: the transaction has no other one.
+        """Roll the last unit back, statements and records. Return False where the transaction has no other unit.
 
         Raises IllegalStateError where a statement of the unit is still under way, and psycopg's errors: then nothing
         of the transaction can go on.

@@ -56,9 +56,9 @@ class PsycopgDualTransaction(DualWrite):
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
-        """A part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+        """Begin a part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
 
-        Whoever catches it outside goes on with the rest of the dual write. May be nested.
+        Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
         with self.connection.transaction():
             yield self
@@ -127,7 +127,7 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
 
         Raises what the block raises; IllegalStateError for a connection whose COMMIT is not ours to send; RecipeErrors,
         InvalidRecordError, AbortableError, FencedError, KafkaTimeoutError and psycopg's own errors, after which neither
-        side was changed; OutcomeUnknown where the database commit was sent and nobody could be asked what became of it.
+        side was changed; OutcomeUnknown where the database commit was sent and its outcome cannot be read.
         A block without records is an ordinary database transaction, of which Kafka hears nothing: if its commit gets no
         answer, psycopg's error is raised with `tx.outcome` None, and only the caller's data can tell.
         """
@@ -194,7 +194,7 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
 
         As `PsycopgDualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has
         records; where the connection keeps a snapshot (REPEATABLE READ and above), before the transaction begins.
-        Whoever waits for one is served in the order of asking.
+        Blocks that wait for one get it in the order of their requests.
 
         Raises in addition PoolTimeoutError where no id became free in time, and IllegalStateError after `close()`. A
         dual write whose id was lost to another process before the decision goes on under another one, and raises

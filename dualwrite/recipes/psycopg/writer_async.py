@@ -64,7 +64,7 @@ class AsyncPsycopgDualTransaction(DualWrite):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
-        """A part that may fail by itself; as `PsycopgDualTransaction.savepoint`."""
+        """Begin a part that may fail by itself, as `PsycopgDualTransaction.savepoint`."""
         async with self.connection.transaction():
             yield self
 

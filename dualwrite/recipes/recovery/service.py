@@ -35,7 +35,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.lost_connections import first_line
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
@@ -343,7 +343,7 @@ class RecoveryService:
         return DualWriteCoordinator(
             seen.transactional_id,
             database=database if seen.is_ours else _OfAnother(database),
-            kafka=BlockingKafkaSide(KafkaSettings(seen.transactional_id, self._settings).producer),
+            kafka=BlockingKafkaParticipant(KafkaSettings(seen.transactional_id, self._settings).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,

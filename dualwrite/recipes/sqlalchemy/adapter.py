@@ -138,7 +138,7 @@ class SqlAlchemyDatabase:
         return SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
 
     def transaction(self, work: SqlAlchemyTransaction) -> SqlAlchemyPort:
-        """`work`, which somebody began, as the steps see it."""
+        """Return `work`, which was begun elsewhere, as the steps of a dual write need it."""
         return SqlAlchemyPort(work, self._store, self._carry)
 
 

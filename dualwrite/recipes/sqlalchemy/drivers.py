@@ -25,13 +25,13 @@ DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
 
 class Carry(Protocol):
-    """Carries out a function that talks to the database: in this thread, or where a loop must not be blocked."""
+    """Carries out a function that talks to the database: in this thread, or without blocking the loop."""
 
     def __call__(self, function: Callable[[], ResultT]) -> Awaitable[ResultT]: ...
 
 
 async def here(function: Callable[[], ResultT]) -> ResultT:
-    """In this thread, which waits."""
+    """Call a function in this thread, which waits."""
     return function()
 
 
@@ -39,23 +39,23 @@ async def here(function: Callable[[], ResultT]) -> ResultT:
 
 
 class CommitWait:
-    """What was heard while COMMIT was under way."""
+    """What was noticed while COMMIT was under way."""
 
     __slots__ = ("was_given_up",)
 
     def __init__(self) -> None:
         self.was_given_up = False
-        """Whether the server gave up waiting for a synchronous standby, and answered all the same."""
+        """Whether the server gave up waiting for a synchronous standby, and reported success all the same."""
 
     def hear(self, connection: Any, message: Any) -> None:
-        """A log listener of asyncpg's."""
+        """Notice a message of the server; a log listener of asyncpg's."""
         if getattr(message, "server_source_function", None) == GIVEN_UP_IN:
             self.was_given_up = True
 
 
 @contextmanager
 def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
-    """Around the call that sends COMMIT on a driver's connection."""
+    """Watch the call inside the `with`, which sends COMMIT on a driver's connection."""
     wait = CommitWait()
     if driver == "psycopg":
         from dualwrite.recipes.psycopg.driver import StandbyWait, uncancelled
@@ -75,7 +75,7 @@ def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
 
 
 async def interrupted_by(interrupt: Callable[[], bool], steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Carry `steps` out in a task that no cancellation reaches unless `interrupt` says so.
+    """Carry `steps` out in a task that no cancellation reaches unless `interrupt` returns False.
 
     asyncpg sends a cancel request whenever what waits for it is cancelled. So a cancellation calls `interrupt` instead,
     which drops the connection and returns True; where it returns False, the steps are cancelled as usual.
@@ -114,7 +114,7 @@ def begin_marker() -> Callable[[sa.Connection], None]:
 
 
 def in_transaction(connection: sa.Connection) -> bool | None:
-    """Whether the driver's connection is in a transaction, from its own memory; None where it does not tell."""
+    """Return whether the driver's connection is in a transaction, as it remembers; None where it does not say."""
     driver = connection.connection.driver_connection
     if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg
         return bool(status != _PSYCOPG_IDLE)

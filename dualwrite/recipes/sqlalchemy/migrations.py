@@ -30,7 +30,7 @@ METADATA: Final = (
     kafka_transaction_database.metadata,
     kafka_transaction_lease.metadata,
 )
-"""What the tables are, for autogenerate."""
+"""The tables, for autogenerate."""
 
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 """The same, of the table that `OffsetsInDatabase` uses."""
@@ -61,13 +61,13 @@ class CreateDualwriteTables(MigrateOperation):
         operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
 
     def reverse(self) -> DropDualwriteTables:
-        """The operation that undoes this one."""
+        """Return the operation that undoes this one."""
         return DropDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
 
 
 @Operations.register_operation("drop_dualwrite_tables")
 class DropDualwriteTables(MigrateOperation):
-    """`op.drop_dualwrite_tables(schema=None)`. What is in doubt then can be decided by nobody: recover first."""
+    """`op.drop_dualwrite_tables(schema=None)`. After that, no process can decide what is in doubt: recover first."""
 
     def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
         self.schema = schema
@@ -81,7 +81,7 @@ class DropDualwriteTables(MigrateOperation):
         operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
 
     def reverse(self) -> CreateDualwriteTables:
-        """The operation that undoes this one."""
+        """Return the operation that undoes this one."""
         return CreateDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
 
 

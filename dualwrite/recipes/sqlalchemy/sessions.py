@@ -11,7 +11,7 @@ Then, wherever there is a Session:
         session.commit()
 
 Records belong to the database transaction in which they were sent, and share its fate, savepoint by savepoint: they
-become visible if the database gets its COMMIT, whoever asks for that and however, and are gone if it is rolled back or
+become visible if the database gets its COMMIT, however that is requested, and are gone if it is rolled back or
 the Session is closed. A transaction without records is an ordinary one.
 """
 
@@ -111,7 +111,7 @@ def dual_write_sessions(
 
 
 def _made_for_coroutines(sessions: Any) -> Any:
-    """Who makes the AsyncSessions that are meant; None where others are."""
+    """Return what makes the AsyncSessions that `sessions` stands for; None where they are no AsyncSessions."""
     if isinstance(sessions, async_scoped_session):
         sessions = sessions.session_factory
     if isinstance(sessions, async_sessionmaker) or (isinstance(sessions, type) and issubclass(sessions, AsyncSession)):
@@ -120,7 +120,7 @@ def _made_for_coroutines(sessions: Any) -> Any:
 
 
 def _class_in_greenlets(sessions: Any) -> type[Session]:
-    """The class of the Sessions behind the AsyncSessions: one of its own, as by default all share one."""
+    """Return the class of the Sessions behind the AsyncSessions: a class of its own, as by default all share one."""
     is_maker = isinstance(sessions, async_sessionmaker)
     its_own = (sessions.kw if is_maker else vars(sessions)).get("sync_session_class")
     if its_own in _writers:
@@ -168,7 +168,7 @@ def _after_transaction(session: Session, transaction: SessionTransaction) -> Non
     work = _followed.get(session)
     if work is not None and work.is_over:
         del _followed[session]
-        work.rolled_back()  # unless it has ended otherwise; nobody else hears of a hook that fails right before COMMIT
+        work.rolled_back()  # unless it has ended otherwise; no event says that a hook failed right before COMMIT
 
 
 def _writer_of(session: Session) -> SessionWriter | None:
@@ -193,7 +193,9 @@ def send(
 
 
 def current_dual_write(session: AnySession) -> DualWrite:
-    """The dual write of the Session's present transaction, which begins if it has not; for `send_offsets`, `outcome`.
+    """Return the dual write of the Session's present transaction, which begins if it has not.
+
+    It has `send_offsets` and `outcome`.
 
     Inside `writer.transaction(session)` it is that block's. May be called from hooks, as long as the database has not
     been asked to commit: `before_commit`, `before_flush`, `after_flush`, and mapper events such as `after_insert`.
@@ -286,7 +288,7 @@ _NOT_HERE = (
     "for Sessions, such as the one that a hook of an AsyncSession is given"
 )
 _NO_WRITER = (
-    "nobody writes to Kafka for this Session, so the record was not taken: call "
+    "no writer sends to Kafka for this Session, so the record was not taken: call "
     "dual_write_sessions(sessionmaker, writer) once for the sessionmaker that made it, or send inside "
     "`with writer.transaction(session)`"
 )

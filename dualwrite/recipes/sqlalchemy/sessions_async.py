@@ -49,6 +49,6 @@ async def send(
 
 
 async def current_dual_write(session: AnyAsyncSession) -> DualWrite:
-    """The dual write of the AsyncSession's present transaction, as `sessions.current_dual_write`."""
+    """Return the dual write of the AsyncSession's present transaction, as `sessions.current_dual_write`."""
     bound = session() if isinstance(session, async_scoped_session) else session
     return await greenlet_spawn(sessions.current_dual_write, bound.sync_session)

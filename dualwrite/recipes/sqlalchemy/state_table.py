@@ -86,7 +86,7 @@ kafka_transaction_state = sa.Table(
 
 
 class Statements:
-    """Those on the rows of one table, which is named in full."""
+    """The statements on the rows of one table, which is named in full."""
 
     def __init__(self, pinned: PinnedTables) -> None:
         self.pinned = pinned
@@ -111,7 +111,7 @@ class Statements:
         )
 
     def locked_text(self, connection: sa.Connection, transactional_id: str) -> str | None:
-        """What the row holds now, which is locked."""
+        """Return what the row, which is locked, holds now."""
         values = {"id": transactional_id}
         text: str | None = connection.scalar(self.select_locked, values, execution_options=AS_NAMED)
         return text
@@ -119,12 +119,12 @@ class Statements:
 
 class _RowLock(Protocol):
     still_held: sa.ColumnElement[bool]
-    """True of the row where the present transaction has locked it; as much of that as the database can say."""
+    """True for the row that the present transaction has locked, as far as the database can say."""
     raise_durability: str | None
-    """What lets the COMMIT of the present transaction wait until it is durable; None where it waits anyway."""
+    """The statement that lets the present transaction's COMMIT wait until it is durable; None where it waits anyway."""
 
     def proof(self, connection: sa.Connection) -> dict[str, str]:
-        """The parameters of `still_held`."""
+        """Return the parameters of `still_held`."""
 
     def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
         """Create the row, empty."""
@@ -138,16 +138,16 @@ class _RowLock(Protocol):
         """Raise IllegalStateError where the connection commits each statement by itself, so that no lock can last."""
 
     def outlasted(self, connection: sa.Connection) -> bool:
-        """Whether the transaction that locked the row is the one that has written it; as `still_held`, but later."""
+        """Return whether the transaction that locked the row has written it; as `still_held`, but later."""
 
     def is_another(self, connection: sa.Connection) -> bool:
-        """Whether the present transaction is known not to be the one that SQLAlchemy began."""
+        """Return whether the present transaction is known not to be the one that SQLAlchemy began."""
 
     def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
-        """Read the row without its lock and do what lets a commit of that prove the row durable."""
+        """Read the row without its lock, and write so that a commit proves what was read durable."""
 
     def answers(self, connection: sa.Connection) -> Answers:
-        """What `database_safety.py` judges the database by."""
+        """Query what `database_safety.py` judges the database by."""
 
 
 class _UpdatedRow:
@@ -194,7 +194,7 @@ _text = cache(sa.text)
 
 
 class _PostgresRowLock(_UpdatedRow):
-    """By the statements of `postgres_row_lock.py`."""
+    """PostgreSQL: the statements of `postgres_row_lock.py`."""
 
     # what is raised is written together with the state
     still_held: sa.ColumnElement[bool] = sa.and_(
@@ -233,7 +233,7 @@ class _PostgresRowLock(_UpdatedRow):
 
 
 class _MySqlRowLock(_UpdatedRow):
-    """By the statements of `mysql_row_lock.py`; MariaDB's are the same."""
+    """MySQL and MariaDB: the statements of `mysql_row_lock.py`."""
 
     def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
         insert_row(connection, statements.insert, {"id": transactional_id})
@@ -290,7 +290,7 @@ class _SqliteWriteLock(_UpdatedRow):
 
 
 def _file_of(connection: sa.Connection) -> str:
-    """Where SQLite keeps the database; empty for one in memory."""
+    """Return the file in which SQLite keeps the database; empty for one in memory."""
     (main,) = (row for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
     return str(main[2] or "")
 
@@ -320,8 +320,10 @@ def _is_lock_timeout(error: DBAPIError) -> bool:
 
 
 def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
-    """Create `kafka_transaction_state` and `kafka_transaction_database` where they are missing, in `schema` or where an
-    unqualified name leads to; safe when several processes do it at once."""
+    """Create `kafka_transaction_state` and `kafka_transaction_database` where they are missing.
+
+    In `schema`, or where an unqualified name leads to; safe when several processes do it at once.
+    """
     schema = schema_for(engine, schema)
     _create(engine, kafka_transaction_state, schema)
     with engine.connect() as connection:
@@ -357,7 +359,7 @@ class SqlAlchemyStateStore:
         self._identity: DatabaseIdentity | None = None
 
     def examine(self) -> None:
-        """Look once at what the database cannot promise. Raises UnsafeDatabaseError where that was not accepted."""
+        """Check once what the database cannot promise. Raises UnsafeDatabaseError where that was not accepted."""
         dialect = self._engine.dialect.name
         if self._engine.pool in _examined or dialect not in OF_DIALECT:
             return
@@ -369,12 +371,12 @@ class SqlAlchemyStateStore:
         _examined.add(self._engine.pool)
 
     def create_tables(self) -> None:
-        """Create what is missing."""
+        """Create the tables that are missing."""
         create_state_table(self._engine, self._schema)
 
     @property
     def pinned(self) -> PinnedTables:
-        """Where the tables are; asked once. Raises StateRowError where they are missing, and StateTableError."""
+        """Where the tables are; queried once. Raises StateRowError where they are missing, and StateTableError."""
         return self._known.pinned
 
     @property
@@ -389,8 +391,9 @@ class SqlAlchemyStateStore:
         return self._statements
 
     def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
-        """What this database adds to its transactional ids; asked once. Where there is nothing yet, that is made, or,
-        unless it `may_make` it, one is returned that no id has.
+        """Return what this database adds to its transactional ids; queried once.
+
+        Where there is nothing yet, it is inserted; without `may_make`, one is returned that no id has.
 
         Raises StateRowError where a table is missing, StateTableError, and DatabaseMovedError.
         """

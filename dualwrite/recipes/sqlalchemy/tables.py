@@ -44,23 +44,23 @@ ResultT = TypeVar("ResultT")
 
 
 def exact_text(length: int) -> sa.types.TypeEngine[str]:
-    """`Orders` is not `orders`, though MySQL's usual collations say so: the two would share a row."""
+    """Return a type that tells `Orders` from `orders`, which would share a row by MySQL's usual collations."""
     exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
     return sa.String(length).with_variant(exact, "mysql", "mariadb")
 
 
 AS_NAMED: Final = {"schema_translate_map": None}
-"""The execution options of a statement whose schema is not translated, whatever is set on engine or connection."""
+"""The execution options of a statement whose schema is not translated, whatever engine or connection have."""
 
 
 @cache
 def in_schema(table: sa.Table, schema: str | None) -> sa.Table:
-    """The table as a schema has it."""
+    """Return the table as it is in a schema."""
     return table if schema is None else table.to_metadata(sa.MetaData(), schema=schema)
 
 
 def schema_for(engine: sa.Engine, schema: Any) -> str | None:
-    """The setting, else what a schema_translate_map of the engine makes of a table without a schema."""
+    """Return the setting, else what a schema_translate_map of the engine makes of a table without a schema."""
     if schema is None:
         translated = engine.get_execution_options().get("schema_translate_map") or {}
         schema = translated.get(None)
@@ -68,7 +68,7 @@ def schema_for(engine: sa.Engine, schema: Any) -> str | None:
 
 
 def pinned_tables(connection: sa.Connection, schema: str | None) -> PinnedTables | None:
-    """Where the state table is; None where PostgreSQL has none. Raises StateTableError."""
+    """Find the state table; return None where PostgreSQL has none. Raises StateTableError."""
     dialect = connection.dialect
     if dialect.name == "postgresql":
         return carried_out(find_state_table(schema), _asked(connection))
@@ -76,7 +76,7 @@ def pinned_tables(connection: sa.Connection, schema: str | None) -> PinnedTables
 
 
 def home(connection: sa.Connection, schema: str | None, table: str) -> PinnedTables:
-    """Where another table of ours is, or would be created."""
+    """Find where another table of ours is, or would be created."""
     if connection.dialect.name != "postgresql":
         return _quoted(connection, schema or _default_schema(connection))
     return carried_out(find_schema(schema, table), _asked(connection))
@@ -117,7 +117,7 @@ kafka_transaction_database = sa.Table(
 
 
 def identity_of(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity | None:
-    """What the row says; None where there is none yet. Raises DatabaseMovedError."""
+    """Return the identity in the row; None where there is none yet. Raises DatabaseMovedError."""
     found = connection.execute(sa.text(pinned.sql(SELECT_IDENTITY))).first()
     if found is None:
         return None
@@ -127,7 +127,7 @@ def identity_of(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIden
 
 
 def make_identity(connection: sa.Connection, pinned: PinnedTables) -> None:
-    """Make the row. Raises StateRowError where decisions are older than it, which were made under other ids."""
+    """Insert the row. Raises StateRowError where there are decisions already, which were made under other ids."""
     if connection.scalar(sa.text(pinned.sql(DECIDED_BEFORE))):
         raise identity_is_missing()
     insert_identity(connection, pinned)
@@ -143,7 +143,7 @@ def insert_identity(connection: sa.Connection, pinned: PinnedTables) -> Database
 
 
 def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
-    """Which database this is, as far as it tells."""
+    """Query which database this is, as far as it says."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         return carried_out(present_place(), lambda sql, values: connection.execute(sa.text(sql), values).all())
@@ -153,13 +153,13 @@ def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
 
 
 def found_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity | None:
-    """The identity; None where there is none yet. Raises DatabaseMovedError."""
+    """Return the identity; None where there is none yet. Raises DatabaseMovedError."""
     with engine.begin() as connection:
         return identity_of(connection, pinned)
 
 
 def ensure_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity:
-    """The identity, made where there is none yet; safe when several processes do it at once."""
+    """Return the identity, inserted where there is none yet; safe when several processes do it at once."""
     for _ in range(MOST_ATTEMPTS):
         found = found_identity(engine, pinned)
         if found is not None:
@@ -179,7 +179,7 @@ _UPDATE_PLACE: Final = f"UPDATE {IDENTITY_TABLE} SET made_in_server = :server, m
 
 
 def note_place(connection: sa.Connection, pinned: PinnedTables) -> None:
-    """The database is the original, wherever it is now."""
+    """Note the present place: the database is the original, wherever it is now."""
     place = place_of(connection, pinned)
     connection.execute(sa.text(pinned.sql(_UPDATE_PLACE)), {"server": place.server, "database": place.database})
 
@@ -236,7 +236,7 @@ class _LeaseTransaction:
 
 
 class SqlAlchemyLeases(TableLeases):
-    """`Leases` in the table, on an engine. Raises ConfigError for a database whose clock it does not know to ask."""
+    """`Leases` in the table, on an engine. Raises ConfigError for a database whose clock cannot be queried."""
 
     errors: tuple[type[Exception], ...] = (SQLAlchemyError,)
 

@@ -1,4 +1,4 @@
-"""One database transaction of a dual write: whose it is, that it is still the one that holds the lock, how it ends."""
+"""The database transaction of a dual write on SQLAlchemy, which must stay the one that holds the lock, and decides."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _SessionBinding:
 
     def rollback(self) -> None:
         if self._owned and self._root is not None and self._root.connection.get_transaction() is not self._root:
-            self._session.close()  # somebody ended it on the Connection; the Session would end it once more
+            self._session.close()  # it was ended on the Connection; the Session would end it once more
             return
         self._session.rollback()
         if self._root is not None and self._root.is_active:
@@ -93,7 +93,7 @@ class _ConnectionBinding:
         return self._connection
 
     def flush(self) -> None:
-        """A Connection buffers nothing."""
+        """Flush nothing: a Connection buffers nothing."""
 
     def commit(self) -> None:
         self._connection.commit()
@@ -132,7 +132,7 @@ _watching = threading.Lock()
 
 
 def watch(engine: sa.Engine) -> None:
-    """Let units of work on `engine` hear of commits and failed statements. Once per engine; harmless when repeated.
+    """Tell the transactions of dual writes on `engine` about commits and failed statements. Harmless when repeated.
 
     SQLAlchemy iterates over an engine's listeners while other threads work, so they must not come and go with each
     transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
@@ -151,7 +151,7 @@ def watch(engine: sa.Engine) -> None:
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
-    """The same engine, for what a writer does besides the caller's transactions; to be watched too."""
+    """Return the same engine for what a writer does beside the caller's transactions; `watch` it too."""
     return engine.execution_options(**{_OWN: True})
 
 
@@ -190,8 +190,11 @@ def _after_statement(
 
 
 def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
-    """At once. A Session waits for the first statement, so that records before it would come before the savepoint, and
-    a statement on a Connection that somebody holds would not be in it at all."""
+    """Set a savepoint at once.
+
+    A Session would wait for the first statement, so that records before it would come before the savepoint, and a
+    statement on a Connection that the application holds would not be in it at all.
+    """
     if transaction.nested:
         session.connection()
 
@@ -208,7 +211,7 @@ def _on_error(context: ExceptionContext) -> None:
 def _keep_interrupted_connection(context: ExceptionContext) -> None:
     """SQLAlchemy would close it after a cancellation and leave the rollback to SQLite.
 
-    That keeps the lock of a closed connection for as long as somebody holds a cursor of it, in a traceback for
+    That keeps the lock of a closed connection for as long as a cursor of it is referenced, by a traceback for
     instance. Nothing is lost, so roll back as usual: the driver does that after the statement.
     """
     if not isinstance(context.original_exception, Exception):
@@ -232,7 +235,7 @@ def assert_one_database(session: Session, connection: sa.Connection) -> None:
 
 
 def work_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
-    """The dual write that the transaction of `connection` belongs to."""
+    """Return the dual write that the transaction of `connection` belongs to; None where it belongs to none."""
     work: SqlAlchemyTransaction | None = connection.get_execution_options().get(_OPTION)
     return work
 
@@ -240,7 +243,7 @@ def work_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
 class SqlAlchemyTransaction:
     """The database transaction of a dual write, up to and with the decision, on an engine that is watched.
 
-    It refuses to be ended by anybody else: a COMMIT inside the block would publish the data without the records, and
+    It refuses to be ended inside the block: a COMMIT inside the block would publish the data without the records, and
     a ROLLBACK would give the lock away. It also remembers statement errors outside savepoints, because a failed
     Postgres transaction answers COMMIT with a silent rollback, and a swallowed error must not end as a success.
     `records` hear of savepoints.
@@ -305,7 +308,7 @@ class SqlAlchemyTransaction:
 
     @property
     def is_over(self) -> bool:
-        """Whether the transaction was ended, by whomever."""
+        """Whether the transaction was ended."""
         return self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root
 
     def flush(self) -> None:
@@ -336,7 +339,7 @@ class SqlAlchemyTransaction:
         self._assert_not_doomed()
 
     def decides(self, raise_durability: str | None) -> None:
-        """The state was written, and with it what COMMIT waits for was raised; by which statement, if there is one."""
+        """Note that the state was written, and what COMMIT waits for was raised, by this statement if there is one."""
         self._raise_durability = raise_durability or ""
         self._statements_since = 0
 
@@ -363,7 +366,7 @@ class SqlAlchemyTransaction:
             self._drop("rolling back the database", error)
 
     def close(self) -> None:
-        """Give back what this unit of work opened, and stop watching."""
+        """Give back what this transaction opened, and stop watching."""
         if self._belongs_to_the_parent:
             _abandoned.append(self.connection)
             return
@@ -378,11 +381,11 @@ class SqlAlchemyTransaction:
 
     @property
     def _belongs_to_the_parent(self) -> bool:
-        """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        """Whether this is a forked child, which shares the socket: what it sent would end the parent's transaction."""
         return os.getpid() != self._process_id
 
     def _drop(self, what: str, error: Exception) -> None:
-        """After `what` failed. Closing fails too where rolling back did, which says nothing new."""
+        """Drop the connection after `what` failed; closing fails too where rolling back did, which says nothing new."""
         if not self._is_dropped:
             self._is_dropped = True
             warn_of_drop(_log, self.transactional_id, what, error)
@@ -392,8 +395,7 @@ class SqlAlchemyTransaction:
             _log.debug("The database connection was already unusable.", exc_info=True)
 
     def doom(self, error: BaseException) -> None:
-        """From now on this dual write, or the savepoint that it is in, can only be rolled back, even if `error` is
-        swallowed."""
+        """Let this dual write, or the savepoint that it is in, end by a rollback only, even if `error` is swallowed."""
         if self.connection.in_nested_transaction():
             self._records.refuse(error)
         else:
@@ -425,11 +427,11 @@ class SqlAlchemyTransaction:
         self.commit_was_sent = True
 
     def rolled_back(self) -> None:
-        """Hear that somebody rolls the whole transaction back, which `assert_intact` will find."""
+        """Note that the whole transaction is rolled back; `assert_intact` will find it."""
 
     def remember_failure(self, error: BaseException, statement: str | None) -> None:
         # Where a savepoint is not there, its transaction was rolled back around it: MySQL does so after a deadlock.
-        # What an interrupted statement has done, nobody knows.
+        # What an interrupted statement has done is not known.
         if (
             not self.connection.in_nested_transaction()
             or (statement is not None and control_of(statement, self._grammar).steps)
@@ -462,7 +464,7 @@ class SqlAlchemyTransaction:
             self._control.follow(self._records)
 
     def refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
-        """The Session goes to `connection` too. Raises IllegalStateError where that is another one."""
+        """Raise IllegalStateError where the Session goes to another connection."""
         if connection is not self.connection:
             self._second_database = True
             raise IllegalStateError(_SECOND_DATABASE)

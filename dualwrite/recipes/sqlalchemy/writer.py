@@ -63,9 +63,9 @@ class DualTransaction(DualWrite):
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
-        """A part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+        """Begin a part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
 
-        Whoever catches it outside goes on with the rest of the dual write. May be nested.
+        Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
         with (self._work.session or self._work.connection).begin_nested():
             yield self
@@ -162,7 +162,7 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
 
         Raises what the block raises; InvalidRecordError, AbortableError, RowLockTimeoutError, FencedError,
         KafkaTimeoutError and the database's own errors, after which neither side was changed; OutcomeUnknown where the
-        database commit was sent and nobody could be asked what became of it. A block without records is an ordinary
+        database commit was sent and its outcome cannot be read. A block without records is an ordinary
         database transaction, of which Kafka hears nothing: if its commit gets no answer, the database's error is
         raised with `tx.outcome` None, and only the caller's data can tell.
         """
@@ -225,7 +225,7 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
 
         As `DualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has records; on
         SQLite, and where the database connection keeps a snapshot (REPEATABLE READ and above), before its first
-        statement. Whoever waits for one is served in the order of asking.
+        statement. Blocks that wait for one get it in the order of their requests.
 
         Raises in addition PoolTimeoutError where no id became free in time, and IllegalStateError after `close()`. A
         dual write whose id was lost to another process before the decision goes on under another one, and raises

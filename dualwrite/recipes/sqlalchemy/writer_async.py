@@ -65,7 +65,7 @@ def _connectable(bind: AsyncBind) -> AsyncSession | AsyncConnection:
 
 
 def _of_the_greenlets(bound: AsyncSession | AsyncConnection) -> Session | sa.Connection:
-    """What the awaited one stands for."""
+    """Return the Session or Connection behind an asynchronous one."""
     if isinstance(bound, AsyncSession):
         return bound.sync_session
     if bound.sync_connection is None:
@@ -106,7 +106,7 @@ class AsyncDualTransaction(DualWrite):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
-        """A part that may fail by itself; as `DualTransaction.savepoint`."""
+        """Begin a part that may fail by itself, as `DualTransaction.savepoint`."""
         async with (self._session or self._connection).begin_nested():
             yield self
 
