@@ -65,6 +65,7 @@ class PooledBlock:
         pool = self._pool
         if pool.connect_first is not None:
             await pool.connect()
+        pool.maintenance.start()  # not before: its connections are of an engine that must not be the first
         if not pool.leases_inside_blocks:
             await self.take_slot()
 
@@ -186,11 +187,6 @@ class PoolCoordinator:
     def enter(self) -> PooledBlock:
         """Begin a block of the application, which must `leave`. Raises IllegalStateError after `close`."""
         self.registry.enter()
-        try:
-            self.maintenance.start()
-        except BaseException:
-            self.end_block()
-            raise
         return PooledBlock(self)
 
     def end_block(self) -> None:
@@ -202,6 +198,7 @@ class PoolCoordinator:
         """Commit a dual write whose block is elsewhere: that of a Session."""
         block = self.enter()
         try:
+            self.maintenance.start()
             await block.commit(write)
         finally:
             block.leave()

@@ -114,7 +114,7 @@ def _binding(bind: Bind, *, owned: bool) -> Binding:
     return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
 
 
-# The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
+# The execution option of a Connection under which the engine's listeners find the dual write that runs on it.
 _OPTION = "dualwrite_unit_of_work"
 
 # The execution option of connections that a writer has for itself.
