@@ -251,48 +251,73 @@ class _TransactionScope(Generic[BindT, TxT]):
 class _BlockingScope(_TransactionScope[BindT, TxT]):
     """A block of a thread."""
 
-    __slots__ = ("_outer", "_writer")
+    __slots__ = ("_is_open", "_outer", "_writer")
 
     def __init__(self, writer: ThreadFace[BindT, TxT], bind: BindT | None) -> None:
         self._writer = writer
         self._bind = bind
+        self._is_open = False
 
     def __enter__(self) -> TxT:
         tx = blocking.run(self._begin(self._writer))
         of_thread = self._writer.blocks.of_thread
         self._outer: TxT | None = getattr(of_thread, "tx", None)
         of_thread.tx = tx
+        self._is_open = True
         return tx
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.blocks.of_thread.tx = self._outer
+        self._is_open = False
+        of_thread = self._writer.blocks.of_thread
+        if getattr(of_thread, "tx", None) is self._tx:  # it may be left in another thread
+            of_thread.tx = self._outer
         blocking.run(self._end(error))
+
+    def __del__(self) -> None:
+        if self._is_open:  # dropped without being left: roll back, as a generator's block would
+            self._is_open = False
+            of_thread = self._writer.blocks.of_thread
+            if getattr(of_thread, "tx", None) is self._tx:  # it may be collected in another thread
+                of_thread.tx = self._outer
+            blocking.run(self._end(GeneratorExit()))
 
 
 class _AsyncScope(_TransactionScope[BindT, TxT]):
     """A block of a task."""
 
-    __slots__ = ("_outer", "_task", "_writer")
+    __slots__ = ("_loop", "_outer", "_task", "_writer")
 
     def __init__(self, writer: TaskFace[BindT, TxT], bind: BindT | None) -> None:
         self._writer = writer
         self._bind = bind
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Of a block that was entered and not left yet."""
 
     async def __aenter__(self) -> TxT:
         tx = await self._begin(self._writer)
         self._task = asyncio.current_task()
-        if self._task is not None:  # none in a forked child, or in another kind of loop
+        if self._task is not None:
+            self._loop = self._task.get_loop()
             self._outer = self._writer.blocks.move(self._task, tx)
         return tx
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._loop = None
         if self._task is not None:
             self._writer.blocks.move(self._task, self._outer)
         await self._end(error)
+
+    def __del__(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():  # dropped without being left: as asyncio closes a generator
+            self._loop = None
+            assert self._task is not None, "the loop is that of the task"
+            self._writer.blocks.move(self._task, self._outer)
+            loop.call_soon_threadsafe(loop.create_task, self._end(GeneratorExit()))
 
 
 # ---- faces and slot policies -------------------------------------------------------------------------------------

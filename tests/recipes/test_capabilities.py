@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dualwrite import AsyncDualWriterPool, AsyncPsycopgGroupCommit, PsycopgDualW
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, TransactionDoomedError
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction
@@ -160,6 +162,29 @@ def test_calls_on_rocksdb_join_and_have_no_savepoints(store: RocksDbStore, emula
         with pytest.raises(ConfigError) as refused:
             writer.transactional(inside="savepoint")
     assert CANNOT[BackendName.ROCKSDB, Feature.SAVEPOINTS] in str(refused.value)
+
+
+def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario: AwaitedPsycopgScenario) -> None:
+    scenario = awaited_scenario
+
+    async def use() -> None:
+        async with scenario.awaited_writer() as writer:
+            block = writer.transaction()
+            tx = await block.__aenter__()
+            await scenario.insert(tx, 1, "1")
+            tx.send(scenario.topic, key="k", value="1")
+            del block
+            gc.collect()
+            async with asyncio.timeout(15):
+                while tx.outcome is not Outcome.ROLLED_BACK:
+                    await asyncio.sleep(0.01)
+            async with writer.transaction() as another:
+                await scenario.insert(another, 2, "2")
+                another.send(scenario.topic, key="k", value="2")
+
+    scenario.run(use())
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
 
 
 # ---- the table ----------------------------------------------------------------------------------------------------
