@@ -19,6 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
+from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core import blocking
@@ -248,6 +249,9 @@ class _TransactionScope(Generic[BindT, TxT]):
             self._tx.tell(error)
 
 
+_ENTERED_TWICE: Final = "this block is running already; nothing was done: call transaction() for each block"
+
+
 class _BlockingScope(_TransactionScope[BindT, TxT]):
     """A block of a thread."""
 
@@ -259,6 +263,8 @@ class _BlockingScope(_TransactionScope[BindT, TxT]):
         self._is_open = False
 
     def __enter__(self) -> TxT:
+        if self._is_open:
+            raise IllegalStateError(_ENTERED_TWICE)
         tx = blocking.run(self._begin(self._writer))
         of_thread = self._writer.blocks.of_thread
         self._outer: TxT | None = getattr(of_thread, "tx", None)
@@ -296,6 +302,8 @@ class _AsyncScope(_TransactionScope[BindT, TxT]):
         """Of a block that was entered and not left yet."""
 
     async def __aenter__(self) -> TxT:
+        if self._loop is not None:
+            raise IllegalStateError(_ENTERED_TWICE)
         tx = await self._begin(self._writer)
         self._task = asyncio.current_task()
         if self._task is not None:

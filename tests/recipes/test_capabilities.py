@@ -16,7 +16,7 @@ from sqlalchemy.orm import sessionmaker
 
 from dualwrite import AsyncDualWriterPool, AsyncPsycopgGroupCommit, PsycopgDualWriterPool, dual_write_sessions
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import ConfigError, TransactionDoomedError
+from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
@@ -162,6 +162,17 @@ def test_calls_on_rocksdb_join_and_have_no_savepoints(store: RocksDbStore, emula
         with pytest.raises(ConfigError) as refused:
             writer.transactional(inside="savepoint")
     assert CANNOT[BackendName.ROCKSDB, Feature.SAVEPOINTS] in str(refused.value)
+
+
+def test_a_block_is_entered_once(scenario: PsycopgScenario) -> None:
+    with scenario.writer() as writer:
+        block = writer.transaction()
+        with block as tx:
+            with pytest.raises(IllegalStateError, match="running already"):
+                block.__enter__()
+            put(tx, scenario, 1)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
 
 
 def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario: AwaitedPsycopgScenario) -> None:
