@@ -532,3 +532,14 @@ def test_the_background_waits_for_the_first_connection_of_the_blocks(
     use(pool)
     pool.close(timeout_s=0)
     assert connected[0] == "blocks"
+
+
+def test_the_background_sees_now_whatever_the_blocks_do(scenario: Scenario) -> None:
+    if isinstance(scenario, PsycopgScenario) or scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("is of an Engine with a level of its own")
+    with make_pool(scenario, source=isolated_source(scenario, "SERIALIZABLE")) as pool:
+        assert isinstance(pool, DualWriterPool)
+        with pool.transaction() as tx:
+            assert tx.connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "serializable"
+            with pool.backend.background_engine.begin() as connection:
+                assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"

@@ -28,13 +28,14 @@ def shares_one_connection(engine: sa.Engine) -> bool:
 
 def engine_beside(engine: sa.Engine) -> sa.Engine:
     """Return an engine to the same database with a pool of its own, whatever pool the other one has."""
-    made = sa.Engine(
-        engine.pool.recreate(), engine.dialect, engine.url, execution_options=engine.get_execution_options()
-    )
-    if engine.dialect.name == "sqlite":
-        return made
-    prepare_nothing(made)
-    return made.execution_options(isolation_level="READ COMMITTED")
+    options = dict(engine.get_execution_options())
+    if engine.dialect.name != "sqlite":
+        # Not by `execution_options()` of the new engine: the level of `engine`, which it inherits, would come after it.
+        options["isolation_level"] = "READ COMMITTED"
+    made = sa.Engine(engine.pool.recreate(), engine.dialect, engine.url, execution_options=options)
+    if engine.dialect.name != "sqlite":
+        prepare_nothing(made)
+    return made
 
 
 class FirstConnection:
