@@ -24,7 +24,7 @@ def _camel(name: str) -> str:
 
 
 def producer_diagram() -> str:
-    """Draw what each call and each response leads to, without close() and fatal failures, which are possible anywhere."""
+    """Draw what each call and response leads to, without close() and fatal failures, which are possible anywhere."""
     arrows = [
         f"    {_camel(before.name)} --> {_camel(after.name)}: {cause.name.lower()}"
         for table in (CALLS, EVENTS)
