@@ -183,7 +183,7 @@ def test_not_an_api(kafka_crashes):
     ("marker", "sentence"),
     [
         ("topic={}", "unknown setting 'topic'; did you mean 'topics'?"),
-        ("nodes=0", "a cluster needs a node, not 0"),
+        ("nodes=0", "a cluster needs at least one node, not 0"),
         ("config={'num.partition': '1'}", "num.partition"),
         ("3", "takes keyword arguments only"),
     ],

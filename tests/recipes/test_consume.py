@@ -203,6 +203,7 @@ class Interrupted:
 
     def __init__(self, writer: DualWriter, meanwhile: Callable[[], object]) -> None:
         self._writer = writer
+        self.producer_settings = writer.producer_settings
         self._meanwhile: Callable[[], object] | None = meanwhile
 
     def transaction(self) -> AbstractContextManager[DualTransaction]:

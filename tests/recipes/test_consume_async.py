@@ -179,6 +179,7 @@ class Interrupted:
 
     def __init__(self, writer: AsyncDualWriter, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self._writer = writer
+        self.producer_settings = writer.producer_settings
         self._meanwhile: Callable[[], Awaitable[None]] | None = meanwhile
 
     async def __aenter__(self) -> Interrupted:

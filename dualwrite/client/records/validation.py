@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from dualwrite.client.records.builder import Header
 from dualwrite.errors import InvalidRecordError
 from dualwrite.serializers import Headers, Serializer
+
+if TYPE_CHECKING:  # the builder loads aiokafka, which a process that only checks settings does not need
+    from dualwrite.client.records.builder import Header
 
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _MAX_PARTITION: Final = 2**31 - 1

@@ -273,8 +273,7 @@ class WriterTopicIds:
     """
 
     def __init__(self, writer: Any, wait: Wait) -> None:
-        settings = getattr(writer, "_producer_settings", None)
-        self._settings = None if settings is None else {k: v for k, v in settings.items() if k in _SETTINGS}
+        self._settings = {name: value for name, value in writer.producer_settings.items() if name in _SETTINGS}
         self._wait = wait
         self._io: IoThread | None = None
         self._admin: AsyncTransactionAdmin
@@ -292,7 +291,7 @@ class WriterTopicIds:
 
     async def ids_for(self, consumer: ConsumerAdapter, topics: Collection[str]) -> Mapping[str, str]:
         """Return the ids by name. Raises KafkaTimeoutError and the other errors of `AsyncTransactionAdmin`."""
-        if self._settings is None or self._is_same_cluster is False:
+        if self._is_same_cluster is False:
             return {}
         if self._io is None:
             self._admin = AsyncTransactionAdmin(**self._settings)
