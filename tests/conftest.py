@@ -16,7 +16,7 @@ from tests.support.servers.mariadb import MariaDbServer
 from tests.support.servers.required import servers_are_required
 from tests.support.servers.zookeeper import ZooKeeperServer
 
-pytest_plugins = ["tests.support.parallel_runs"]
+pytest_plugins = ["tests.support.parallel_runs", "tests.support.proof_only"]
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile("dualwrite", deadline=None)

@@ -1,0 +1,114 @@
+"""What only `make proof` runs: tests that take long, or that say again, of another database, what others have said.
+
+Each of them has the marker `proof`, and `make test` runs what is left (`-m "not proof"`). Whole files are then not even
+collected. What `make test` keeps: every table of rules, one real SIGKILL per pause point, one session of Spark, one
+real Apache Kafka, and each database but MariaDB.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+
+FOLDERS: Final = ("tests/interop/", "tests/pgbouncer/")
+"""Foreign clients in five languages, and a pooler between the writers and Postgres."""
+
+FILES: Final = frozenset(
+    {
+        "tests/admin/test_apache_nodes.py",
+        "tests/apache_kafka/test_late_requests.py",
+        "tests/apache_kafka/test_missing_markers.py",
+        "tests/apache_kafka/test_security.py",
+        "tests/apache_kafka/test_tiers.py",
+        "tests/cli/test_recover.py",
+        "tests/conformance/test_databases.py",
+        "tests/crash/test_async_sessions_matrix.py",
+        "tests/crash/test_awaited_matrix.py",
+        "tests/crash/test_cancellation.py",
+        "tests/crash/test_consume_kills.py",
+        "tests/crash/test_interruptions.py",
+        "tests/crash/test_key_value_matrix.py",
+        "tests/crash/test_pool_async.py",
+        "tests/crash/test_pool_chaos.py",
+        "tests/crash/test_pool_leases.py",
+        "tests/crash/test_psycopg_cancellation.py",
+        "tests/crash/test_psycopg_matrix.py",
+        "tests/crash/test_random_histories.py",
+        "tests/crash/test_sessions_matrix.py",
+        "tests/durability/test_synchronous_standby.py",
+        "tests/emulator/control/test_page.py",
+        "tests/emulator/hostile/test_fuzz.py",
+        "tests/emulator/nodes/test_clients_in_motion.py",
+        "tests/emulator/test_group_clients.py",
+        "tests/emulator/test_killed_broker_clients.py",
+        "tests/examples/test_demo.py",
+        "tests/examples/test_fastapi_service.py",
+        "tests/examples/test_lives.py",
+        "tests/examples/test_recovery_cron.py",
+        "tests/examples/test_services.py",
+        "tests/producer/test_late_requests.py",
+        "tests/pytest_plugin/test_page_and_project.py",
+        "tests/recipes/test_consume_blame.py",
+        "tests/recipes/test_consume_logs.py",
+        "tests/recovery/test_beside_living_owners.py",
+        "tests/recovery/test_every_tier.py",
+        "tests/spark/test_chaos.py",
+        "tests/spark/test_connect.py",
+        "tests/spark/test_datasource.py",
+        "tests/spark/test_driver_kills.py",
+        "tests/spark/test_failure_matrix.py",
+        "tests/spark/test_foreach_batch.py",
+        "tests/spark/test_java.py",
+        "tests/spark/test_pages.py",
+        "tests/spark/test_protocol_crashes.py",
+        "tests/spark/test_protocol_stateful.py",
+        "tests/spark/test_source.py",
+        "tests/spark/test_source_security.py",
+        "tests/unit/test_dual_write_benchmark.py",
+    }
+)
+
+FUNCTIONS: Final = frozenset(
+    {
+        "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
+        "tests/crash/test_matrix.py::test_another_fault_at_a_point",
+    }
+)
+
+PARAMETERS: Final = {"database": {"mariadb"}, "cluster": {"tier 3", "tier 4"}}
+"""Of fixtures: the ids of what only `make proof` tries."""
+
+
+def is_proof_only(item: pytest.Item) -> bool:
+    """Return whether `make test` leaves a test out."""
+    path = item.path.relative_to(ROOT).as_posix()
+    function = f"{path}::{getattr(item, 'originalname', item.name)}"
+    return path in FILES or path.startswith(FOLDERS) or function in FUNCTIONS or _has_left_out_parameter(item)
+
+
+def _has_left_out_parameter(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return False
+    ids = {str(value) for value in callspec.params.values()} | {f"tier {value}" for value in callspec.params.values()}
+    return any(name in callspec.params and ids & left_out for name, left_out in PARAMETERS.items())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave whole files out where none of their tests would run."""
+    if config.getoption("markexpr") != "not proof" or not collection_path.is_relative_to(ROOT):
+        return None
+    path = collection_path.relative_to(ROOT).as_posix()
+    return True if path in FILES or f"{path}/".startswith(FOLDERS) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is applied
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what only `make proof` runs."""
+    for item in items:
+        if is_proof_only(item):
+            item.add_marker(pytest.mark.proof)
