@@ -24,7 +24,7 @@ def _camel(name: str) -> str:
 
 
 def producer_diagram() -> str:
-    """What each call and each answer leads to; close() and fatal failures are possible anywhere and left out."""
+    """Draw what each call and response leads to, without close() and fatal failures, which are possible anywhere."""
     arrows = [
         f"    {_camel(before.name)} --> {_camel(after.name)}: {cause.name.lower()}"
         for table in (CALLS, EVENTS)
@@ -85,7 +85,7 @@ def login_diagram() -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [
         ("The transaction coordinator", "dualwrite/broker_emulator/transactions/states.py", mermaid_diagram()),
         ("A group of the classic protocol", "dualwrite/broker_emulator/groups/states.py", group_diagram()),

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
         OffsetsInDatabase as OffsetsInDatabase,
         OffsetsInTransaction as OffsetsInTransaction,
     )
-    from dualwrite.recipes.pool.pool import DualWriterPool as DualWriterPool
-    from dualwrite.recipes.pool.pool_async import AsyncDualWriterPool as AsyncDualWriterPool
+    from dualwrite.recipes.sqlalchemy.writer import DualWriterPool as DualWriterPool
+    from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool as AsyncDualWriterPool
     from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit as AsyncPsycopgGroupCommit
     from dualwrite.recipes.psycopg.writer import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
-    from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool as PsycopgDualWriterPool
-    from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool as AsyncPsycopgDualWriterPool
+    from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool as PsycopgDualWriterPool
+    from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool as AsyncPsycopgDualWriterPool
     from dualwrite.recipes.sqlalchemy.sessions import (
         current_dual_write as current_dual_write,
         dual_write_sessions as dual_write_sessions,
@@ -107,12 +107,12 @@ _MODULES: Final = {
     "AsyncConsumeTransformWrite": "dualwrite.recipes.consume.consume_async",
     "OffsetsInDatabase": "dualwrite.recipes.consume.consumed_offsets",
     "OffsetsInTransaction": "dualwrite.recipes.consume.consumed_offsets",
-    "DualWriterPool": "dualwrite.recipes.pool.pool",
-    "AsyncDualWriterPool": "dualwrite.recipes.pool.pool_async",
+    "DualWriterPool": "dualwrite.recipes.sqlalchemy.writer",
+    "AsyncDualWriterPool": "dualwrite.recipes.sqlalchemy.writer_async",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg.writer",
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg.writer_async",
-    "PsycopgDualWriterPool": "dualwrite.recipes.psycopg.pool",
-    "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg.pool_async",
+    "PsycopgDualWriterPool": "dualwrite.recipes.psycopg.writer",
+    "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg.writer_async",
     "AsyncPsycopgGroupCommit": "dualwrite.recipes.psycopg.group_commit",
     "current_dual_write": "dualwrite.recipes.sqlalchemy.sessions",
     "dual_write_sessions": "dualwrite.recipes.sqlalchemy.sessions",

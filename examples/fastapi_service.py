@@ -31,7 +31,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, OutcomeUnknown
-from dualwrite.recipes.pool.pool_async import AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
 
 TOPIC = "orders"
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.import_graph import external_imports, import_cycles, import_graph, source_files
 
 ROOT = Path(__file__).parents[1]
 MAP = (ROOT / "ARCHITECTURE.md").read_text()
 PACKAGES = ("dualwrite", "spark_sink")
 PATH = re.compile(r"`((?:dualwrite|spark_sink|tests|docs|benchmarks|examples)/[a-z0-9_/.]*)`")
+RECIPES = "dualwrite.recipes"
+DATABASE_LIBRARIES = {"sqlalchemy", "psycopg", "rocksdict", "kazoo", "asyncpg", "pymysql", "sqlite3"}
+SHARED = ("core", "sql")
+"""Folders of the recipes that every database uses."""
 
 
 def arrows() -> dict[str, set[str]]:
-    """What each package may import, by the table of the map."""
+    """Return what each package may import, by the table of the map."""
     table = MAP.partition("| package | may import |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([\w.]+)`", line) for line in table.splitlines()[2:]]
     return {package: set(allowed) for package, *allowed in rows}
@@ -25,20 +29,25 @@ def arrows() -> dict[str, set[str]]:
 ARROWS = arrows()
 
 
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """The imports of the product's modules, those for type checkers included."""
+    return import_graph(*PACKAGES)
+
+
 def package_of(module: str) -> str:
-    """The row of the table that a module belongs to; `dualwrite` for the modules directly in it."""
+    """Return the row of the table that a module belongs to; `dualwrite` for the modules directly in it."""
     return next((row for row in ARROWS if module == row or module.startswith(f"{row}.")), module.partition(".")[0])
 
 
-def imports() -> Iterator[tuple[str, str]]:
-    """Every import of the product's modules by one another, those for type checkers included."""
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            for node in ast.walk(ast.parse(file.read_text())):
-                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                yield from ((module, name) for name in names if name.partition(".")[0] in PACKAGES)
+def used_arrows(graph: dict[str, set[str]]) -> dict[tuple[str, str], str]:
+    """Return every arrow between packages, with one import that makes it."""
+    return {
+        (package_of(module), package_of(imported)): f"{module} imports {imported}"
+        for module, all_imported in graph.items()
+        for imported in all_imported
+        if package_of(module) != package_of(imported)
+    }
 
 
 def test_every_package_of_the_table_exists() -> None:
@@ -46,19 +55,25 @@ def test_every_package_of_the_table_exists() -> None:
     assert all((ROOT / row.replace(".", "/")).is_dir() for row in ARROWS)
 
 
-def test_the_arrows_are_the_imports() -> None:
-    wrong = [
-        f"{module} imports {imported}"
-        for module, imported in imports()
-        if package_of(module) in ARROWS
-        and package_of(imported) not in ARROWS[package_of(module)] | {package_of(module)}
-    ]
-    assert not wrong
+def test_the_arrows_are_the_imports(graph: dict[str, set[str]]) -> None:
+    used = {arrow: example for arrow, example in used_arrows(graph).items() if arrow[0] in ARROWS}
+    assert [example for (row, to), example in used.items() if to not in ARROWS[row]] == []
+    assert [(row, to) for row, allowed in ARROWS.items() for to in allowed if (row, to) not in used] == []
 
 
-def test_no_arrow_is_left_that_nothing_needs() -> None:
-    used = {(package_of(module), package_of(imported)) for module, imported in imports()}
-    assert [(row, allowed) for row, to in ARROWS.items() for allowed in to if (row, allowed) not in used] == []
+def test_no_module_imports_itself_through_others(graph: dict[str, set[str]]) -> None:
+    assert import_cycles(graph) == []
+
+
+@pytest.mark.parametrize("folder", SHARED)
+def test_what_all_databases_share_knows_no_database(folder: str, graph: dict[str, set[str]]) -> None:
+    files = source_files(*PACKAGES)
+    here = [name for name in files if name.startswith(f"{RECIPES}.{folder}.")]
+    assert len(here) > 5
+    for module in here:
+        assert not external_imports(module, files[module]) & DATABASE_LIBRARIES, module
+        recipes = {name.split(".")[2] for name in graph[module] if name.startswith(f"{RECIPES}.")}
+        assert recipes <= set(SHARED), module
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])

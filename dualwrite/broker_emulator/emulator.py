@@ -239,7 +239,7 @@ class Emulator:
         return server, f"http://{host}:{server.port}"
 
     def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
-        """The periodic work on what belongs to no node."""
+        """Start the periodic work that belongs to no node."""
         logs = LogMaintenance(cluster.clock, lambda: (partition.log for partition in cluster.partitions()))
         timers = self._timers = ConfiguredTimers(cluster)
         timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
@@ -488,7 +488,7 @@ class Emulator:
     # metrics and records
 
     def metrics(self) -> MetricsSnapshot:
-        """What the brokers count and measure, as it is now (`metrics.prometheus` writes it as text)."""
+        """Return the current values of all metrics (`metrics.prometheus` writes them as text)."""
         from dualwrite.broker_emulator.metrics.snapshot import collect  # as with control: not before it is asked for
 
         return self.call_in_loop(lambda: collect(self.cluster))

@@ -16,7 +16,7 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.cli.command_config import settings_of_file
 from dualwrite.config import AdminConfig
 from dualwrite.errors import ConfigError
-from dualwrite.recipes.sqlalchemy.prepared_statements import prepare_nothing
+from dualwrite.recipes.sqlalchemy.engines import prepare_nothing
 
 DATABASE_VARIABLE: Final = "DUALWRITE_DATABASE_URL"
 SERVERS_VARIABLE: Final = "DUALWRITE_BOOTSTRAP_SERVER"

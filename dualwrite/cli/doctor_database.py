@@ -12,9 +12,8 @@ from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_safety import MYSQL_QUESTION, of_mysql
-from dualwrite.recipes.sqlalchemy.identity_table import kafka_transaction_database
-from dualwrite.recipes.sqlalchemy.lease_table import kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
 _WHERE: Final = "database"
 _DURABLE: Final = "otherwise the database could lose a decision that Kafka has already completed"

@@ -13,10 +13,13 @@ from sqlalchemy.schema import CreateTable
 from dualwrite.cli.connection import database, database_option, schema_option
 from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
 from dualwrite.recipes.sql.pinned_tables import checked_schema
-from dualwrite.recipes.sqlalchemy.identity_table import kafka_transaction_database
-from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table, kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.tables import in_schema
+from dualwrite.recipes.sqlalchemy.tables import (
+    create_lease_table,
+    in_schema,
+    kafka_transaction_database,
+    kafka_transaction_lease,
+)
 
 TABLES: Final = {
     kafka_transaction_state: create_state_table,

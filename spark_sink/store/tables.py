@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.sqlalchemy.state_table import exact_text
+from dualwrite.recipes.sqlalchemy.tables import exact_text
 from spark_sink.attempt.states import AttemptStatus, Claim
 
 SINK_ID_LENGTH: Final = 100

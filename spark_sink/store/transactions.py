@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import wait_given_up
 from dualwrite.recipes.sql.postgres import RAISE, RAISE_FOR_SESSION
-from dualwrite.recipes.sqlalchemy.commit_wait import deciding
-from dualwrite.recipes.sqlalchemy.prepared_statements import prepare_nothing
+from dualwrite.recipes.sqlalchemy.drivers import deciding
+from dualwrite.recipes.sqlalchemy.engines import prepare_nothing
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
 from spark_sink.options import StoreOptions
 

@@ -12,8 +12,8 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.cli.doctor_checks import Verdict
 from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.testing.postgres import PostgresServer
 from tests.cli.conftest import Call
 from tests.producer.test_tiers import TIERS

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from tests.crash.chaos_job import events
 
 _HISTORY = (

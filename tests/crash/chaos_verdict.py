@@ -18,11 +18,10 @@ import sqlalchemy as sa
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import PreparedTransactionLost
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.leases import transactional_id_of
-from dualwrite.recipes.pool.pool import DualWriterPool
+from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
-from dualwrite.recipes.sqlalchemy.lease_table import kafka_transaction_lease
-from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
 from tests.crash.chaos_database import ChaosDatabase, Decision
 from tests.crash.chaos_job import BEGUN, COMMITTED, LOST, MISTAKE, ROLLED_BACK, UNKNOWN, Job, bodies_of
 from tests.crash.chaos_servers import DEADLINE_S

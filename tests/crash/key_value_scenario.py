@@ -61,7 +61,7 @@ class KeyValueScenario:
     def kafka_id(self) -> str:
         """What Kafka sees of the id."""
         with self.writer() as writer:
-            identity = blocking.run(writer._store.ensure_row(self.transactional_id))
+            identity = blocking.run(writer.backend.database.ensure_row(self.transactional_id))
         return identity.kafka_id(self.transactional_id)
 
     def write(self, writer: Writer, number: int) -> Seen:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario, AwaitedWriter

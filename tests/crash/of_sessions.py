@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, sessionmaker
 
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario, Seen, event_texts

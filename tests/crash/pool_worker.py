@@ -13,11 +13,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.pool.pool import DualTransaction, DualWriterPool
 from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
-from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
 from tests.crash.chaos_job import (
     AFTER_TROUBLE_S,
     INSERT,

@@ -24,7 +24,7 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit, GroupedDualWrite
-from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint
@@ -98,7 +98,7 @@ class Writer:
             asyncio.create_task(self.write(number, wait_for_all if number == first else then.get(number)))
             for number in numbers
         ]
-        await until(lambda: len(self._groups._waiting) == len(numbers) - 1)
+        await until(lambda: len(self._groups._groups._waiting) == len(numbers) - 1)
         asked.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -322,7 +322,7 @@ def test_a_cancellation_while_the_group_commits_does_not_stop_it(scenario: Await
 
         first = asyncio.create_task(writer.write(0, remember))
         second = asyncio.create_task(writer.write(1, stay))
-        await until(lambda: bool(seen) and not seen[0]._is_running)
+        await until(lambda: bool(seen) and not seen[0].is_running)
         first.cancel()
         with pytest.raises(asyncio.CancelledError) as cancelled:
             await first
@@ -343,8 +343,8 @@ def test_a_unit_that_outlives_its_group_leaves_the_connection_alone(scenario: Aw
 
         async def end_the_group(tx: GroupedDualWrite) -> None:
             later.append(asyncio.create_task(writer.write(1)))
-            await until(lambda: len(groups._waiting) == 1)
-            (group,) = groups._groups
+            await until(lambda: len(groups._groups._waiting) == 1)
+            (group,) = groups._groups._groups
             group.cancel()
             await asyncio.wait([group])
             tx._group._begun.begin_at_once = lambda: pytest.fail("began a unit on it")  # type: ignore[method-assign]

@@ -16,10 +16,10 @@ from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Fault, Hold
 from dualwrite.errors import ConfigError, FencedError, PreparedTransactionLost
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.matrix import FaultKind, strike
 from tests.crash.psycopg_scenario import (
@@ -59,7 +59,7 @@ def written_once(scenario: PsycopgScenario, **settings: object) -> Any:
     """A writer whose first dual write is confirmed."""
     writer = scenario.writer(confirm="database", **settings)
     assert scenario.write(writer, 0).error is None
-    blocking.run(writer._writes.confirm())
+    blocking.run(writer.coordinator.confirm())
     assert writer.state is SlotState.READY
     return writer
 
@@ -134,7 +134,7 @@ def test_a_crash_while_the_commit_is_on_its_way(scenario: PsycopgScenario, actio
     fault = scenario.emulator.faults.add(Fault(api="EndTxn", action=action, count=None))
     assert scenario.write(crashed, 1).error is None
     fault.wait()
-    producer = crashed._writes._kafka._producer
+    producer = crashed.coordinator.owned.kafka._producer
     producer.close(timeout_s=0)
     fault.remove()
     with scenario.writer() as writer:
@@ -166,7 +166,7 @@ def test_a_transaction_that_kafka_lost_is_told_by_the_next_use_and_costs_it(
     with scenario.writer(confirm="database") as writer:
         assert scenario.write(writer, 1).error is None
 
-        async def lost(kafka: BlockingKafkaSide) -> None:
+        async def lost(kafka: BlockingKafkaParticipant) -> None:
             raise PreparedTransactionLost(
                 "the broker has aborted it",
                 transactional_id=scenario.transactional_id,
@@ -177,7 +177,7 @@ def test_a_transaction_that_kafka_lost_is_told_by_the_next_use_and_costs_it(
                 described_start_ms=0,
             )
 
-        monkeypatch.setattr(BlockingKafkaSide, "commit", lost)
+        monkeypatch.setattr(BlockingKafkaParticipant, "commit", lost)
         assert isinstance(scenario.write(writer, 2).error, PreparedTransactionLost)
         assert writer.state is SlotState.IN_DOUBT
         monkeypatch.undo()
@@ -252,11 +252,11 @@ def test_a_pool_hears_of_commits_under_ids_that_nobody_uses_again(scenario: Psyc
     with pool_of(scenario, lease_ms=300) as pool:
         held = scenario.emulator.faults.add(Fault(api="EndTxn", action=Hold()))
         put(pool, scenario, 1)
-        (slot,) = pool._writes._shelf.all_slots()
-        assert slot.writes.state is SlotState.CONFIRMING
+        (slot,) = pool.coordinator.registry.all_slots()
+        assert slot.coordinator.state is SlotState.CONFIRMING
         held.wait_held()
         held.release()
-        until(lambda: slot.writes.state is SlotState.READY)
+        until(lambda: slot.coordinator.state is SlotState.READY)
     scenario.assert_both_sides_agree()
 
 

@@ -22,7 +22,7 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
@@ -153,7 +153,7 @@ def test_the_state_that_is_committed_is_the_one_that_kafka_gave(
 ) -> None:
     """What was foreseen may come otherwise, or not be known at all."""
     with ready(scenario) as writer:
-        monkeypatch.setattr(BlockingKafkaSide, "next_state", guess)
+        monkeypatch.setattr(BlockingKafkaParticipant, "next_state", guess)
         with writer.transaction() as tx:
             tx.connection.execute(INSERT, (10, "1/0"))
             tx.send(scenario.topic, value="1/0", key="k")
@@ -171,7 +171,7 @@ def test_a_row_that_is_locked_is_waited_for(scenario: PsycopgScenario, connectio
                 "SELECT 1 FROM kafka_transaction_state WHERE transactional_id = %s FOR UPDATE",
                 (scenario.transactional_id,),
             )
-            writer._writes._lock_timeout_ms = 50
+            writer.coordinator.lock_timeout_ms = 50
             assert scenario.write(writer, 1).error is not None
         assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()

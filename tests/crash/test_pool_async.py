@@ -15,12 +15,11 @@ from psycopg_pool import AsyncConnectionPool
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.pool.coordinator import Block
-from dualwrite.recipes.pool.leases import transactional_id_of
-from dualwrite.recipes.pool.pool_async import AsyncDualTransaction, AsyncDualWriterPool
-from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
+from dualwrite.recipes.pool.coordinator import PooledBlock
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
@@ -163,7 +162,7 @@ def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyScenario) 
     async def use(pool: AnyPool) -> None:
         async with pool.transaction() as tx:
             await put(tx, awaited_pool, 1)
-            await pool._writes.take_slot(holder := Block())
+            await (holder := PooledBlock(pool.coordinator)).take_slot()
             waiting = [asyncio.create_task(write(pool, awaited_pool, number)) for number in (2, 3)]
             await until(lambda: pool.status.waiting == 2)
             waiting[0].cancel()
@@ -171,7 +170,7 @@ def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyScenario) 
                 with pytest.raises((asyncio.CancelledError, PoolTimeoutError)):
                     await task
             assert holder.slot is not None
-            pool._writes._keeper.put_back(holder.slot)
+            pool.coordinator.maintenance.put_back(holder.slot)
         await write(pool, awaited_pool, 4)
 
     if locks_whole_database(awaited_pool):

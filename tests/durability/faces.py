@@ -13,7 +13,7 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.recipes.core.coordinator import Resolution
+from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.testing.postgres import PostgresServer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.pgbouncer.workload import events

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.doctor_checks import Check, Verdict
 from dualwrite.cli.doctor_database import database_checks
-from dualwrite.recipes.sqlalchemy.background_engine import background_engine
+from dualwrite.recipes.sqlalchemy.engines import background_engine
 from tests.pgbouncer.workload import CALM_S, KINDS, TOPIC, Workload
 from tests.support.servers.pgbouncer import PgBouncer
 

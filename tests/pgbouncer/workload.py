@@ -25,10 +25,10 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.pool import DualWriterPool
 from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
-from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from tests.support.conditions import until
 from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.topics import read_topic

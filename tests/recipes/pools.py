@@ -13,10 +13,9 @@ from psycopg_pool import ConnectionPool
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pool.pool import DualTransaction, DualWriterPool
-from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
-from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import Scenario
 from tests.support.databases import Database, events, unique
@@ -62,12 +61,12 @@ def make_pool(
 def drop_idle_connections(pool: AnyPool) -> None:
     """Those that the pool's background keeps, or is about to keep."""
     if isinstance(pool, PsycopgDualWriterPool):
-        background: Any = pool._background
+        background: Any = pool.backend.background
         background._most = 0
         for kept in background._kept:
             kept.close()
     else:
-        pool._background_engine.dispose()
+        pool.backend.background_engine.dispose()
 
 
 @contextmanager

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
-from dualwrite.recipes.pool.pool_async import AsyncDualWriterPool
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter, AsyncDualWriterPool
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.scenario import InjectedError
 from tests.recipes.test_decorator import Conflict

@@ -20,15 +20,13 @@ from dualwrite.cli.root import cli
 from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.pool.pool import DualWriterPool
-from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
-from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.support.conditions import until

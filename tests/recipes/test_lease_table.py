@@ -8,11 +8,10 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-import dualwrite.recipes.sql
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.pool.leases import Lease
-from dualwrite.recipes.sqlalchemy.lease_table import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.core.leases import Lease
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
 from tests.support.databases import Database
 
 LEASE_MS = 60_000
@@ -123,7 +122,7 @@ def test_prefixes_are_told_apart_to_the_letter(database: Database) -> None:
 
 def test_the_sql_file_makes_the_same_table(database: Database) -> None:
     name = "pool_schema_mysql.sql" if database.engine.dialect.name in ("mysql", "mariadb") else "pool_schema.sql"
-    text = (importlib.resources.files(dualwrite.recipes.sql) / name).read_text()
+    text = (importlib.resources.files("dualwrite.recipes.sql") / name).read_text()
     with database.engine.begin() as connection:
         connection.exec_driver_sql(text.rstrip().rstrip(";"))
     by_hand = _columns(database.engine)

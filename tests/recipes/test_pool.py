@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,10 +20,11 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import settings as pool_settings
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
-from dualwrite.recipes.pool.pool import DualWriterPool
-from dualwrite.recipes.psycopg.pool import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualWriterPool
-from dualwrite.recipes.sqlalchemy.lease_table import create_lease_table
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
 from tests.recipes.pools import (
     AnyPool,
@@ -375,7 +377,7 @@ def test_closing_waits_for_blocks_and_lets_none_begin(
     held = holder()
     with ThreadPoolExecutor() as threads:
         closing = threads.submit(held.pool.close)
-        until(lambda: held.pool._writes._shelf.is_closed)
+        until(lambda: held.pool.coordinator.registry.is_closed)
         with pytest.raises(IllegalStateError, match="closed"):
             write(held.pool, scenario, 2)
         assert not closing.done()
@@ -505,3 +507,39 @@ def test_a_table_that_nobody_made(scenario: Scenario) -> None:
         create_lease_table(scenario.database.engine)
         write(pool, scenario, 1)
     assert written(scenario) == {"1"}
+
+
+@pytest.mark.parametrize("use", [lambda pool: pool.transaction().__enter__(), lambda pool: pool.recover()])
+def test_the_background_waits_for_the_first_connection_of_the_blocks(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, use: Callable[[DualWriterPool], Any]
+) -> None:
+    """With it the dialect, which the background's engine shares, finds out what the database can do."""
+    if isinstance(scenario, PsycopgScenario):
+        pytest.skip("is of SQLAlchemy's dialects")
+    engine = sa.create_engine(scenario.database.url)
+    pool = make_pool(scenario, source=engine)
+    assert isinstance(pool, DualWriterPool)
+    connected: list[str] = []
+    sa.event.listen(pool.backend.background_engine, "connect", lambda *_: connected.append("background"))
+    genuine = pool.backend.connect_first
+
+    async def connect_late() -> None:
+        time.sleep(0.3)  # noqa: ASYNC251 - threads have no loop that could be held up
+        await genuine()
+        connected.append("blocks")
+
+    monkeypatch.setattr(pool.coordinator, "connect_first", connect_late)
+    use(pool)
+    pool.close(timeout_s=0)
+    assert connected[0] == "blocks"
+
+
+def test_the_background_sees_now_whatever_the_blocks_do(scenario: Scenario) -> None:
+    if isinstance(scenario, PsycopgScenario) or scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("is of an Engine with a level of its own")
+    with make_pool(scenario, source=isolated_source(scenario, "SERIALIZABLE")) as pool:
+        assert isinstance(pool, DualWriterPool)
+        with pool.transaction() as tx:
+            assert tx.connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "serializable"
+            with pool.backend.background_engine.begin() as connection:
+                assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"

@@ -698,7 +698,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     writer.recover()
-    transaction = PsycopgTransaction(connection, RecordBuffer(), None, writer._database._pin)
+    transaction = PsycopgTransaction(connection, RecordBuffer(), None, writer.backend.database._pin)
     blocking.run(transaction.begin())
     with pytest.raises(StateRowError, match="past psycopg"):  # the row was not locked
         blocking.run(
@@ -712,7 +712,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
 def test_the_lock_timeout_of_the_transaction_stays_its_own(scenario: PsycopgScenario) -> None:
     with scenario.writer(lock_timeout_ms=20_000) as writer:
         writer.recover()
-        transaction = blocking.run(writer._database.begin())
+        transaction = blocking.run(writer.backend.database.begin())
         transaction.connection.execute("SET LOCAL lock_timeout = '3s'")
         blocking.run(transaction.lock(scenario.transactional_id, timeout_ms=5_000))
         assert transaction.connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
@@ -766,9 +766,9 @@ def test_a_forked_child_sends_nothing_through_its_parents_connection(
         child = os.fork()
         if child == 0:
             with pytest.raises(IllegalStateError, match="parent"):
-                blocking.run(tx._database.commit())
-            blocking.run(tx._database.rollback())
-            blocking.run(tx._database.close())
+                blocking.run(tx.progress.database.commit())
+            blocking.run(tx.progress.database.rollback())
+            blocking.run(tx.progress.database.close())
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     assert os.getpid() == parent
@@ -776,7 +776,7 @@ def test_a_forked_child_sends_nothing_through_its_parents_connection(
     child = os.fork()
     if child == 0:
         scenario.database.disarm()
-        kept = writer._connections._take()
+        kept = writer.backend.connections._take()
         os._exit(0 if kept is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert scenario.write(writer, 2).error is None

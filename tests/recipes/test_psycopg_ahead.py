@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dualwrite.recipes.psycopg.pipelined_statement import PipelinedStatement
-from dualwrite.recipes.psycopg.reader import closed, read_by_its_loop
+from dualwrite.recipes.psycopg.driver import PipelinedStatement, closed, read_by_its_loop
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import uvloop
 
-from dualwrite.recipes.psycopg.reader import closed, read_by_its_loop
+from dualwrite.recipes.psycopg.driver import closed, read_by_its_loop
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 

@@ -52,22 +52,22 @@ def scenario(store: RocksDbStore, emulator: Emulator) -> KeyValueScenario:
     return KeyValueScenario(store, emulator)
 
 
-@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.parametrize("execute_query", [True, False])
 def test_nothing_is_concluded_while_writes_fail(
-    store: RocksDbStore, scenario: KeyValueScenario, carried_out: bool
+    store: RocksDbStore, scenario: KeyValueScenario, execute_query: bool
 ) -> None:
     """What is read then may not be what the log gives back after a restart."""
     disk = FailingDisk(store.db)
 
     def fail() -> None:
-        disk.failing, disk.carries_out_once = True, carried_out
+        disk.failing, disk.carries_out_once = True, execute_query
 
     store.db = disk  # type: ignore[assignment]
     with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, fail), resolve_timeout_ms=100) as writer:
         assert isinstance(scenario.write(writer, 1).error, OutcomeUnknown)
         disk.failing = False
-        assert writer.resolve().outcome is (Outcome.COMMITTED if carried_out else Outcome.ROLLED_BACK)
-        scenario.expected = ["1/0", "1/1"] if carried_out else []
+        assert writer.resolve().outcome is (Outcome.COMMITTED if execute_query else Outcome.ROLLED_BACK)
+        scenario.expected = ["1/0", "1/1"] if execute_query else []
         assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
 

@@ -754,7 +754,7 @@ def test_what_makes_no_sessions(writer: DualWriter, wrong: Any) -> None:
 
 
 def test_an_asynchronous_engine(writer: DualWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_engine", create_async_engine("sqlite+aiosqlite://").sync_engine)
+    monkeypatch.setattr(writer.backend, "engine", create_async_engine("sqlite+aiosqlite://").sync_engine)
     with pytest.raises(ConfigError, match="AsyncDualWriter"):
         dual_write_sessions(sessionmaker(), writer)
 

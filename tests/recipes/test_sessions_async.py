@@ -18,10 +18,9 @@ from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedEr
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.pool_async import AsyncDualWriterPool
 from dualwrite.recipes.sqlalchemy import sessions as of_sessions
 from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter, AsyncDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.scenario import AtPoint, InjectedError
@@ -149,7 +148,7 @@ def test_a_scoped_session_and_a_class_of_sessions(awaited: AwaitedScenario) -> N
             await put(session, awaited, 2)
             await session.commit()
         async with async_sessionmaker(awaited.engine)() as another:
-            with pytest.raises(IllegalStateError, match="nobody writes to Kafka"):
+            with pytest.raises(IllegalStateError, match="no writer sends to Kafka for this Session"):
                 await send(another, awaited.topic, value="3")
 
     with_sessions(awaited, use, "1", "2")
@@ -205,7 +204,7 @@ def test_the_commits_of_several_tasks_take_turns_under_one_id(on_postgres: Await
             tx.send(on_postgres.topic, value="1")
             for number in range(2, 7):
                 writes.append(asyncio.create_task(write(number)))
-                await until(lambda: len(writer._turns._waiting) == len(writes))
+                await until(lambda: len(writer.slots._waiting) == len(writes))
             writes[3].cancel()
         done = await asyncio.gather(*writes, return_exceptions=True)
         assert [type(each) for each in done if each is not None] == [asyncio.CancelledError]

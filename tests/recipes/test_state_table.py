@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-import dualwrite.recipes.sql
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sqlalchemy import mysql_row_lock
@@ -189,7 +188,7 @@ def test_a_place_that_stays_locked_is_not_waited_for_without_end(
 
 def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
     name = "schema_mysql.sql" if database.engine.dialect.name == "mysql" else "schema.sql"
-    text = importlib.resources.files(dualwrite.recipes.sql).joinpath(name).read_text()
+    text = importlib.resources.files("dualwrite.recipes.sql").joinpath(name).read_text()
     with database.engine.begin() as connection:
         for statement in filter(str.strip, text.split(";\n")):
             connection.exec_driver_sql(statement)

@@ -24,7 +24,7 @@ from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
 from dualwrite.recipes.core import blocking, telemetry
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.coordinator import Block
+from dualwrite.recipes.pool.coordinator import PooledBlock
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.recipes.pools import make_pool, write, written
@@ -219,7 +219,7 @@ def test_a_commit_without_an_outcome_is_in_doubt_too(heard: Heard, scenario: Sce
         database.refuse_new_connections()
 
     with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_it)) as writer:
-        writer._writes._resolve_timeout_ms = 200
+        writer.coordinator.owned.resolve_timeout_ms = 200
         assert isinstance(scenario.write(writer, 1).error, OutcomeUnknown)
         assert heard.in_doubt == 1
         assert heard.sums("dualwrite.database.retries")[""] >= 1
@@ -279,13 +279,13 @@ def test_a_pool_tells_what_its_slots_and_its_blocks_do(heard: Heard, scenario: S
 
 def test_a_block_that_waited_in_vain_is_counted(heard: Heard, scenario: Scenario) -> None:
     with make_pool(scenario, prefix="told", max_writers=1, acquire_timeout_ms=0) as pool:
-        blocking.run(pool._writes.take_slot(Block()))
+        blocking.run(PooledBlock(pool.coordinator).take_slot())
         with pytest.raises(PoolTimeoutError):
             write(pool, scenario, 1)
         (told,) = heard.points("dualwrite.pool.timeouts")
         assert (told.value, told.attributes) == (1, {"prefix": "told"})
-        (slot,) = pool._writes._shelf.all_slots()
-        pool._writes._keeper.put_back(slot)
+        (slot,) = pool.coordinator.registry.all_slots()
+        pool.coordinator.maintenance.put_back(slot)
 
 
 def test_what_was_consumed_is_counted(heard: Heard) -> None:

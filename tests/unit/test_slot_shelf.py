@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from dualwrite.errors import IllegalStateError
+from dualwrite.recipes.core.leases import slot_of, transactional_id_of
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.leases import slot_of, transactional_id_of
 from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
 
 

@@ -29,7 +29,7 @@ from dualwrite.recipes.consume.consumed_offsets import (
 from dualwrite.recipes.consume.consumers import ConsumedRecord, adapter_of
 from dualwrite.recipes.consume.steps import ConsumeSteps
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 

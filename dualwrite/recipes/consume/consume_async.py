@@ -26,7 +26,7 @@ from dualwrite.recipes.consume.consumed_offsets import OffsetPlace, OffsetsInDat
 from dualwrite.recipes.consume.consumer_aiokafka import AiokafkaAdapter
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.steps import ConsumeSteps
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 

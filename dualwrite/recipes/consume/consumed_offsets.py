@@ -18,12 +18,11 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError, StateRowError
 from dualwrite.recipes.consume.consumers import ConsumerAdapter
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sqlalchemy.adapter import Carry, here
-from dualwrite.recipes.sqlalchemy.state_table import exact_text
-from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, home, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.drivers import Carry, here
+from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, exact_text, home, in_schema, schema_for
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -25,7 +25,7 @@ from dualwrite.errors import (
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.telemetry import count_consumed
 from dualwrite.recipes.sqlalchemy.database_trouble import is_database_trouble
 

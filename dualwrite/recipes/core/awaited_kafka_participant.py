@@ -1,4 +1,4 @@
-"""Kafka's side of dual writes in an event loop."""
+"""Kafka's side of the dual writes under one transactional id, for asyncio."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 
 
-class AwaitingKafkaSide:
-    """`KafkaParticipant` with the producer for coroutines. It lives in the loop in which an id is taken over."""
+class AsyncKafkaParticipant:
+    """`KafkaParticipant` with the producer for asyncio. It lives in the loop in which an id is taken over."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)

@@ -1,4 +1,4 @@
-"""Carries out, without a loop, coroutines that never suspend because everything they call blocks."""
+"""Run coroutines without a loop; they never suspend, because everything that they call blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ResultT = TypeVar("ResultT")
 
 
 def run(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """The result of `steps`; what they raise is raised."""
+    """Run `steps` and return their result. Raises what they raise."""
     try:
         steps.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Kafka's side of the dual writes under one transactional id: what they need of a producer."""
+"""Kafka's side of the dual writes under one transactional id: what they need of a producer, and the one for threads."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class KafkaParticipant(Protocol):
     """One producer at a time, which can be given up and replaced. Raises what a producer raises."""
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
-        """A new producer with this transactional id fences the predecessor. What that left open, or empty."""
+        """Fence the previous owner by a new producer with this transactional id. Return what it left open, or empty."""
 
     async def complete(self, row: PreparedTxnState) -> None:
         """Commit what was left open if the row names it, else abort it.
 
-        What was answered may be answered to another taker too, until `own`.
+        Another process that takes the id over may get the same responses, until `own`.
         """
 
     async def own(self) -> None:
-        """From here on the id is the producer's alone. To be called once the lock was seen to be held still."""
+        """Make the id this producer's alone. Call it once the lock was seen to be held still."""
 
     async def is_current(self) -> bool:
-        """Between transactions: whether Kafka says that nobody has used the id since this producer did."""
+        """Return whether, as Kafka says, no other producer has used the id since this one. For between transactions."""
 
     @property
     def bounded_ms(self) -> int | None:
@@ -34,29 +34,29 @@ class KafkaParticipant(Protocol):
 
     @property
     def next_state(self) -> PreparedTxnState:
-        """What `prepare` is going to give for the next transaction; empty where that is not known."""
+        """What `prepare` is going to return for the next transaction; empty where that is not known."""
 
     async def begin(self) -> None: ...
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
-        """Hand all entries over to the open transaction, in order."""
+        """Hand all entries over to the open transaction, in order. Call `after_each` after each record."""
 
     async def prepare(self) -> PreparedTxnState:
-        """Everything is stored now, and can be committed by this identity."""
+        """Wait until everything is stored. Return the producer id and epoch by which it can be committed."""
 
     def start_commit(self) -> None:
-        """Let `commit` begin; who calls that later joins it."""
+        """Start `commit`, which a later call joins."""
 
     async def commit(self) -> None: ...
 
     async def abort(self) -> None: ...
 
     async def give_up(self) -> None:
-        """Close the producer without ending anything: an open transaction is completed by whoever takes over."""
+        """Close the producer without ending anything: the next take-over completes an open transaction."""
 
 
-class BlockingKafkaSide:
-    """With the producer for threads."""
+class BlockingKafkaParticipant:
+    """`KafkaParticipant` with the producer for threads."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)

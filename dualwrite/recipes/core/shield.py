@@ -1,7 +1,7 @@
-"""Steps that are carried out to the end, whatever interrupts whoever asked for them.
+"""Shield cleanup from cancellation.
 
-Rolling back, or giving a connection up, must not be left halfway: the next use of the id would find a lock that nobody
-holds any more, or a state that nobody keeps any more.
+Rolling back, or giving a connection up, must not stop halfway: the next use of the id would find a row lock of a
+transaction that no task ends, or a state that does not hold.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ ResultT = TypeVar("ResultT")
 
 
 class Uninterrupted(Protocol):
-    """Carries steps out to the end and returns their result; what interrupted it meanwhile is raised after that."""
+    """Carries steps out to the end and returns their result; an interruption meanwhile is raised after that."""
 
     def __call__(self, steps: Coroutine[Any, Any, ResultT]) -> Awaitable[ResultT]: ...
 
 
 async def direct(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """For a thread, which cannot be cancelled."""
+    """Carry steps out in a thread, which cannot be cancelled."""
     return await steps
 
 
 async def shield(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """In a task of its own, which no cancellation of this one reaches, however often it comes."""
+    """Carry steps out in a task of its own, which no cancellation of this one reaches, however often it comes."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

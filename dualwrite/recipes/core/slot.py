@@ -58,21 +58,17 @@ TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyTyp
 class Slot:
     """The current state of one transactional id; only `move` changes it."""
 
-    __slots__ = ("_moved", "_state", "_transactional_id")
+    __slots__ = ("_moved", "_transactional_id", "state")
 
     def __init__(self, transactional_id: str, moved: Callable[[SlotState], None] | None = None) -> None:
         self._transactional_id = transactional_id
         self._moved = moved
-        self._state = SlotState.NEW
-
-    @property
-    def state(self) -> SlotState:
-        return self._state
+        self.state = SlotState.NEW  # an attribute, which is read ten times in a dual write; only `move` changes it
 
     def move(self, to: SlotState) -> None:
         """Change the state. Raises IllegalStateError if the table does not allow the transition."""
-        if to not in TRANSITIONS[self._state]:
-            raise IllegalStateError(f"transactional id {self._transactional_id!r} cannot go from {self._state} to {to}")
-        self._state = to
+        if to not in TRANSITIONS[self.state]:
+            raise IllegalStateError(f"transactional id {self._transactional_id!r} cannot go from {self.state} to {to}")
+        self.state = to
         if self._moved is not None:
             self._moved(to)

@@ -36,6 +36,10 @@ class DatabaseTransaction(Protocol):
     def commit_was_sent(self) -> bool:
         """Whether COMMIT may have reached the database; as long as it has not, a rollback is certain."""
 
+    @property
+    def can_lock_and_write(self) -> bool:
+        """Whether `lock_and_write` may return True; asked before the work that it needs."""
+
     def doom(self, error: BaseException) -> None:
         """Allow only a rollback from now on, even if the block swallows `error`."""
 
@@ -76,6 +80,9 @@ class DatabaseTransaction(Protocol):
 
     async def close(self) -> None:
         """Release the resources that this transaction acquired."""
+
+    def close_at_once(self) -> bool:
+        """`close`, where that waits for nothing. Return False, and do nothing, where it would have to wait."""
 
 
 class Database(Protocol):

@@ -1,4 +1,5 @@
-"""Many dual writes at once, each under a transactional id that its process leases.
+"""The slot policy "leased ids": many dual writes at once, each under a transactional id that its process leases.
 
-Open first: `coordinator.py`; `slots.py` says who has which id.
+May import `core`; knows no database library. Open first: `coordinator.py`, then `slots.py`, which has the turns. The
+public pools are made in `sqlalchemy/writer.py` and `psycopg/writer.py`.
 """

@@ -1,226 +1,250 @@
-"""Dual writes under a pool of transactional ids, step by step; once for threads and for tasks.
+"""Dual writes under a pool of transactional ids, step by step; once for threads and for asyncio.
 
 A block takes a slot at its end, when its records are about to be sent; where the isolation level asks for it, at its
-start. From then on it is the dual write of `dual_writes.py`, with its row lock and its epoch, which are what makes it
-safe. Leases (`leases.py`) only keep processes out of each other's way. Where one is broken, whoever lost the slot is
-fenced before it could decide, and its records, which are still here, go out under another slot.
+start. From then on it is the dual write of `core/coordinator.py`, with its row lock and its epoch, which are what makes
+it safe. Leases (`core/leases.py`) only keep processes out of each other's way. Where a lease is broken, the process
+that lost the slot is fenced before it could decide, and its records, which are still here, go out under another slot.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
 from dualwrite.recipes.core import pool_gauges
-from dualwrite.recipes.core.coordinator import (
-    DualWrite,
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import (
+    DualWriteProgress,
     Resolution,
     commit_database_alone,
     roll_back_database,
     settle,
 )
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout
-from dualwrite.recipes.pool.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
-from dualwrite.recipes.pool.settings import NewWrites, PoolSettings
+from dualwrite.recipes.pool.settings import NewCoordinator, PoolSettings
 from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
 from dualwrite.recipes.pool.status import Counts, PoolStatus
 
 _log = logging.getLogger(__name__)
 
 _MOST_SLOTS_TRIED: Final = 5
-"""By one dual write. Who loses that many in a row has a rival that no other slot would hide from."""
-
+"""By one dual write. One that loses that many in a row has a rival from which no other slot would hide it."""
 
 _MOST_RACES: Final = 100
 """For a lease, that a process may lose to others in a row."""
 
 
-@dataclass(slots=True)
-class Block:
-    """One block of the application, and the slot that it has, if any."""
+class PooledBlock:
+    """One block of the application in a pool, and the slot that it has, if any."""
 
-    slot: PooledSlot | None = None
+    __slots__ = ("_pool", "slot")
 
+    needs_slot_early = True
+    """Whether `take_slot` must be called before the transaction has a snapshot."""
 
-class _BlockUse:
-    """The use of a pool by one block, for as long as a `with` lasts; each dual write is one."""
+    def __init__(self, pool: PoolCoordinator) -> None:
+        self._pool = pool
+        self.slot: PooledSlot | None = None
 
-    __slots__ = ("_block", "_writes")
+    def leave(self) -> None:
+        """End the block: its slot is for others."""
+        pool = self._pool
+        if pool.is_of_this_process:
+            if self.slot is not None:
+                pool.maintenance.put_back(self.slot)
+            pool.end_block()
 
-    def __init__(self, writes: PoolCoordinator) -> None:
-        self._writes = writes
-        self._block = Block()
+    async def get_ready(self) -> None:
+        """Do what must come before the block's transaction. Raises as `take_slot` does."""
+        pool = self._pool
+        if pool.connect_first is not None:
+            await pool.connect()
+        pool.maintenance.start()  # not before: its connections are of an engine that must not be the first
+        if not pool.leases_inside_blocks:
+            await self.take_slot()
 
-    def __enter__(self) -> Block:
-        self._writes._enter()
-        return self._block
+    async def take_slot(self) -> None:
+        """Take a slot, unless the block has one. Raises PoolTimeoutError, and the database's errors of a lease."""
+        if self.slot is None:
+            waiting = SlotWait(self._pool.prefix)
+            try:
+                await self._pool.wait_for_turn()
+                self.slot = await self._pool.slot_for_turn()
+            finally:
+                waiting.over()
 
-    def __exit__(self, *raised: object) -> None:
-        self._writes._leave(self._block)
+    async def commit(self, write: DualWriteProgress) -> None:
+        """Commit both sides, or roll back both and raise why."""
+        try:
+            if not self._pool.is_of_this_process:
+                raise IllegalStateError(
+                    "this dual write belongs to the process that forked; nothing was written here: leave its block in "
+                    "the parent, and begin blocks of the child's own"
+                )
+            carries_records = await settle(write)
+            if carries_records:
+                await self.take_slot()
+        except BaseException:
+            await roll_back_database(write)
+            raise
+        if carries_records:
+            await self._commit_under_slot(write)
+        else:
+            await commit_database_alone(write)
+
+    async def roll_back(self, write: DualWriteProgress) -> None:
+        """Roll the database back; Kafka has received nothing yet."""
+        await roll_back_database(write)
+
+    async def _commit_under_slot(self, write: DualWriteProgress) -> None:
+        tried = 0
+        while True:
+            slot = self.slot
+            assert slot is not None, "it was taken, or exchanged for another one"
+            slot.coordinator.enter()
+            try:
+                why_not = await slot.coordinator.commit_or_let_go(write)
+            finally:
+                slot.coordinator.leave()
+            if why_not is None:
+                return
+            tried += 1
+            try:
+                why_not.add_note(f"{tried} slots of pool {self._pool.prefix!r} were tried, and nothing was written.")
+                if tried == _MOST_SLOTS_TRIED:
+                    raise why_not
+                await self._exchange(slot, why_not)
+            except BaseException:
+                await roll_back_database(write)
+                raise
+
+    async def _exchange(self, lost: PooledSlot, why: Exception) -> None:
+        """Take another slot after the block lost its own before the decision."""
+        _log.warning(
+            "transactional id %s cannot carry a dual write (%s); nothing was decided, and it goes on under another id",
+            lost.coordinator.transactional_id,
+            why,
+        )
+        self.slot = None
+        self.slot = await self._pool.replace(lost, why)
 
 
 class PoolCoordinator:
     """Carries out dual writes under the slots of one prefix, as many at a time as there may be."""
+
+    leases_at_commit = True
 
     def __init__(
         self,
         settings: PoolSettings,
         *,
         leases: Leases,
-        new_writes: NewWrites,
+        new_coordinator: NewCoordinator,
         runtime: Runtime,
         leases_inside_blocks: bool = True,
+        connect_first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`leases_inside_blocks`: whether a lease can be taken while a block of this process has written something."""
+        """Start with no slots; they are leased when blocks need them.
+
+        `leases_inside_blocks`: whether a lease can be taken while a block of this process has written something.
+        `connect_first` is awaited before the first lease.
+        """
         self.prefix: Final = settings.prefix
+        self.leases_inside_blocks: Final = leases_inside_blocks
+        self.connect_first = connect_first
         self._max_writers = settings.max_writers
         self._acquire_timeout_ms = settings.acquire_timeout_ms
         self._leases = leases
-        self._new_writes = new_writes
+        self._new_coordinator = new_coordinator
         self._runtime = runtime
-        self._leases_inside_blocks = leases_inside_blocks
-        self._shelf = SlotRegistry(settings.max_writers)
+        self.registry: Final = SlotRegistry(settings.max_writers)
         self._counts = Counts()
         self._last_block_bell = runtime.bell()
-        self._is_the_parents = False
-        self._keeper = PoolMaintenance(
+        self.is_of_this_process = True
+        self.maintenance: Final = PoolMaintenance(
             settings.prefix,
-            shelf=self._shelf,
+            registry=self.registry,
             counts=self._counts,
             leases=leases,
             lease_ms=settings.lease_ms,
-            new_writes=new_writes,
+            new_coordinator=new_coordinator,
             runtime=runtime,
         )
         pool_gauges.observe(self)
 
     def status(self) -> PoolStatus:
-        """What goes on now, and the sums since the pool was made."""
-        return self._counts.status(self._max_writers, self._shelf.places())
+        """Return what goes on now, and the sums since the pool was made."""
+        return self._counts.status(self._max_writers, self.registry.places())
 
-    # ---- one block ------------------------------------------------------------------------------------------
+    # ---- blocks ---------------------------------------------------------------------------------------------
 
-    def block(self) -> AbstractContextManager[Block]:
-        """Around a block of the application. Raises IllegalStateError after `close`."""
-        return _BlockUse(self)
+    def enter(self) -> PooledBlock:
+        """Begin a block of the application, which must `leave`. Raises IllegalStateError after `close`."""
+        self.registry.enter()
+        return PooledBlock(self)
 
-    def _enter(self) -> None:
-        self._shelf.enter()
-        try:
-            self._keeper.start()
-        except BaseException:
-            self._leave(Block())
-            raise
-
-    def _leave(self, block: Block) -> None:
-        if self._is_the_parents:
-            return
-        if block.slot is not None:
-            self._keeper.put_back(block.slot)
-        self._shelf.leave()
+    def end_block(self) -> None:
+        """Count a block out; `close` may be waiting for the last one."""
+        self.registry.leave()
         self._last_block_bell.ring()
 
-    def leave_to_parent(self) -> None:
-        """In a forked child: slots, leases and blocks are the parent's; its locks may be held by threads that are not
-        here."""
-        self._is_the_parents = True
-
-    @property
-    def is_of_this_process(self) -> bool:
-        return not self._is_the_parents
-
-    def assert_of_this_process(self) -> None:
-        """Raise IllegalStateError in a forked child, for a block that its parent had begun."""
-        if self._is_the_parents:
-            raise IllegalStateError(
-                "this dual write belongs to the process that forked; nothing was written here: leave its block in the "
-                "parent, and begin blocks of the child's own"
-            )
-
-    async def take_slot(self, block: Block) -> None:
-        """Raises PoolTimeoutError, and what the database says when a slot is leased."""
-        if block.slot is None:
-            waiting = SlotWait(self.prefix)
-            try:
-                await self._wait_for_turn()
-                block.slot = await self._slot_for_turn()
-            finally:
-                waiting.over()
-
-    async def commit(self, block: Block, write: DualWrite) -> None:
-        """Commit both sides, or roll back both and raise why."""
+    async def commit_in_turn(self, write: DualWriteProgress) -> None:
+        """Commit a dual write whose block is elsewhere: that of a Session."""
+        block = self.enter()
         try:
-            carries_records = await settle(write)
-            if carries_records:
-                await self.take_slot(block)
-        except BaseException:
-            await roll_back_database(write)
-            raise
-        if carries_records:
-            await self._carry_out(block, write)
-        else:
-            await commit_database_alone(write)
+            self.maintenance.start()
+            await block.commit(write)
+        finally:
+            block.leave()
 
-    async def _carry_out(self, block: Block, write: DualWrite) -> None:
-        tried = 0
-        while True:
-            slot = block.slot
-            assert slot is not None, "it was taken, or exchanged for another one"
-            with slot.writes.exclusively():
-                why_not = await slot.writes.commit_or_let_go(write)
-            if why_not is None:
-                return
-            tried += 1
-            try:
-                why_not.add_note(f"{tried} slots of pool {self.prefix!r} were tried, and nothing was written.")
-                if tried == _MOST_SLOTS_TRIED:
-                    raise why_not
-                await self._exchange(block, slot, why_not)
-            except BaseException:
-                await roll_back_database(write)
-                raise
+    async def get_ready_for_sessions(self) -> None:
+        """Connect while no transaction of a Session has begun. Costs nothing when repeated."""
+        if self.connect_first is not None:
+            await self.connect()
 
-    async def _exchange(self, block: Block, lost: PooledSlot, why: Exception) -> None:
-        """Another slot for a block that lost its own before the decision."""
-        _log.warning(
-            "transactional id %s cannot carry a dual write (%s); nothing was decided, and it goes on under another id",
-            lost.writes.transactional_id,
-            why,
-        )
-        self._counts.moved += 1
-        block.slot = None
-        self._keeper.put_back(lost, keep_turn=True)
-        block.slot = await self._other_slot(why)
+    async def connect(self) -> None:
+        """Await `connect_first`, once."""
+        connect_first = self.connect_first  # another thread may set it to None meanwhile
+        if connect_first is not None:
+            await connect_first()
+            self.connect_first = None
+
+    def leave_to_parent(self) -> None:
+        """Give everything up in a forked child.
+
+        Slots, leases and blocks are the parent's; its locks may be held by threads that the child does not have.
+        """
+        self.is_of_this_process = False
 
     # ---- a slot ---------------------------------------------------------------------------------------------
 
-    async def _wait_for_turn(self) -> None:
-        if self._shelf.has_turn_now():
+    async def wait_for_turn(self) -> None:
+        """Wait until this process may use one more slot. Raises PoolTimeoutError."""
+        if self.registry.has_turn_now():
             return
         bell = self._runtime.bell()
         deadline_s = time.monotonic() + self._acquire_timeout_ms / 1000
-        turn = self._shelf.ask(bell.ring)
+        turn = self.registry.ask(bell.ring)
         try:
             while not turn.granted and (remaining_s := deadline_s - time.monotonic()) > 0:
                 await bell.wait(remaining_s)
         except BaseException:
-            if not self._shelf.withdraw(turn):
-                self._shelf.give_back_turn()
+            if not self.registry.withdraw(turn):
+                self.registry.give_back_turn()
             raise
-        if not turn.granted and self._shelf.withdraw(turn):
+        if not turn.granted and self.registry.withdraw(turn):
             self._counts.timeouts += 1
             count_timeout(self.prefix)
             raise self._timeout()
 
     def _timeout(self) -> PoolTimeoutError:
-        places = self._shelf.places()
+        places = self.registry.places()
         aside = f", and {len(places.set_aside)} are being resolved" if places.set_aside else ""
         background = self._counts.last_background_error
         return PoolTimeoutError(
@@ -230,40 +254,44 @@ class PoolCoordinator:
             + (f" (the background says: {background})" if background else "")
         )
 
-    async def _other_slot(self, why: Exception) -> PooledSlot:
-        if not self._leases_inside_blocks:
-            idle = self._shelf.take_idle()
+    async def replace(self, lost: PooledSlot, why: Exception) -> PooledSlot:
+        """Return another slot for a block that lost its own before the decision, in the same turn."""
+        self._counts.moved += 1
+        self.maintenance.put_back(lost, keep_turn=True)
+        if not self.leases_inside_blocks:
+            idle = self.registry.take_idle()
             if idle is None:
-                self._shelf.give_back_turn()
+                self.registry.give_back_turn()
                 raise why
             return idle
         try:
-            await self._keeper.renew()  # whoever took the one may have taken others that are idle here
+            await self.maintenance.renew()  # the process that took the one may have taken others that are idle here
         except BaseException:
-            self._shelf.give_back_turn()
+            self.registry.give_back_turn()
             raise
         # not what dead processes left: that may wait for a row, which may be the lost one, whose lock this block holds
-        return await self._slot_for_turn(recover_dead=False)
+        return await self.slot_for_turn(recover_dead=False)
 
-    async def _slot_for_turn(self, *, recover_dead: bool = True) -> PooledSlot:
+    async def slot_for_turn(self, *, recover_dead: bool = True) -> PooledSlot:
+        """Return an idle slot, or lease one; for a caller that has a turn, which is given back where this fails."""
         try:
-            slot = self._shelf.take_idle(rather_new=True)
+            slot = self.registry.take_idle(rather_new=True)
             if slot is None:
                 slot = await self._lease_one(recover_dead=recover_dead)
-                self._shelf.take_new(slot)
+                self.registry.take_new(slot)
         except BaseException:
-            self._shelf.give_back_turn()
+            self.registry.give_back_turn()
             raise
         return slot
 
     async def _lease_one(self, *, recover_dead: bool) -> PooledSlot:
-        """A slot that is free, else one of a dead process, once it is recovered, else a new one."""
+        """Lease a slot that is free, else one of a dead process, once it is recovered, else a new one."""
         for _ in range(_MOST_RACES):
             leases = await self._leases.every_lease()
             for lease in leases:
                 if lease.free and await self._leases.claim(lease):
                     return await self._prepared(lease.slot)
-            if recover_dead and await self._keeper.free_one_of_the_dead(leases):
+            if recover_dead and await self.maintenance.free_one_of_the_dead(leases):
                 continue
             new = _lowest_missing(leases)
             if await self._leases.add(new):
@@ -271,48 +299,48 @@ class PoolCoordinator:
         raise self._timeout()
 
     async def _prepared(self, number: int) -> PooledSlot:
-        writes = self._new_writes(transactional_id_of(self.prefix, number))
+        coordinator = self._new_coordinator(transactional_id_of(self.prefix, number))
         try:
-            await writes.get_ready()
+            await coordinator.get_ready()
         except BaseException:
             await self._leases.release(number)
             raise
         self._counts.leased += 1
-        return PooledSlot(number, writes)
+        return PooledSlot(number, coordinator)
 
     # ---- the pool -------------------------------------------------------------------------------------------
 
     async def recover(self) -> list[Resolution]:
-        """What was left open, by us or by processes whose leases are over, and what became of it."""
-        self._shelf.enter()
+        """Complete what this process, or processes whose leases are over, left open. Return what that was."""
+        await self.connect()
+        self.registry.enter()
         try:
-            found = await self._keeper.recover()
+            found = await self.maintenance.recover()
         finally:
-            self._keeper.start(swept=True)
-            self._shelf.leave()
-            self._last_block_bell.ring()
+            self.maintenance.start(swept=True)
+            self.end_block()
         return [resolution for resolution in found if resolution.outcome is not Outcome.NOTHING]
 
     def forget(self) -> None:
-        """Nobody has the pool any more, and nobody closed it: its leases are left to expire."""
-        if not self._is_the_parents:
-            self._keeper.begin_no_more()
+        """Stop the background of a pool that was garbage-collected without `close`; its leases are left to expire."""
+        if self.is_of_this_process:
+            self.maintenance.begin_no_more()
 
     async def close(self, timeout_s: float) -> None:
-        """Begin nothing more, wait for the blocks that run, give everything back."""
-        self._shelf.close()
+        """Let no block begin, wait for the blocks that run, and give all ids back."""
+        self.registry.close()
         deadline_s = time.monotonic() + timeout_s
-        while self._shelf.blocks and (remaining_s := deadline_s - time.monotonic()) > 0:
+        while self.registry.blocks and (remaining_s := deadline_s - time.monotonic()) > 0:
             await self._last_block_bell.wait(remaining_s)
-        if self._shelf.blocks:
+        if self.registry.blocks:
             _log.warning(
                 "pool %s is closed while %d blocks run; they may end, and their slots are used again when the leases "
                 "have expired",
                 self.prefix,
-                self._shelf.blocks,
+                self.registry.blocks,
             )
-        await self._keeper.stop()
-        await self._keeper.give_up_all()
+        await self.maintenance.stop()
+        await self.maintenance.give_up_all()
         pool_gauges.forget(self)
 
 

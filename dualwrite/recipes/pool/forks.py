@@ -1,4 +1,4 @@
-"""Pools of threads across `os.fork()`: the child gets slots, leases and a background of its own."""
+"""Pools for threads across `os.fork()`: the child gets slots, leases and a background of its own."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from dualwrite.recipes.pool.coordinator import PoolCoordinator
 
 
 class BeginsAnewInChildren:
-    """A pool that has another life in each process."""
+    """A pool that has another coordinator in each process."""
 
-    _writes: PoolCoordinator
+    coordinator: PoolCoordinator
 
-    def _begin_life(self) -> None:
-        """Make `_writes`, for this process."""
+    def new_coordinator(self) -> PoolCoordinator:
+        """Return the coordinator of this process, over connections that are not the parent's."""
         raise NotImplementedError
 
-    def _live(self) -> None:
-        """To be called once, when all settings are known."""
+    def begin_life(self) -> None:
+        """Make the coordinator of this process; call it once, when all settings are known."""
         self._of_parents: list[PoolCoordinator] = []
-        self._begin_life()
-        weakref.finalize(self, self._writes.forget)
+        self.coordinator = self.new_coordinator()
+        weakref.finalize(self, self.coordinator.forget)
         _pools.add(self)
 
-    def _after_fork_in_child(self) -> None:
-        self._writes.leave_to_parent()
-        self._of_parents.append(self._writes)  # kept, so that nothing of it is ended by being collected
-        self._begin_life()
-        weakref.finalize(self, self._writes.forget)
+    def begin_life_of_child(self) -> None:
+        """Leave everything to the parent, and make the coordinator of this process, which was forked."""
+        self.coordinator.leave_to_parent()
+        self._of_parents.append(self.coordinator)  # kept, so that nothing of it is ended by being collected
+        self.coordinator = self.new_coordinator()
+        weakref.finalize(self, self.coordinator.forget)
 
 
 _pools: weakref.WeakSet[BeginsAnewInChildren] = weakref.WeakSet()
@@ -36,7 +37,7 @@ _pools: weakref.WeakSet[BeginsAnewInChildren] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for pool in list(_pools):
-        pool._after_fork_in_child()
+        pool.begin_life_of_child()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,8 +1,8 @@
-"""What goes on beside the dual writes of a pool: leases are renewed, and slots that something may be open in resolved.
+"""The background of a pool: renews leases, and resolves slots in which a transaction may be open.
 
 Those may be our own, put aside by a block that could not finish, or those of a process that is gone: their lease has
-expired, or somebody has deleted it. Each is resolved by the row under its lock before anybody uses it again. What
-fails is logged, counted, and tried again, a little later each time.
+expired, or was deleted. Each is resolved by the row under its lock before it is used again. What fails is logged,
+counted, and tried again, a little later each time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.core.coordinator import Resolution
+from dualwrite.recipes.core.dual_write import Resolution
+from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.pool.runtime import Background, Runtime
-from dualwrite.recipes.pool.settings import NewWrites
+from dualwrite.recipes.pool.settings import NewCoordinator
 from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
 from dualwrite.recipes.pool.status import Counts
 
@@ -40,19 +40,19 @@ class PoolMaintenance:
         self,
         prefix: str,
         *,
-        shelf: SlotRegistry,
+        registry: SlotRegistry,
         counts: Counts,
         leases: Leases,
         lease_ms: int,
-        new_writes: NewWrites,
+        new_coordinator: NewCoordinator,
         runtime: Runtime,
     ) -> None:
         self._prefix = prefix
-        self._shelf = shelf
+        self._registry = registry
         self._counts = counts
         self._leases = leases
         self._heartbeat_s = lease_ms / 3000
-        self._new_writes = new_writes
+        self._new_coordinator = new_coordinator
         self._runtime = runtime
         self._heartbeat_bell = runtime.bell()
         self._resolver_bell = runtime.bell()
@@ -63,7 +63,7 @@ class PoolMaintenance:
     # ---- loops ----------------------------------------------------------------------------------------------
 
     def start(self, *, swept: bool = False) -> None:
-        """Once; harmless when repeated. `swept`: what dead processes left has just been seen to."""
+        """Start the background; harmless when repeated. `swept`: what dead processes left was recovered just now."""
         if self._background or self._stopped:
             return
         with self._starting:
@@ -74,13 +74,13 @@ class PoolMaintenance:
                 self._background = [heartbeat, resolver]
 
     def begin_no_more(self) -> None:
-        """The background ends with what it does now."""
+        """Let the background end after what it does now."""
         self._stopped = True
         self._heartbeat_bell.ring()
         self._resolver_bell.ring()
 
     async def stop(self) -> None:
-        """No new attempt is begun; one that is being made is waited for, some seconds at the most."""
+        """Begin no new attempt, and wait some seconds at the most for one that is under way."""
         self.begin_no_more()
         for background in self._background:
             await background.join(_SECONDS_TO_STOP)
@@ -111,14 +111,14 @@ class PoolMaintenance:
                 errors += (sweep_errors := (await self._sweep())[1])
                 failures = failures + 1 if sweep_errors else 0
                 sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
-                if not errors and not self._shelf.places().set_aside:
+                if not errors and not self._registry.places().set_aside:
                     self._counts.last_background_error = None
             for error in errors:
                 self._failed(error)
             await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
 
     def _seconds_to(self, sweep_at_s: float) -> float:
-        due_s = self._shelf.next_due_s
+        due_s = self._registry.next_due_s
         return max(0.0, (sweep_at_s if due_s is None else min(due_s, sweep_at_s)) - time.monotonic())
 
     def _failed(self, error: Exception) -> None:
@@ -135,34 +135,34 @@ class PoolMaintenance:
     # ---- leases ---------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        """Put the end of our leases off, and let go what others have taken.
+        """Renew our leases, and give up the slots that other processes have taken.
 
         Only of slots that have their place here: a lease whose taking failed halfway must expire.
         """
-        before = [slot for slot in self._shelf.all_slots() if not slot.lease_lost]
+        before = [slot for slot in self._registry.all_slots() if not slot.lease_lost]
         held = await self._leases.renew({slot.number for slot in before})
         lost = [slot for slot in before if slot.number not in held]
         for slot in lost:
-            _log.warning("the lease of transactional id %s is lost", slot.writes.transactional_id)
+            _log.warning("the lease of transactional id %s is lost", slot.coordinator.transactional_id)
         self._counts.lost += len(lost)
-        for slot in self._shelf.lose(lost):
-            await slot.writes.close(waits=False)
+        for slot in self._registry.lose(lost):
+            await slot.coordinator.close(waits=False)
 
     # ---- slots ----------------------------------------------------------------------------------------------
 
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
-        """The dual write under it is over: it goes where the state of its transactional id says that it belongs."""
-        may_be_used_again = not slot.lease_lost and not self._shelf.is_closed
-        if may_be_used_again and slot.writes.state is SlotState.READY:
-            self._shelf.put_idle(slot)
-        elif may_be_used_again and slot.writes.state is SlotState.CONFIRMING:
-            self._shelf.put_confirming(slot)
+        """Put a slot whose dual write is over idle or aside, by the state of its transactional id."""
+        may_be_used_again = not slot.lease_lost and not self._registry.is_closed
+        if may_be_used_again and slot.coordinator.state is SlotState.READY:
+            self._registry.put_idle(slot)
+        elif may_be_used_again and slot.coordinator.state is SlotState.CONFIRMING:
+            self._registry.put_confirming(slot)
         else:
-            self._shelf.put_aside(slot, keep_turn=keep_turn)
+            self._registry.put_aside(slot, keep_turn=keep_turn)
             self._resolver_bell.ring()
 
     async def recover(self) -> list[Resolution]:
-        """Resolve everything that is known to be left open, now. Raises what went wrong first, after the others."""
+        """Resolve everything that is known to be left open. Raises the first error, after all others were tried."""
         ours, our_errors = await self._resolve_set_aside(due_s=None)
         theirs, their_errors = await self._sweep()
         errors = our_errors + their_errors
@@ -175,12 +175,12 @@ class PoolMaintenance:
         return ours + theirs
 
     async def _confirm_idle(self) -> list[Exception]:
-        """Hear of the commits in Kafka that were not waited for, of slots that nobody has used since."""
+        """Wait for the commits in Kafka that were not waited for, of slots that were not used since."""
         errors: list[Exception] = []
-        for slot in self._shelf.attend_confirming():
+        for slot in self._registry.attend_confirming():
             try:
-                with slot.writes.exclusively():
-                    await slot.writes.confirm()
+                with slot.coordinator.exclusively():
+                    await slot.coordinator.confirm()
             except Exception as error:
                 errors.append(error)
             finally:
@@ -190,8 +190,8 @@ class PoolMaintenance:
     async def _resolve_set_aside(self, *, due_s: float | None) -> tuple[list[Resolution], list[Exception]]:
         found: list[Resolution] = []
         errors: list[Exception] = []
-        for _ in self._shelf.places().set_aside:
-            slot = self._shelf.attend(due_s)
+        for _ in self._registry.places().set_aside:
+            slot = self._registry.attend(due_s)
             if slot is None:
                 break
             try:
@@ -201,53 +201,60 @@ class PoolMaintenance:
         return found, errors
 
     async def _resolve(self, slot: PooledSlot) -> list[Resolution]:
-        """By whoever attends to the slot; afterwards it has its place again, or none."""
+        """Resolve a slot that the caller has attended to; afterwards it is idle, aside, or gone."""
         found: list[Resolution] = []
         try:
             if self._is_ours_to_resolve(slot):
-                with slot.writes.exclusively():
-                    found.append(await slot.writes.recover())
+                with slot.coordinator.exclusively():
+                    found.append(await slot.coordinator.recover())
                 self._counts.recovered += 1
         except BaseException as error:
-            if slot.writes.state is not SlotState.FENCED or not isinstance(error, Exception):
+            if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
                 slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
-                self._shelf.put_aside(slot)
+                self._registry.put_aside(slot)
                 raise
-            # Nobody waits here who could be told, and a lost commit that was superseded stays unknown for good.
-            _log.warning("pool %s: %s is given up: %s", self._prefix, slot.writes.transactional_id, error)
+            # No caller waits here for the error, and a lost commit that was superseded stays unknown for good.
+            _log.warning("pool %s: %s is given up: %s", self._prefix, slot.coordinator.transactional_id, error)
         if slot.failures:
             slot.failures = 0
-            self._shelf.make_due()  # what was away for this one is back for the others
-        if slot.writes.state is SlotState.READY and not slot.lease_lost and not self._shelf.is_closed:
-            self._shelf.put_idle(slot)
+            self._registry.make_due()  # the broker or database that was away for this slot is back for the others
+        if slot.coordinator.state is SlotState.READY and not slot.lease_lost and not self._registry.is_closed:
+            self._registry.put_idle(slot)
         else:
             await self._part_with(slot)
         return found
 
     @staticmethod
     def _is_ours_to_resolve(slot: PooledSlot) -> bool:
-        """What became of an unanswered commit, we alone can tell its caller; the rest is for who has the lease."""
-        if slot.writes.state is SlotState.UNRESOLVED:
+        """Return whether this process must resolve the slot: for its own lost commit, or because it has the lease."""
+        if slot.coordinator.state is SlotState.UNRESOLVED:
             return True
-        return not slot.lease_lost and slot.writes.state not in (SlotState.READY, SlotState.FENCED, SlotState.CLOSED)
+        return not slot.lease_lost and slot.coordinator.state not in (
+            SlotState.READY,
+            SlotState.FENCED,
+            SlotState.CLOSED,
+        )
 
     async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> bool:
-        """`waits`: for a commit in Kafka that is on its way. Whether it was confirmed, where there was one."""
+        """Close a slot and end its lease. Return False where a commit in Kafka stays in doubt.
+
+        `waits`: wait for a commit that is on its way.
+        """
         if waits:
-            await self._hear_of_commit(slot)
-        clean = slot.writes.state is SlotState.READY
-        is_in_doubt = slot.writes.state is SlotState.IN_DOUBT
-        await slot.writes.close(waits=False)
-        self._shelf.forget(slot)
+            await self._wait_for_commit(slot)
+        clean = slot.coordinator.state is SlotState.READY
+        is_in_doubt = slot.coordinator.state is SlotState.IN_DOUBT
+        await slot.coordinator.close(waits=False)
+        self._registry.forget(slot)
         await self._end_lease(slot.number, clean=clean)
         return not is_in_doubt
 
     @staticmethod
-    async def _hear_of_commit(slot: PooledSlot) -> None:
-        """What is lost or in doubt then, is found again by whoever recovers the id."""
+    async def _wait_for_commit(slot: PooledSlot) -> None:
+        """Wait for a commit that is on its way; one that is lost or in doubt is found again by recovery."""
         try:
-            await slot.writes.confirm()
+            await slot.coordinator.confirm()
         except DualWriteError as error:
             _log.warning("%s", error)
 
@@ -261,7 +268,7 @@ class PoolMaintenance:
             _log.warning("pool %s: a lease was not given back, and will expire", self._prefix, exc_info=True)
 
     async def _sweep(self) -> tuple[list[Resolution], list[Exception]]:
-        """Recover the slots that dead processes left, so that the living can use them."""
+        """Recover the slots that dead processes left, so that living ones can use them."""
         found: list[Resolution] = []
         errors: list[Exception] = []
         try:
@@ -279,9 +286,9 @@ class PoolMaintenance:
         return found, errors
 
     async def free_one_of_the_dead(self, leases: Iterable[Lease]) -> bool:
-        """Recover the lowest slot whose lease has expired, if nobody else does, so that no new one is needed.
+        """Recover the lowest slot whose lease has expired, unless another process does, so that no new one is needed.
 
-        Where that fails it is for the background, and tried again there.
+        Where that fails, the background tries it again. Return whether a slot was recovered.
         """
         for lease in leases:
             if lease.expired:
@@ -293,18 +300,18 @@ class PoolMaintenance:
         return False
 
     async def _recover_expired(self, lease: Lease) -> list[Resolution]:
-        if any(slot.number == lease.slot for slot in self._shelf.all_slots()):
+        if any(slot.number == lease.slot for slot in self._registry.all_slots()):
             return []  # our own; the heartbeat is late
         if not await self._leases.claim(lease):
             return []
-        writes = self._new_writes(transactional_id_of(self._prefix, lease.slot), recovery=True)
+        coordinator = self._new_coordinator(transactional_id_of(self._prefix, lease.slot), recovery=True)
         clean = False
         try:
-            with writes.exclusively():
-                resolution = await writes.recover()
+            with coordinator.exclusively():
+                resolution = await coordinator.recover()
             clean = True
         finally:
-            await writes.close()
+            await coordinator.close()
             await self._end_lease(lease.slot, clean=clean)
         self._counts.recovered += 1
         return [resolution]
@@ -312,9 +319,9 @@ class PoolMaintenance:
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def give_up_all(self) -> None:
-        """Part with everything that nobody uses now. What is in doubt stays so, safely, until it is recovered."""
-        waits = True
-        for slot in self._shelf.take_all_idle():
-            waits = await self._part_with(slot, waits=waits) and waits  # who waited in vain for one has waited for all
-        while (aside := self._shelf.attend(None)) is not None:
+        """Close all slots that no block uses now. What is in doubt stays so, safely, until it is recovered."""
+        waits = True  # until one was waited for in vain
+        for slot in self._registry.take_all_idle():
+            waits = await self._part_with(slot, waits=waits) and waits
+        while (aside := self._registry.attend(None)) is not None:
             await self._part_with(aside)

@@ -1,4 +1,4 @@
-"""What a pool of transactional ids needs of threads, or of tasks: to wait for each other, and to work beside."""
+"""What a pool needs of threads, or of tasks: a bell to wait for, and work in the background."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Steps = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Bell(Protocol):
-    """One waits, others ring. It remembers a ring that nobody waited for."""
+    """One thread or task waits, others ring. A ring that comes while none waits is remembered."""
 
     def ring(self) -> None: ...
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Until it rings, or the time is over."""
+        """Wait until it rings, or the time is over."""
 
 
 class Background(Protocol):
-    """Work that goes on beside the dual writes."""
+    """Work in the background of the dual writes."""
 
     async def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, so long at the most."""
+        """Wait until it has ended, `timeout_s` seconds at the most."""
 
 
 class Runtime(Protocol):
@@ -59,7 +59,7 @@ class _BackgroundThread:
 
 
 class ThreadRuntime:
-    """Threads, which block."""
+    """Threads, which wait by blocking."""
 
     def bell(self) -> Bell:
         return _ThreadBell()
@@ -92,7 +92,7 @@ class _BackgroundTask:
 
 
 class TaskRuntime:
-    """Tasks of the loop that runs."""
+    """Tasks of the running loop."""
 
     def bell(self) -> Bell:
         return _TaskBell()

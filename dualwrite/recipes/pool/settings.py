@@ -1,36 +1,37 @@
-"""The settings of a pool of transactional ids, checked when it is made, and the dual writes that follow from them."""
+"""The settings of a pool of transactional ids, checked when the pool is made, and the coordinators made from them."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from dualwrite.errors import ConfigError
+from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
-from dualwrite.recipes.core.kafka_participant import KafkaParticipant
+from dualwrite.recipes.core.leases import checked_prefix, transactional_id_of
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import Confirm, KafkaSettings, follows_later
-from dualwrite.recipes.core.shield import Uninterrupted, direct
 from dualwrite.recipes.core.store import Database
-from dualwrite.recipes.pool.leases import checked_prefix, transactional_id_of
+from dualwrite.recipes.core.waiting import Waiting
 
 _LEAST_LEASE_MS: Final = 100
 
 _RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
-"""How long the background waits for a row that a dead process's connection may still hold, before it tries others."""
+"""How long the background waits for a row that a dead process's connection may still lock, before it tries others."""
 
 
-class NewWrites(Protocol):
-    """Makes the dual writes of one transactional id."""
+class NewCoordinator(Protocol):
+    """Makes the coordinator of one transactional id."""
 
     def __call__(self, transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
-        """`recovery`: to resolve what a dead process left, and not to write."""
+        """Return one that writes, or with `recovery` one that resolves what a dead process left."""
 
 
 class PoolSettings:
-    """Raises ConfigError for settings that are unknown, malformed, or not a choice for pools."""
+    """The slot policy "leased ids". Raises ConfigError for settings that are unknown, malformed, or not for pools."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class PoolSettings:
         lease_ms: int,
         lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         confirm: Confirm = "kafka",
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
@@ -55,41 +57,35 @@ class PoolSettings:
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)
         self._pause = pause
-        self._producer_settings = producer_settings
-        self.serializers: Final = self._kafka(transactional_id_of(prefix, 0)).serializers
+        self.producer_settings = producer_settings
+        serializers = self._kafka(transactional_id_of(prefix, 0)).serializers
+        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, serializers)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
-        return KafkaSettings(transactional_id, self._producer_settings)
+        return KafkaSettings(transactional_id, self.producer_settings)
 
     @staticmethod
     def new_owner() -> str:
-        """Who holds leases: this process, for people, and something that no other one will ever be called."""
+        """Return a name for the holder of leases: the process id, for people, and a part that is never used again."""
         return f"{os.getpid()}-{uuid.uuid4().hex}"
 
-    def writes_maker(
-        self,
-        *,
-        database: Database,
-        new_kafka: Callable[[Mapping[str, Any]], KafkaParticipant],
-        sleep: Callable[[float], Awaitable[None]],
-        uninterrupted: Uninterrupted = direct,
-    ) -> NewWrites:
-        """What makes the dual writes of a slot, for threads or for tasks."""
+    def coordinator_maker(self, database: Database, waiting: Waiting) -> NewCoordinator:
+        """Return what makes the coordinator of a slot."""
 
-        def new_writes(transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
+        def new_coordinator(transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
             return DualWriteCoordinator(
                 transactional_id,
                 database=database,
-                kafka=new_kafka(self._kafka(transactional_id).producer),
-                sleep=sleep,
+                kafka=waiting.new_kafka(self._kafka(transactional_id).producer),
+                sleep=waiting.sleep,
                 lock_timeout_ms=_RECOVERY_LOCK_TIMEOUT_MS if recovery else self._lock_timeout_ms,
                 resolve_timeout_ms=self._resolve_timeout_ms,
                 pause=self._pause,
-                uninterrupted=uninterrupted,
+                uninterrupted=waiting.uninterrupted,
                 kafka_follows_later=self._kafka_follows_later,
             )
 
-        return new_writes
+        return new_coordinator
 
 
 def _at_least(least: int, name: str, value: Any) -> int:

@@ -1,7 +1,7 @@
-"""Which slots this process has, who uses them, and who waits for one. Neither I/O nor a clock.
+"""The slots of this process: which blocks use them, and which blocks wait for one. Neither I/O nor a clock.
 
-Turns are given in the order in which they were asked for. Who has a turn may use one slot: an idle one, or one that
-it leases first. A slot that cannot be used now is put aside, where the background looks after it.
+Turns are given in the order in which they were requested. A block that has a turn may use one slot: an idle one, or one
+that it leases first. A slot that cannot be used now is put aside, where the background looks after it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class PooledSlot:
     """One transactional id that this process has leased."""
 
     number: int
-    writes: DualWriteCoordinator
+    coordinator: DualWriteCoordinator
     lease_lost: bool = False
     failures: int = 0
-    """How many attempts to resolve it failed since it was put aside."""
+    """How many attempts to resolve it have failed since it was put aside."""
     not_before_s: float = 0.0
-    """When to try next, by the pool's clock."""
+    """When to try next, by the monotonic clock."""
 
 
 @dataclass(eq=False, slots=True)
@@ -39,18 +39,18 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How many there are of everything, at one instant."""
+    """The numbers of slots and of waiting blocks at one instant."""
 
     in_use: int
     idle: int
     waiting: int
     set_aside: tuple[str, ...]
-    """Transactional ids that are resolved before they are used again."""
+    """Transactional ids that must be resolved before they are used again."""
 
 
 @dataclass(eq=False)
 class SlotRegistry:
-    """For several threads; nothing in here waits for anything."""
+    """The slots of one pool. Thread-safe; no method waits."""
 
     max_writers: int
     _in_use: int = 0
@@ -66,24 +66,24 @@ class SlotRegistry:
     # ---- blocks ---------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """A block begins. Raises IllegalStateError after `close`."""
+        """Count a block in. Raises IllegalStateError after `close`."""
         with self._lock:
             if self._closed:
                 raise IllegalStateError("this pool of dual writers is closed; nothing was written: make a new one")
             self._blocks += 1
 
     def leave(self) -> None:
-        """A block is over."""
+        """Count a block out."""
         with self._lock:
             self._blocks -= 1
 
     @property
     def blocks(self) -> int:
-        """How many blocks run now."""
+        """The number of blocks that run now."""
         return self._blocks
 
     def close(self) -> None:
-        """Let no block begin any more; those that run may end."""
+        """Refuse new blocks; those that run may end."""
         with self._lock:
             self._closed = True
 
@@ -94,7 +94,7 @@ class SlotRegistry:
     # ---- turns ----------------------------------------------------------------------------------------------
 
     def has_turn_now(self) -> bool:
-        """A turn for the caller, if there is one without waiting."""
+        """Take a turn if there is one without waiting. Return whether there was."""
         with self._lock:
             if self._waiting or not self._has_turn:
                 return False
@@ -102,7 +102,7 @@ class SlotRegistry:
             return True
 
     def ask(self, wake: Callable[[], None]) -> Turn:
-        """A turn, granted at once or later: then `wake` is called, from whichever thread makes it possible."""
+        """Request a turn, which is granted at once or later; then `wake` is called, from any thread."""
         turn = Turn(wake)
         with self._lock:
             if not self._waiting and self._has_turn:
@@ -112,14 +112,14 @@ class SlotRegistry:
         return turn
 
     def withdraw(self, turn: Turn) -> bool:
-        """Wait no more. False where the turn was granted in the meantime, and so must be used or given back."""
+        """Stop waiting. Return False where the turn was granted meanwhile, and so must be used or given back."""
         with self._lock:
             if not turn.granted:
                 self._waiting.remove(turn)
             return not turn.granted
 
     def give_back_turn(self) -> None:
-        """Whoever had it needs it no more, and has no slot."""
+        """Give a turn back that was not used for a slot."""
         with self._lock:
             self._in_use -= 1
             woken = self._grant_all()
@@ -127,7 +127,7 @@ class SlotRegistry:
 
     @property
     def _has_turn(self) -> bool:
-        # New slots stand in for those that were put aside, but not without end.
+        # New slots stand in for those that were put aside, but not without limit.
         return self._in_use < self.max_writers and len(self._aside) + len(self._attended) <= self.max_writers
 
     def _grant(self, turn: Turn) -> None:
@@ -144,45 +144,45 @@ class SlotRegistry:
     # ---- slots ----------------------------------------------------------------------------------------------
 
     def take_idle(self, *, rather_new: bool = False) -> PooledSlot | None:
-        """For whoever has a turn: the slot that was used last, whose connections are warm.
+        """Return the slot that was used last, whose connections are warm, to a caller that has a turn; else None.
 
-        `rather_new`: none where it would have to wait for Kafka, and there may be more slots.
+        `rather_new`: return None where that slot would have to wait for Kafka, and there may be more slots.
         """
         with self._lock:
             may_be_more = len(self._idle) + self._in_use <= self.max_writers  # in use by the caller's turn too
-            waits = bool(self._idle) and self._idle[-1].writes.state is SlotState.CONFIRMING
+            waits = bool(self._idle) and self._idle[-1].coordinator.state is SlotState.CONFIRMING
             slot = self._idle.pop() if self._idle and not (rather_new and waits and may_be_more) else None
             if slot is not None:
                 self._used.add(slot)
             return slot
 
     def take_new(self, slot: PooledSlot) -> None:
-        """For whoever has a turn: it has leased this one."""
+        """Note that a caller which has a turn has leased this slot."""
         with self._lock:
             self._used.add(slot)
 
     def put_idle(self, slot: PooledSlot) -> None:
-        """The dual write under it is over, and nothing of it is open."""
+        """Put a slot back whose dual write is over and left nothing open."""
         self._end_use(slot, self._idle.append)
 
     def put_confirming(self, slot: PooledSlot) -> None:
-        """The same, and its commit in Kafka is on its way: whoever takes it waits for that, so it is taken last."""
+        """Put a slot back whose commit in Kafka is on its way; its next user waits for that, so it is taken last."""
         self._end_use(slot, lambda confirming: self._idle.insert(0, confirming))
 
     def attend_confirming(self) -> list[PooledSlot]:
-        """The idle ones whose commit in Kafka nobody has heard of yet, for the caller alone, who puts them back."""
+        """Return the idle slots whose commit in Kafka is not confirmed, for the caller alone, who puts them back."""
         with self._lock:
-            found = [slot for slot in self._idle if slot.writes.state is SlotState.CONFIRMING]
+            found = [slot for slot in self._idle if slot.coordinator.state is SlotState.CONFIRMING]
             self._idle = [slot for slot in self._idle if slot not in found]
             self._attended.update(found)
             return found
 
     def put_aside(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
-        """The dual write under it is over, and something may be open; its user may keep the turn for another one."""
+        """Put a slot aside whose dual write may have left something open; its user may keep the turn."""
         self._end_use(slot, self._aside.append, keep_turn=keep_turn)
 
     def forget(self, slot: PooledSlot) -> None:
-        """It is used no more, by nobody here."""
+        """Remove a slot from this process."""
         self._end_use(slot, lambda _: None)
 
     def _end_use(self, slot: PooledSlot, put: Callable[[PooledSlot], None], *, keep_turn: bool = False) -> None:
@@ -198,9 +198,10 @@ class SlotRegistry:
     # ---- those that were put aside --------------------------------------------------------------------------
 
     def attend(self, due_s: float | None) -> PooledSlot | None:
-        """One that was put aside and is due (None: any), for its caller alone, who puts it idle, aside, or forgets it.
+        """Return a slot that was put aside and is due (None: any), for the caller alone.
 
-        Those that are asked for in one go should be counted: one that is put aside again comes last.
+        The caller puts it idle or aside again, or forgets it. Count the calls of one round: a slot that is put aside
+        again comes last.
         """
         with self._lock:
             for slot in self._aside:
@@ -211,14 +212,14 @@ class SlotRegistry:
             return None
 
     def make_due(self) -> None:
-        """Let all that were put aside be due now."""
+        """Make all slots that were put aside due now."""
         with self._lock:
             for slot in self._aside:
                 slot.not_before_s = 0.0
 
     @property
     def next_due_s(self) -> float | None:
-        """When the next of them is due; None where there is none."""
+        """When the next slot that was put aside is due; None where there is none."""
         with self._lock:
             return min((slot.not_before_s for slot in self._aside), default=None)
 
@@ -229,7 +230,7 @@ class SlotRegistry:
             return [*self._idle, *self._used, *self._aside, *self._attended]
 
     def lose(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
-        """Others have the leases of these now. Those that nobody uses are gone from here, and returned."""
+        """Mark slots whose leases other processes have now. Remove and return those that no block uses."""
         with self._lock:
             gone = []
             for slot in slots:
@@ -240,18 +241,18 @@ class SlotRegistry:
             return gone
 
     def take_all_idle(self) -> list[PooledSlot]:
-        """All that nobody uses are gone from here, and returned."""
+        """Remove and return all slots that no block uses."""
         with self._lock:
             idle, self._idle = self._idle, []
             return idle
 
     def places(self) -> Places:
         with self._lock:
-            aside = tuple(slot.writes.transactional_id for slot in (*self._aside, *self._attended))
+            aside = tuple(slot.coordinator.transactional_id for slot in (*self._aside, *self._attended))
             return Places(self._in_use, len(self._idle), len(self._waiting), aside)
 
 
 def _wake(turns: Iterable[Turn]) -> None:
-    """Outside the lock, because who wakes up may come back here at once."""
+    """Wake blocks up, outside the lock, because they may come back here at once."""
     for turn in turns:
         turn.wake()

@@ -1,4 +1,4 @@
-"""What a pool of transactional ids tells about itself, for people and for telemetry."""
+"""The status of a pool of transactional ids, for people and for telemetry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dualwrite.recipes.pool.slots import Places
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """What a pool does now, and what it has done since it was made."""
+    """The numbers of a pool: now, and since it was made."""
 
     max_writers: int
     in_use: int
@@ -19,7 +19,7 @@ class PoolStatus:
     waiting: int
     """Blocks that wait for a slot."""
     set_aside: tuple[str, ...]
-    """Transactional ids in which something may be open; they are resolved before they are used again."""
+    """Transactional ids in which a transaction may be open; they are resolved before they are used again."""
     leased_total: int
     """Leases taken, of slots that were free or new."""
     lost_total: int
@@ -32,12 +32,12 @@ class PoolStatus:
     """PoolTimeoutErrors."""
     background_failures_total: int
     last_background_error: str | None
-    """What the background said last; None once everything went well again."""
+    """The last error of the background; None once everything went well again."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Sums since the pool was made."""
+    """The sums since a pool was made."""
 
     leased: int = 0
     lost: int = 0

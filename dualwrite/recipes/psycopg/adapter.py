@@ -1,4 +1,4 @@
-"""A PostgreSQL that psycopg reaches, as the steps of a dual write need it; blocking or awaited."""
+"""A PostgreSQL that psycopg reaches, as the steps of a dual write need it; once for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -31,11 +31,16 @@ from dualwrite.recipes.core.store import (
     wait_given_up,
 )
 from dualwrite.recipes.pool.isolation import sees_now
-from dualwrite.recipes.psycopg.commit import StandbyWait, take_answer_of_ahead, wait_or_drop
-from dualwrite.recipes.psycopg.connection_guard import AnyConnection, Watch, assert_can_begin, is_busy, is_idle
+from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.psycopg.connections import Connections, settled
-from dualwrite.recipes.psycopg.pipelined_statement import answered
-from dualwrite.recipes.psycopg.reader import closed
+from dualwrite.recipes.psycopg.driver import (
+    AnyConnection,
+    StandbyWait,
+    answered,
+    closed,
+    take_answer_of_ahead,
+    wait_or_drop,
+)
 from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
     IDENTITY_TABLE,
@@ -86,7 +91,7 @@ _WRITE: Final = (
     " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
     f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
 )
-# Locks and writes a row that nobody has locked. What `_WRITE` proves by the lock, `_PROVEN_COMMIT` proves.
+# Locks and writes a row that is not locked. What `_WRITE` proves by the lock, `_PROVEN_COMMIT` proves.
 _LOCK_AND_WRITE_IF: Final = (
     "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
     " FROM (SELECT transactional_id FROM kafka_transaction_state WHERE transactional_id = :id"
@@ -111,7 +116,7 @@ _WRITE_AGAIN: Final = (
     " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
     f" AND current_setting('{_MARK}', true) = :mark"
 )
-# ON CONFLICT alone would wait for whoever is writing the row.
+# ON CONFLICT alone would wait for a transaction that is writing the row.
 _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
     " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
@@ -132,7 +137,7 @@ _abandoned: list[AnyConnection] = []
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table of ours, and the file that creates it, if we may."""
+    """A table of ours, the file that creates it, and whether it may be created."""
 
     name: str
     file: str
@@ -140,7 +145,7 @@ class TableFile:
 
 
 class Pin:
-    """Where our tables are, once that was asked; of all transactions of one writer or pool."""
+    """Where our tables are, once that was queried; shared by all transactions of one writer or pool."""
 
     __slots__ = ("tables",)
 
@@ -148,7 +153,7 @@ class Pin:
         self.tables: PinnedTables | None = None
 
     def sql(self, text: str) -> str:
-        """A statement with the full names of our tables."""
+        """Return a statement with the full names of our tables."""
         assert self.tables is not None, "the tables are found before a row of theirs is asked for"
         return self.tables.sql(text)
 
@@ -158,14 +163,16 @@ class RequiredPlace(Protocol):
 
     @property
     def where(self) -> str | None:
-        """As `PsycopgTransaction.where` says it; None before it was asked for."""
+        """As `PsycopgTransaction.where` returns it; None before it was queried."""
 
     async def assert_holds(self, transaction: PsycopgTransaction) -> None:
         """Raise IllegalStateError where `transaction` runs somewhere else."""
 
 
 class PsycopgTransaction:
-    """`DatabaseTransaction` on a connection `of` somebody who takes it back, None where it is the caller's."""
+    """`DatabaseTransaction` on a connection that goes back to `of`, or to the caller where that is None."""
+
+    can_lock_and_write: Final = True
 
     def __init__(
         self,
@@ -196,7 +203,7 @@ class PsycopgTransaction:
         self._watch.start()
 
     async def begin_and_tell_where(self) -> str:
-        """The same, in one round trip with `where`."""
+        """Do the same, in one round trip with `where`."""
         answer = await self._command(f"{self._beginning}; SELECT {_WHERE}")
         where = answer.get_value(0, 0)
         assert where is not None, "it is a text put together of what every server has"
@@ -209,7 +216,7 @@ class PsycopgTransaction:
         return f"{_begin(self.connection)}; {mark}" if is_idle(self.connection) else mark
 
     async def where(self) -> str:
-        """Where it runs."""
+        """Query which database of which server the transaction runs in."""
         return str(await self._scalar(f"SELECT {_WHERE}"))
 
     def doom(self, error: BaseException) -> None:
@@ -219,11 +226,11 @@ class PsycopgTransaction:
         self._watch.assert_intact()
 
     def forgive(self) -> None:
-        """What `assert_intact` would complain of was undone, with everything that came after a savepoint of ours."""
+        """Forget what `assert_intact` would raise, because it was undone with everything after a savepoint of ours."""
         self._watch.forgive()
 
     async def flush(self) -> None:
-        """A connection holds nothing back."""
+        """Send nothing: a connection holds nothing back."""
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         self._transactional_id = transactional_id
@@ -297,7 +304,7 @@ class PsycopgTransaction:
         return self._has_written
 
     async def witness(self, transactional_id: str) -> str | None:
-        """The row as it shows, without its lock; once this transaction is committed, that is durable."""
+        """Read the row without its lock; once this transaction is committed, what was read is durable."""
         self._transactional_id = transactional_id
         self._decides = True
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
@@ -323,7 +330,7 @@ class PsycopgTransaction:
             )
 
     async def _decide(self) -> PGresult:
-        """Send COMMIT, and do not have it hurried. Raises NotDurableError for an answer before it is durable."""
+        """Send COMMIT, without a cancel request. Raises NotDurableError for a response before it is durable."""
         sql = _proven_commit(self._mark) if self._has_written else _DECIDING_COMMIT
         connection: Any = self.connection
         with StandbyWait(connection) as wait:
@@ -365,24 +372,24 @@ class PsycopgTransaction:
             await self._of.release(self.connection)
 
     def close_at_once(self) -> bool:
-        """`close`, where nothing has to be waited for. False: nothing is done."""
+        """`close`, where that waits for nothing. Return False, and do nothing, where it would have to wait."""
         if self._belongs_to_the_parent or not is_idle(self.connection):
             return False
         self._watch.stop()
         return self._of is None or self._of.keep(self.connection)
 
     def let_go(self) -> None:
-        """The connection is the caller's again, in whatever state it is."""
+        """Give the connection back to the caller, in whatever state it is."""
         self._watch.stop()
 
     def _drop(self) -> None:
-        """The database rolls back what it finds nobody at. Not `connection.close()`, which may give it to a pool."""
+        """Drop the connection, so that the database rolls back; `connection.close()` may give it to a pool."""
         self.connection.pgconn.finish()
         closed(self.connection)
 
     @property
     def _belongs_to_the_parent(self) -> bool:
-        """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        """Whether this is a forked child, which shares the socket: what it sent would end the parent's transaction."""
         return os.getpid() != self._process_id
 
     def _assert_ours(self) -> None:
@@ -399,7 +406,7 @@ class PsycopgTransaction:
         return value
 
     async def _execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
-        """With a plain cursor, whatever the connection's own factories are."""
+        """Execute a statement with a plain cursor, whatever the connection's own factories are."""
         self._assert_ours()
         if self._cursor is None:
             connection: Any = self.connection
@@ -408,7 +415,7 @@ class PsycopgTransaction:
         return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters))
 
     async def _command(self, sql: str) -> PGresult:
-        """Statements without parameters, in one round trip; what the last one is answered with.
+        """Execute statements without parameters in one round trip. Return the last one's response.
 
         Without a cursor, which takes as long for its own work as such a statement takes altogether.
         """
@@ -431,7 +438,7 @@ class PsycopgTransaction:
         await self._command(f"SAVEPOINT {name}")
 
     def savepoint_ahead(self, name: str) -> bool:
-        """`savepoint`, whose answer the next statement takes. False: it was not sent, because it would have to wait."""
+        """`savepoint`, whose response the next statement takes. Return False where it cannot be sent now."""
         self._assert_ours()
         return self._watch.send_ahead(f"SAVEPOINT {name}")
 
@@ -440,16 +447,16 @@ class PsycopgTransaction:
         await self._command(f"ROLLBACK TO SAVEPOINT {name}")
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """What a SELECT gives; parameters are written `:name`."""
+        """Return the rows of a SELECT; parameters are written `:name`."""
         found: Sequence[Sequence[Any]] = await settled((await self._execute(sql, values)).fetchall())
         return found
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """How many rows a statement found to change."""
+        """Return how many rows a statement changed."""
         return int((await self._execute(sql, values)).rowcount)
 
     async def asked(self, steps: Query[ResultT]) -> ResultT:
-        """The result of `steps`, whose statements the server answers."""
+        """Execute the statements of `steps`, and return their result."""
         try:
             statement = next(steps)
             while True:
@@ -462,14 +469,14 @@ class PsycopgTransaction:
         return await self._scalar(_HAS_TABLE, {"name": name}) is not None
 
     async def need(self, table: TableFile, where: PinnedTables | None) -> None:
-        """Create the table where it is missing. Raises StateRowError where that is for somebody else to do."""
+        """Create the table where it is missing. Raises StateRowError where it may not be created here."""
         name, file = table.name, _schema(table.file)
         if where is not None:
             name, file = where.sql(name), where.sql(file)
         if await self.has_table(name):
             return
         if not table.create:
-            raise missing_table(table.name, otherwise=f"dualwrite/recipes/{table.file}")
+            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}")
         await self._command(file)
 
     async def make_row(self, transactional_id: str) -> None:
@@ -477,7 +484,7 @@ class PsycopgTransaction:
         await self._execute(self._pin.sql(_INSERT), {"id": transactional_id})
 
     async def identity(self) -> DatabaseIdentity | None:
-        """What the row says; None where there is none yet. Raises DatabaseMovedError."""
+        """Return the identity in the row; None where there is none yet. Raises DatabaseMovedError."""
         found = await self.rows(self._pin.sql(SELECT_IDENTITY), {})
         if not found:
             return None
@@ -486,7 +493,7 @@ class PsycopgTransaction:
         return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
 
     async def make_identity(self) -> None:
-        """Make the row. Raises StateRowError where decisions are older than it, which were made under other ids."""
+        """Insert the row. Raises StateRowError where there are decisions already, which were made under other ids."""
         if (await self.rows(self._pin.sql(DECIDED_BEFORE), {}))[0][0]:
             raise identity_is_missing()
         place = await self.asked(present_place())
@@ -498,12 +505,8 @@ Steps = Callable[[PsycopgTransaction], Coroutine[Any, Any, ResultT]]
 Before = Callable[[AnyConnection], Awaitable[None]]
 
 
-async def nothing(connection: AnyConnection) -> None:
-    """What is done before a transaction begins: nothing."""
-
-
 class PsycopgDatabase:
-    """`Database` by the connections of a writer; blocks may have theirs `of_blocks`, from somewhere else."""
+    """`Database` by the connections of a writer. The blocks of a pool have connections of their own, `of_blocks`."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
 
@@ -517,7 +520,7 @@ class PsycopgDatabase:
         of_blocks: Connections | None = None,
         beside: Connections | None = None,
     ) -> None:
-        """`beside`: where a connection can be had while blocks hold all others, where that is somewhere else."""
+        """`beside`: connections that can be had while blocks hold all others, where those are different ones."""
         self._connections = connections
         self._of_blocks = connections if of_blocks is None else of_blocks
         self._beside = connections if beside is None else beside
@@ -527,7 +530,7 @@ class PsycopgDatabase:
         self._identity: DatabaseIdentity | None = None
         self._uninterrupted = uninterrupted
         self.where: str | None = None
-        """Where our own connections lead to; None before it was asked."""
+        """Which database our own connections lead to; None before that was queried."""
         self._default_isolation: str | None = None
         self._is_examined = False
 
@@ -537,7 +540,7 @@ class PsycopgDatabase:
         return identity
 
     async def _examine(self, transaction: PsycopgTransaction) -> None:
-        """Look once at what the database cannot promise. Raises UnsafeDatabaseError for what a writer cannot use."""
+        """Check once what the database cannot promise. Raises UnsafeDatabaseError for one that a writer cannot use."""
         if self._is_examined:
             return
         answer_for(of_postgres({"host": transaction.connection.info.host}))
@@ -547,7 +550,7 @@ class PsycopgDatabase:
         self._is_examined = True
 
     async def ensure_table(self, table: TableFile) -> PinnedTables:
-        """Where it is. Raises StateRowError where it is missing and may not be created."""
+        """Return where a table is. Raises StateRowError where it is missing and may not be created."""
 
         async def steps(transaction: PsycopgTransaction) -> PinnedTables:
             where = await transaction.asked(find_schema(self._schema, table.name))
@@ -557,7 +560,7 @@ class PsycopgDatabase:
         return await self._in_transaction_that_creates(steps)
 
     async def _ask_identity(self) -> DatabaseIdentity:
-        """What this database adds to its transactional ids; made where it has nothing yet, and asked once."""
+        """Return what this database adds to its transactional ids; inserted where missing, and queried once."""
         await self._pin_tables()
         if self._identity is None:
             self._identity = await self._found_or_made()
@@ -629,16 +632,19 @@ class PsycopgDatabase:
             await self._uninterrupted(_end(transaction))
 
     async def transaction(
-        self, connection: AnyConnection | None, records: RecordBuffer, before: Before = nothing
+        self, connection: AnyConnection | None, records: RecordBuffer, before: Before | None = None
     ) -> PsycopgTransaction:
-        """The transaction of a block: on a connection of the caller's, or on one of ours. `before` it begins, see to
-        the connection."""
+        """Begin the transaction of a block, on a connection of the caller's or on one of ours.
+
+        `before` is awaited with the connection before that.
+        """
         if connection is None:
             return await self._begin(self._of_blocks, records, before)
         transaction = PsycopgTransaction(connection, records, None, self._pin)
         was_idle = is_idle(connection)
         try:
-            await before(connection)
+            if before is not None:
+                await before(connection)
             await self._assert_here(await transaction.begin_and_tell_where())
         except BaseException:
             if was_idle:
@@ -648,20 +654,20 @@ class PsycopgDatabase:
         return transaction
 
     async def keeps_a_snapshot(self, connection: AnyConnection) -> bool:
-        """Whether a transaction that it begins will see what was there at its first statement, and nothing newer."""
+        """Return whether a transaction on the connection sees only what was committed before its first statement."""
         if connection.isolation_level is not None:
             return not sees_now(_name_of(connection.isolation_level))
         return not sees_now(await self.default_isolation())
 
     async def default_isolation(self) -> str:
-        """Of connections on which nobody has set another one. Asked once."""
+        """Return the isolation level of connections that have none of their own. Queried once."""
         if self._default_isolation is None:
             (answer,) = await self.in_transaction(lambda transaction: transaction.rows(_DEFAULT_ISOLATION, {}))
             self._default_isolation = str(answer[0])
         return self._default_isolation
 
     async def assert_holds(self, transaction: PsycopgTransaction) -> None:
-        """Raise IllegalStateError where it runs in another database than those on our own connections."""
+        """Raise IllegalStateError where a transaction runs in another database than our own connections."""
         await self._assert_here(await transaction.where())
 
     async def _assert_here(self, where: str) -> None:
@@ -669,20 +675,21 @@ class PsycopgDatabase:
             raise IllegalStateError(_OTHER_DATABASE)
 
     async def _ask_where(self) -> str:
-        """Where our own connections lead to, now: a server that was started again is another one."""
+        """Query where our own connections lead to now: a server that was restarted is another one."""
         self.where = await self.in_transaction(PsycopgTransaction.where)
         return self.where
 
     async def _begin(
-        self, connections: Connections, records: RecordBuffer, before: Before = nothing
+        self, connections: Connections, records: RecordBuffer, before: Before | None = None
     ) -> PsycopgTransaction:
-        """On a connection of ours. One that went away while nobody used it shows here, and is replaced."""
+        """Begin a transaction on a connection of ours. One that was lost while idle shows here, and is replaced."""
         attempts_left = connections.attempts
         while True:
             attempts_left -= 1
             connection = await connections.acquire()
             try:
-                await before(connection)
+                if before is not None:
+                    await before(connection)
                 place = None if connections is self._connections else self
                 transaction = PsycopgTransaction(connection, records, connections, self._pin, place)
             except BaseException:
@@ -726,7 +733,7 @@ def _name_of(level: int) -> str:
 
 
 def _begin(connection: AnyConnection) -> str:
-    """BEGIN, as psycopg would send it: with what is set on the connection."""
+    """Return BEGIN as psycopg would send it: with what is set on the connection."""
     parts = ["BEGIN"]
     if connection.isolation_level is not None:
         parts.append("ISOLATION LEVEL " + _name_of(connection.isolation_level))

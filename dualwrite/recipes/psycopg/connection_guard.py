@@ -1,9 +1,9 @@
-"""A psycopg connection while a dual write runs on it: what would end it is refused, savepoints are followed.
+"""The guard of a psycopg connection while a dual write runs on it: refuses what would end it, follows savepoints.
 
 It is done to this one connection and for the length of the block: its `commit`, `rollback` and `transaction` are
 replaced, and its `cursor_factory` by one whose cursors read what they execute. Cursors from before the block, cursors
 made without the factory, and what is sent straight to `connection.pgconn` escape that; a COMMIT or ROLLBACK from there
-is found at the end of the block (`psycopg_transaction.py`).
+is found at the end of the block (`adapter.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from psycopg.sql import Composable
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.psycopg.pipelined_statement import PipelinedStatement
+from dualwrite.recipes.psycopg.driver import AnyConnection, PipelinedStatement, is_in_transaction_block, is_two_phase
 from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of, postgres_savepoint
-
-AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
@@ -35,12 +33,12 @@ _UNKNOWN: Final = int(pq.TransactionStatus.UNKNOWN)
 
 
 def is_idle(connection: AnyConnection) -> bool:
-    """Whether it is open and in no transaction; psycopg knows without asking the server."""
+    """Return whether a connection is open and in no transaction; psycopg knows without asking the server."""
     return connection.pgconn.transaction_status == _IDLE
 
 
 def is_busy(connection: AnyConnection) -> bool:
-    """Whether a statement, a COPY, a stream or a notifies() is under way: a call would wait for it, maybe for ever."""
+    """Return whether a statement, a COPY, a stream or a notifies() is under way, for which a call would wait."""
     return connection.pgconn.transaction_status == _ACTIVE or connection.lock.locked()
 
 
@@ -50,10 +48,9 @@ def assert_can_begin(connection: AnyConnection) -> None:
         raise IllegalStateError(_INSIDE_ANOTHER)
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise IllegalStateError(_IN_PIPELINE)
-    # psycopg has no public word for these two; it refuses commit() by them.
-    if connection._tpc is not None:
+    if is_two_phase(connection):
         raise IllegalStateError(_TWO_PHASE)
-    if connection._num_transactions:
+    if is_in_transaction_block(connection):
         raise IllegalStateError(_NESTED)
     if connection.pgconn.transaction_status == _INERROR or is_busy(connection):
         raise IllegalStateError(_NOT_READY)
@@ -62,7 +59,7 @@ def assert_can_begin(connection: AnyConnection) -> None:
 
 
 class Watch:
-    """What happens to the connection of one dual write between its begin and its end; `records` hear of savepoints."""
+    """Watches the connection of one dual write between its begin and its end, and tells `records` about savepoints."""
 
     def __init__(self, connection: AnyConnection, records: RecordBuffer) -> None:
         self._connection: Any = connection
@@ -74,7 +71,7 @@ class Watch:
         self._statement_failure: BaseException | None = None
 
     def start(self) -> None:
-        """The transaction has begun."""
+        """Start watching, once the transaction has begun."""
         connection = self._connection
         self._cursor_factory = connection.cursor_factory
         connection.cursor_factory = _watched_cursor(connection.cursor_factory)
@@ -87,7 +84,7 @@ class Watch:
         )
 
     def stop(self) -> None:
-        """The connection is again as it was; harmless when repeated."""
+        """Restore the connection; harmless when repeated."""
         if vars(self._connection).get(_WATCH) is self:
             self._connection.cursor_factory = self._cursor_factory
             for name in _REPLACED:
@@ -96,8 +93,7 @@ class Watch:
                 self._ahead.forget()
 
     def doom(self, error: BaseException) -> None:
-        """From now on the transaction, or the savepoint that it is in, can only be rolled back, even if `error` is
-        swallowed."""
+        """Let the transaction, or the savepoint that it is in, end by a rollback only, even if `error` is swallowed."""
         self._records.refuse(error)
 
     def assert_intact(self) -> None:
@@ -120,14 +116,14 @@ class Watch:
             raise IllegalStateError(_UNFINISHED)
 
     def forgive(self) -> None:
-        """Everything that was refused or failed was undone, and whoever did it knows."""
+        """Forget what was refused or failed, because it was undone with a savepoint of ours."""
         self._refused_ending = self._statement_failure = None
 
-    # -- a statement that nobody waits for ------------------------------------------------------------------------
+    # -- a statement sent ahead -----------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody's statement is under way, other than what was sent ahead."""
+        """Whether a statement is under way, other than one that was sent ahead."""
         return not self._has_sent_ahead and is_busy(self._connection)
 
     @property
@@ -135,17 +131,17 @@ class Watch:
         return self._ahead is not None and self._ahead.is_pending
 
     def send_ahead(self, sql: str) -> bool:
-        """Send a statement of ours, whose answer the next statement takes. False: it cannot be sent now."""
+        """Send a statement whose response the next one takes. Return False where it cannot be sent now."""
         if is_busy(self._connection):
             return False
         try:
             self._ahead = PipelinedStatement(self._connection, sql)
         except psycopg.Error:
-            return False  # whoever tries to wait for it hears why
+            return False  # the next statement raises why
         return True
 
     def forget_ahead(self) -> None:
-        """What was sent ahead has failed, if it has, and whoever sends the next statement knows."""
+        """Restore the connection after a statement that was sent ahead, whose error does not matter any more."""
         if self._ahead is not None and not self._ahead.is_pending:
             self._ahead.forget()
 
@@ -154,7 +150,7 @@ class Watch:
     # No `with`: it would be a good part of what a short statement costs.
 
     def before(self, query: Any) -> TransactionControl:
-        """A cursor of the connection is about to execute `query`. What that does to the transaction, for afterwards."""
+        """Check a query that a cursor is about to execute. Return what it does to the transaction, for `after`."""
         text = _text(query, self._connection)
         control = control_of(text, POSTGRES)
         if control.steps:
@@ -166,20 +162,20 @@ class Watch:
         return control
 
     def before_other(self, query: Any) -> None:
-        """A cursor is about to send `query` in another way than `execute`, in which no savepoint is followed."""
+        """Check a query that is about to be sent by another method than `execute`, where no savepoint is followed."""
         if self.before(query).steps:
             self._refused_ending = IllegalStateError(_BY_EXECUTE)
             raise self._refused_ending
 
     def failed(self, error: BaseException, control: TransactionControl) -> None:
-        """It was executed, and failed or was interrupted."""
+        """Remember that a statement failed or was interrupted."""
         if control.steps and (control.may_be_half_done or not isinstance(error, Exception)):
             self._refused_ending = error
         if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.InFailedSqlTransaction):
             self._statement_failure = error
 
     def after(self, control: TransactionControl) -> None:
-        """It was executed."""
+        """Follow a statement that was executed."""
         if control.steps:
             control.follow(self._records)
 
@@ -196,8 +192,11 @@ class Watch:
         )
 
     def _refuse(self, sentence: str) -> NoReturn:
-        """Nothing was sent. Even if that is swallowed, or undone with a savepoint: what the caller meant to end must
-        not go on as if it had not been."""
+        """Raise TransactionEndedInsideError, and send nothing.
+
+        The dual write is doomed even if the error is swallowed, or undone with a savepoint: what the caller meant to
+        end must not go on as if it had not been.
+        """
         self._refused_ending = TransactionEndedInsideError(sentence)
         raise self._refused_ending
 
@@ -226,7 +225,7 @@ class Watch:
 
     @contextmanager
     def _savepoint(self) -> Iterator[_Savepoint]:
-        """Around a block of psycopg's that is a savepoint; when it has been left, the records follow how."""
+        """Follow a `connection.transaction()`, which is a savepoint here; the records follow its end."""
         if is_idle(self._connection):
             raise TransactionEndedInsideError(_ENDED)  # psycopg would begin a transaction of its own
         savepoint = _Savepoint(self._records)
@@ -239,7 +238,7 @@ class Watch:
 
 
 class _Savepoint:
-    """One that psycopg sets, and releases or rolls back to when its block is left."""
+    """A savepoint that psycopg sets, and releases or rolls back to when its block is left."""
 
     def __init__(self, records: RecordBuffer) -> None:
         self._records = records
@@ -265,7 +264,7 @@ def _text(query: Any, connection: AnyConnection) -> str:
 
 @cache
 def _watched_cursor(factory: Any) -> Any:
-    """`factory`, whose cursors tell the watch of their connection, while it has one, what they execute."""
+    """Derive a cursor class from `factory` that shows what it executes to its connection's watch, if there is one."""
     return _awaited_cursor(factory) if issubclass(factory, psycopg.AsyncCursor) else _blocking_cursor(factory)
 
 

@@ -1,4 +1,4 @@
-"""Where the psycopg connections of a writer come from, and where they go to; blocking or awaited."""
+"""Where the psycopg connections of a writer come from, and where they go to; blocking or asynchronous."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import Any, Final, Protocol
 from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
-from dualwrite.recipes.psycopg.connection_guard import AnyConnection, is_idle
-from dualwrite.recipes.psycopg.reader import closed, read_by_its_loop
+from dualwrite.recipes.psycopg.connection_guard import is_idle
+from dualwrite.recipes.psycopg.driver import AnyConnection, closed, configure_function, read_by_its_loop
 
 _KEPT_BESIDE: Final = 2
-"""For what goes on in the background all the time; more are opened when they are needed, and closed."""
+"""For the background of a pool; more are opened when they are needed, and closed after use."""
 
 
 async def settled(value: Any) -> Any:
-    """What a call of psycopg gives: its blocking half gives the value, its other half something to await.
+    """Return what a call of psycopg gives: a blocking connection gives the value, an asynchronous one an awaitable.
 
-    This is all that the two halves differ in, so the steps above it are written once; with blocking connections they
-    never suspend.
+    The two differ in nothing else, so the steps above are written once; with blocking connections they never suspend.
     """
     return await value if isawaitable(value) else value
 
@@ -32,22 +31,22 @@ class Connections(Protocol):
 
     @property
     def attempts(self) -> int:
-        """How many may be asked for until one is certain not to be left over from before the database went away."""
+        """How many must be acquired until one is certain not to be older than the database's last restart."""
 
     async def acquire(self) -> AnyConnection: ...
 
     async def release(self, connection: AnyConnection) -> None:
-        """It is idle, or closed."""
+        """Take a connection back that is idle or closed."""
 
     def keep(self, connection: AnyConnection) -> bool:
-        """`release` an idle one, where nothing has to be waited for. False: nothing is done."""
+        """`release` an idle connection, where that waits for nothing. Return False, and do nothing, where it would."""
 
     async def close(self) -> None:
         """Close what is kept here."""
 
 
 class KeptConnections:
-    """Opened when they are needed; so many are kept for those who need one next. For several threads."""
+    """Opened when they are needed; `most` of them are kept for later. Thread-safe."""
 
     def __init__(self, connect: Callable[[], Any], *, most: int = 1) -> None:
         self._connect = connect
@@ -94,7 +93,7 @@ class KeptConnections:
 
 
 class PooledConnections:
-    """From a `psycopg_pool.ConnectionPool`, or the pool for coroutines. It is the caller's to open and to close."""
+    """From a `psycopg_pool` for threads or for asyncio, which the caller opens and closes."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -114,7 +113,7 @@ class PooledConnections:
         return False
 
     async def close(self) -> None:
-        """The pool is the caller's."""
+        """Close nothing: the pool is the caller's."""
 
 
 class MadeConnections:
@@ -138,11 +137,11 @@ class MadeConnections:
         return False
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Close nothing: no connection is kept."""
 
 
 def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int = 1) -> Connections:
-    """From a conninfo, a pool or a function. Raises ConfigError for anything else."""
+    """Return the connections of a conninfo, a pool or a function. Raises ConfigError for anything else."""
     if isinstance(source, str):
         # In autocommit mode a transaction begins where we say so, in one round trip with what marks it. Nothing is
         # prepared: where PgBouncer gives each transaction another connection of the server, the name of a prepared
@@ -162,8 +161,10 @@ def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int
 
 
 def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: int = _KEPT_BESIDE) -> Connections:
-    """To where `connections_from(source)` lead, but others: those may all be held by blocks, which wait for what is
-    done on these."""
+    """Return connections to the same place as `connections_from(source)` that blocks do not use.
+
+    Blocks may hold all of the others while they wait for what is done on these.
+    """
 
     async def make() -> Any:
         if isinstance(source, str):
@@ -185,17 +186,18 @@ def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: i
 
 
 async def _made_as_by(pool: Any) -> Any:
-    """A connection like those of `pool`, which does not count it."""
+    """Open a connection like those of `pool`, which does not count it."""
     conninfo = await _said_by(pool.conninfo)
     keywords = await _said_by(pool.kwargs)
     connection = await settled(pool.connection_class.connect(conninfo or "", **(keywords or {})))
-    if pool._configure is not None:  # psycopg_pool has no public word for it
-        await settled(pool._configure(connection))
+    configure = configure_function(pool)
+    if configure is not None:
+        await settled(configure(connection))
     return connection
 
 
 async def _said_by(setting: Any) -> Any:
-    """A setting of a psycopg_pool, which may be a function that gives it."""
+    """Return a setting of a psycopg_pool, which may be a function that returns it."""
     return await settled(setting()) if callable(setting) else setting
 
 

@@ -6,7 +6,7 @@
                 await tx.connection.execute("INSERT INTO orders VALUES (%s, %s)", (1, "lamp"))
                 tx.send("orders", key=..., value=...)
 
-A block is a unit of work: it has the connection to itself until it ends, and then waits until its group is committed.
+Here a block is a unit: it has the connection to itself until it ends, and then waits until its group is committed.
 Units that arrive while others run join their group, one after the other; those that arrive while groups commit make up
 the next one. So a unit that comes alone is an ordinary dual write, and the more come at a time, the less each pays for
 the row lock, the commits and Kafka's transaction.
@@ -26,27 +26,33 @@ import psycopg
 
 from dualwrite.errors import ConfigError, IllegalStateError, PoolTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.capabilities import Feature, assert_can
+from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.pool_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
-from dualwrite.recipes.psycopg.units import MOST_UNITS, UnitsOfWork
+from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
 
 __all__ = ["AsyncPsycopgGroupCommit", "GroupedDualWrite"]
 
 _numbers = count(1)
 
+# PostgreSQL keeps 64 subtransactions of a transaction at hand for all other sessions; with more of them every snapshot
+# of every session becomes slower.
+MOST_UNITS: Final = 64
+
 
 class GroupedDualWrite:
-    """One unit of work; what `AsyncPsycopgGroupCommit.transaction()` yields. Usable until its block ends."""
+    """One unit; what `AsyncPsycopgGroupCommit.transaction()` yields. Usable until its block ends."""
 
     def __init__(self, group: _Group, tx: AsyncPsycopgDualTransaction) -> None:
         self._group = group
         self._tx = tx
-        self._is_running = True
+        self.is_running = True
 
     @property
     def _running(self) -> AsyncPsycopgDualTransaction:
-        if not self._is_running:
+        if not self.is_running:
             raise IllegalStateError(
                 "this unit has ended, and the connection is another's; nothing was done: send and execute inside the "
                 "`async with` block that it belongs to"
@@ -90,16 +96,16 @@ class GroupedDualWrite:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BufferedRecord:
-        """As `DualWrite.send`; a record that is refused dooms the unit, and not its group."""
+        """Send as `DualWrite.send` does; a record that is refused dooms the unit, and not its group."""
         return self._running.send(topic, value, key, headers, partition, timestamp_ms)
 
     def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
-        """As `DualWrite.send_offsets`."""
+        """Commit consumed offsets with the unit, as `DualWrite.send_offsets`."""
         self._running.send_offsets(offsets, group_metadata)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
-        """A part that may fail by itself; as `PsycopgDualTransaction.savepoint`."""
+        """Begin a part that may fail by itself, as `PsycopgDualTransaction.savepoint`."""
         async with self._running.savepoint():
             yield self
 
@@ -121,16 +127,8 @@ class AsyncPsycopgGroupCommit:
             raise ConfigError(f"max_units is 1 to {MOST_UNITS}, not {max_units}")
         if max_groups < 1:
             raise ConfigError(f"max_groups is at least 1, not {max_groups}")
-        self._pool: Final = pool
-        self._max_units: Final = max_units
-        self._max_groups: Final = max_groups
-        self._waiting: deque[_Turn] = deque()
-        self._groups: set[asyncio.Task[None]] = set()
-        self._collects = False
-        """Whether one of the groups takes units; the others commit."""
-        self._running: set[asyncio.Task[Any] | None] = set()
-        self._expiry: asyncio.TimerHandle | None = None
-        self._is_closed = False
+        assert_can(pool.backend.name, Feature.GROUP_COMMIT)
+        self._groups: Final = _Groups(pool, max_units=max_units, max_groups=max_groups)
 
     async def __aenter__(self) -> Self:
         return self
@@ -141,12 +139,8 @@ class AsyncPsycopgGroupCommit:
         await self.close()
 
     async def close(self) -> None:
-        """Let no unit begin any more, and wait for those that have asked. The pool is not closed."""
-        self._is_closed = True
-        while self._groups:
-            await asyncio.wait(self._groups)
-        if self._expiry is not None:
-            self._expiry.cancel()
+        """Let no unit begin any more, and wait for those that have begun or wait. The pool is not closed."""
+        await self._groups.close()
 
     def transaction(self) -> AbstractAsyncContextManager[GroupedDualWrite]:
         """Run a block as a unit of a group: leaving it waits until both sides are committed.
@@ -159,12 +153,36 @@ class AsyncPsycopgGroupCommit:
         A cancellation inside the block is an exception of it. One that comes while the group commits is raised at once,
         and the group goes on; `tx.outcome` tells later what became of it.
         """
-        return _UnitBlock(self)
+        return _UnitBlock(self._groups)
+
+
+class _Groups:
+    """The groups of one `AsyncPsycopgGroupCommit`, and the units that wait for one."""
+
+    def __init__(self, pool: AsyncPsycopgDualWriterPool, *, max_units: int, max_groups: int) -> None:
+        self._pool: Final = pool
+        self._max_units: Final = max_units
+        self._max_groups: Final = max_groups
+        self._waiting: deque[_Turn] = deque()
+        self._groups: set[asyncio.Task[None]] = set()
+        self._collects = False
+        """Whether one of the groups takes units; the others commit."""
+        self.running: set[asyncio.Task[Any] | None] = set()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """Let no unit begin any more, and wait for those that have begun or wait. The pool is not closed."""
+        self._is_closed = True
+        while self._groups:
+            await asyncio.wait(self._groups)
+        if self._expiry is not None:
+            self._expiry.cancel()
 
     # ---- turns ----------------------------------------------------------------------------------------------
 
-    def _ask(self) -> _Turn:
-        if asyncio.current_task() in self._running:
+    def ask(self) -> _Turn:
+        if asyncio.current_task() in self.running:
             raise IllegalStateError(
                 "this task is inside a unit already, and another one would wait for it; nothing was written: write and "
                 "send everything in one block, with tx.savepoint() for a part that may fail by itself"
@@ -178,7 +196,7 @@ class AsyncPsycopgGroupCommit:
         return turn
 
     def _keep_time(self) -> None:
-        """One timer for all that wait: whoever asked first has waited longest."""
+        """Keep one timer for all units that wait: the first has waited longest."""
         if self._expiry is None and self._waiting:
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_at(self._waiting[0].asked_s + self._patience_s, self._expire)
@@ -192,17 +210,17 @@ class AsyncPsycopgGroupCommit:
 
     @property
     def _patience_s(self) -> float:
-        return self._pool._settings.acquire_timeout_ms / 1000
+        return self._pool.settings.acquire_timeout_ms / 1000
 
     def _timeout(self) -> PoolTimeoutError:
         return PoolTimeoutError(
-            f"no group took this unit within {self._pool._settings.acquire_timeout_ms} ms: {len(self._groups)} "
+            f"no group took this unit within {self._pool.settings.acquire_timeout_ms} ms: {len(self._groups)} "
             f"of {self._max_groups} groups are on their way, and {len(self._waiting)} more units wait; nothing "
             "was written: try again later, make units shorter, or raise max_groups or acquire_timeout_ms"
         )
 
-    def _give_up(self, turn: _Turn) -> None:
-        """Whoever asked was interrupted, maybe in the instant in which the turn was granted."""
+    def give_up(self, turn: _Turn) -> None:
+        """Withdraw a turn whose task was interrupted, maybe in the instant in which the turn was granted."""
         if turn in self._waiting:
             self._waiting.remove(turn)
         if turn.group is not None:
@@ -211,7 +229,7 @@ class AsyncPsycopgGroupCommit:
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def _begin_group(self) -> None:
-        """Begin one where units wait, none collects them, and there may be one more."""
+        """Begin a group where units wait, no group collects them, and there may be one more."""
         if not self._waiting or self._collects or len(self._groups) >= self._max_groups:
             return
         self._collects = True
@@ -248,7 +266,7 @@ class AsyncPsycopgGroupCommit:
                 self._collects = False
 
     async def _assert_sees_now(self, tx: AsyncPsycopgDualTransaction) -> None:
-        if await self._pool._database.keeps_a_snapshot(tx.connection):
+        if await self._pool.backend.database.keeps_a_snapshot(tx.connection):
             raise IllegalStateError(
                 "the connection's isolation level keeps a snapshot, in which a unit would not see what was committed "
                 "between the beginning of its group and its own; nothing was written: use READ COMMITTED, or "
@@ -256,7 +274,7 @@ class AsyncPsycopgGroupCommit:
             )
 
     def _refuse_waiting(self, error: BaseException) -> None:
-        """A group could not begin, and would not for anybody who waits."""
+        """Refuse all units that wait: a group could not begin, and would not for them either."""
         while self._waiting:
             self._waiting.popleft().refuse(error)
 
@@ -264,26 +282,26 @@ class AsyncPsycopgGroupCommit:
 class _UnitBlock:
     """The block around one unit."""
 
-    def __init__(self, groups: AsyncPsycopgGroupCommit) -> None:
+    def __init__(self, groups: _Groups) -> None:
         self._groups = groups
 
     async def __aenter__(self) -> GroupedDualWrite:
-        turn = self._groups._ask()
+        turn = self._groups.ask()
         try:
             self._group = await turn.granted
         except BaseException:
-            self._groups._give_up(turn)
+            self._groups.give_up(turn)
             raise
         self._task = asyncio.current_task()
-        self._groups._running.add(self._task)
+        self._groups.running.add(self._task)
         self._unit = self._group.new_unit()
         return self._unit
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._unit._is_running = False
-        self._groups._running.discard(self._task)
+        self._unit.is_running = False
+        self._groups.running.discard(self._task)
         if error is not None:
             self._group.undo(self._unit)
             return
@@ -315,7 +333,7 @@ class _Turn:
             self.granted.set_exception(error)
 
     def grant(self, group: _Group) -> bool:
-        """Whether it was still waited for: a task that is cancelled comes to say so later."""
+        """Grant the turn. Return whether its task still waited: one that is cancelled withdraws later."""
         if self.granted.done():
             return False
         self.group = group
@@ -332,7 +350,7 @@ class _Group:
         self.undone: set[GroupedDualWrite] = set()
         self._waiting: Final = waiting
         self._max_units: Final = max_units
-        self._units: UnitsOfWork | None = None
+        self._units: GroupUnits | None = None
         self._handed_back: asyncio.Future[bool] | None = None
         self._committers: list[asyncio.Future[None]] = []
         self._is_over = False
@@ -342,28 +360,28 @@ class _Group:
 
     def begin(self, tx: AsyncPsycopgDualTransaction) -> None:
         self.tx = tx
-        self._units = UnitsOfWork.of(tx)
+        self._units = GroupUnits.of(tx)
 
     def new_unit(self) -> GroupedDualWrite:
         assert self.tx is not None, "a unit begins when its group has"
         return GroupedDualWrite(self, self.tx)
 
     async def collect(self) -> None:
-        """Let those who wait take their turns. Raises _NothingLeftError where the first is undone."""
+        """Let units that wait take their turns. Raises _NothingLeftError where the first is undone."""
         while self._takes_one_more:
-            await self._begun.begin()  # with all still in the queue: where it fails, the next group takes them
-            if self._waiting:  # whoever was first may have given up meanwhile
+            await self._begun.begin()  # with all units still in the queue: where it fails, the next group takes them
+            if self._waiting:  # the first may have given up meanwhile
                 await self._let(self._waiting.popleft())
 
     async def _let(self, turn: _Turn) -> None:
-        """Let a unit run, and those after it, until somebody has to wait for the database in between."""
+        """Let a unit run, and those after it, until the database has to be waited for in between."""
         self._handed_back = asyncio.get_running_loop().create_future()
         undo = await self._handed_back if turn.grant(self) else True
         if undo and not await self._begun.undo():
             raise _NothingLeftError
 
     def unit_ended(self, *, undo: bool = False) -> None:
-        """By whoever has the connection."""
+        """Pass the connection on; called by the unit that has it."""
         if self._left_units.done():
             return
         if not undo and self._takes_one_more and self._begun.begin_at_once() and self._waiting.popleft().grant(self):
@@ -375,7 +393,7 @@ class _Group:
         return bool(self._waiting) and self._begun.begun < self._max_units and self._begun.has_room
 
     def undo(self, unit: GroupedDualWrite) -> None:
-        """It has ended, and failed."""
+        """End a unit that failed."""
         self.undone.add(unit)
         self.unit_ended(undo=True)
 
@@ -390,7 +408,7 @@ class _Group:
         return self._handed_back
 
     @property
-    def _begun(self) -> UnitsOfWork:
+    def _begun(self) -> GroupUnits:
         assert self._units is not None, "its transaction has begun"
         return self._units
 
@@ -404,7 +422,7 @@ class _Group:
                 committer.set_result(None)
 
     async def committed(self) -> None:
-        """Raises why it was not."""
+        """Wait until the group is committed. Raises the error where it is not."""
         if not self._is_over:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._committers.append(ended)
@@ -418,3 +436,87 @@ class _Group:
                 raise
         if self._error is not None:
             raise self._error
+
+
+class GroupUnits:
+    """The units in one transaction. Each but the first has a savepoint before it; the first has the transaction."""
+
+    def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
+        self._transaction = transaction
+        self._records = records
+        self._stands = False
+        """Whether the newest savepoint is where a unit was undone: it serves the next one too."""
+        self._savepoints = 0
+        self.begun = 0
+
+    @classmethod
+    def of(cls, write: DualWrite) -> Self:
+        """Return the units of one dual write, none so far."""
+        transaction = write.progress.database
+        assert isinstance(transaction, PsycopgTransaction)
+        return cls(transaction, write.progress.records)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for the records of another unit."""
+        return not self._records.is_half_full
+
+    async def begin(self) -> None:
+        """Begin the next unit here."""
+        if self._needs_savepoint:
+            await self._transaction.savepoint(self._next_savepoint)
+        self._has_begun()
+
+    def begin_at_once(self) -> bool:
+        """`begin`, where that waits for nothing. Return False, and do nothing, where it would have to wait."""
+        if self._needs_savepoint and not self._transaction.savepoint_ahead(self._next_savepoint):
+            return False
+        self._has_begun()
+        return True
+
+    @property
+    def _needs_savepoint(self) -> bool:
+        return self.begun > 0 and not self._stands
+
+    def _has_begun(self) -> None:
+        if self._needs_savepoint:
+            self._savepoints += 1
+            self._records.savepoint(self._savepoint)
+        self.begun += 1
+        self._stands = False
+
+    # Each has a name of its own: where one could not be set, rolling back to it must fail, and not undo another unit.
+
+    @property
+    def _savepoint(self) -> str:
+        return f"dualwrite_unit_{self._savepoints}"
+
+    @property
+    def _next_savepoint(self) -> str:
+        return f"dualwrite_unit_{self._savepoints + 1}"
+
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError where a part of the unit failed and that was swallowed."""
+        self._transaction.assert_intact()
+
+    async def undo(self) -> bool:
+        """Roll the last unit back, statements and records. Return False where the transaction has no other unit.
+
+        Raises IllegalStateError where a statement of the unit is still under way, and psycopg's errors: then nothing
+        of the transaction can go on.
+        """
+        if self.begun == 1:
+            return False
+        if self._transaction.is_busy:
+            raise IllegalStateError(_UNFINISHED)
+        await self._transaction.roll_back_to_savepoint(self._savepoint)
+        self._records.roll_back_to_savepoint(self._savepoint)
+        self._transaction.forgive()
+        self._stands = True
+        return True
+
+
+_UNFINISHED: Final = (
+    "another unit of this group ended while a COPY, a stream or another statement of it was under way; neither "
+    "database nor Kafka was changed: finish such things inside the unit, and repeat this one"
+)

@@ -1,42 +1,48 @@
-"""`PsycopgDualWriter`: write PostgreSQL and Kafka in one decision, with psycopg and nothing above it.
+"""The writers on psycopg for threads, with one transactional id and with a pool of them; SQLAlchemy is not needed.
 
     writer = PsycopgDualWriter("dbname=shop", bootstrap_servers="127.0.0.1:9092", transactional_id="orders-1")
     with writer.transaction() as tx:
         tx.connection.execute("INSERT INTO orders VALUES (%s, %s)", (1, "lamp"))
         tx.send("orders", key=..., value=...)
 
-What happens when the block ends, and why it is safe: `dualwrite.recipes.core.coordinator`. Table and statements are
-those of `DualWriter` on PostgreSQL, so both may use one transactional id, one after the other.
+    pool = PsycopgDualWriterPool("dbname=shop", prefix="orders", bootstrap_servers="127.0.0.1:9092")
+
+    def handle(order):  # in any thread
+        with pool.transaction() as tx:
+            ...
+
+What happens when the block ends, and why it is safe: `dualwrite.recipes.core.coordinator`. Tables, statements, ids and
+leases are those of `DualWriter` and `DualWriterPool` on PostgreSQL, so that writers of both kinds may use one
+transactional id, one after the other, and pools of both kinds may share a prefix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 
-from dualwrite.errors import IllegalStateError
-from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.core.coordinator import DualWrite, Resolution
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import Confirm
-from dualwrite.recipes.core.shield import direct
+from dualwrite.recipes.core.waiting import THREADS
+from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
-from dualwrite.recipes.psycopg.writer_base import PsycopgWriterBase
+from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend, PsycopgPoolBackend
+from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
-__all__ = ["PsycopgDualTransaction", "PsycopgDualWriter", "Resolution"]
+__all__ = ["PoolStatus", "PsycopgDualTransaction", "PsycopgDualWriter", "PsycopgDualWriterPool", "Resolution"]
 
 
 class PsycopgDualTransaction(DualWrite):
-    """One dual write; what `PsycopgDualWriter.transaction()` yields."""
+    """One dual write; what `transaction()` of a `PsycopgDualWriter` or a `PsycopgDualWriterPool` yields."""
 
     def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
         super().__init__(transaction, records)
@@ -50,51 +56,15 @@ class PsycopgDualTransaction(DualWrite):
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
-        """A part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+        """Begin a part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
 
-        Whoever catches it outside goes on with the rest of the dual write. May be nested.
+        Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
         with self.connection.transaction():
             yield self
 
 
-def blocking_connection(connection: Any) -> psycopg.Connection[Any] | None:
-    """One of the caller's, if any. Raises IllegalStateError for something else."""
-    if connection is not None and not isinstance(connection, psycopg.Connection):
-        raise IllegalStateError(
-            f"this dual write runs on a psycopg.Connection, not on {connection!r}; nothing was written"
-        )
-    return connection
-
-
-class TransactionScope:
-    """A dual write that somebody else ends; what interrupts it hears how, and what it opened is given back."""
-
-    __slots__ = ("_beginning", "_database", "_tx")
-
-    def __init__(self, beginning: Coroutine[Any, Any, tuple[PsycopgTransaction, RecordBuffer]]) -> None:
-        self._beginning = beginning
-
-    def __enter__(self) -> PsycopgDualTransaction:
-        self._database, records = blocking.run(self._beginning)
-        self._tx = PsycopgDualTransaction(self._database, records)
-        return self._tx
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._tx._records.close()
-            if not self._database.close_at_once():
-                blocking.run(self._database.close())
-        except BaseException as failed:
-            self._tx.tell(failed)
-            raise
-        if error is not None:
-            self._tx.tell(error)
-
-
-class PsycopgDualWriter(PsycopgWriterBase):
+class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransaction]):
     """Atomic writes to one PostgreSQL and to Kafka, one at a time, under one transactional id.
 
     `database` is where the decision is taken and where the table `kafka_transaction_state` lives (created when missing
@@ -122,33 +92,28 @@ class PsycopgDualWriter(PsycopgWriterBase):
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
-        super().__init__(
-            database,
-            connect=psycopg.Connection.connect,
-            kafka_side=BlockingKafkaSide,
-            sleep=blocking.sleep,
-            uninterrupted=direct,
-            transactional_id=transactional_id,
+        one_id = OneId(
+            transactional_id,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
-            create_table=create_table,
-            schema=schema,
             confirm=confirm,
             pause=pause,
             producer_settings=producer_settings,
         )
+        backend = PsycopgOneIdBackend[psycopg.Connection[Any], PsycopgDualTransaction](
+            database,
+            connection_class=psycopg.Connection,
+            handle=PsycopgDualTransaction,
+            waiting=THREADS,
+            create_table=create_table,
+            schema=schema,
+        )
+        super().__init__(backend, one_id)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @contextmanager
-    def transaction(self, connection: psycopg.Connection[Any] | None = None) -> Iterator[PsycopgDualTransaction]:
+    def transaction(
+        self, connection: psycopg.Connection[Any] | None = None
+    ) -> AbstractContextManager[PsycopgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
         `connection` is one of the caller's, to the writer's database, in autocommit mode or not; its whole transaction
@@ -162,37 +127,77 @@ class PsycopgDualWriter(PsycopgWriterBase):
 
         Raises what the block raises; IllegalStateError for a connection whose COMMIT is not ours to send; RecipeErrors,
         InvalidRecordError, AbortableError, FencedError, KafkaTimeoutError and psycopg's own errors, after which neither
-        side was changed; OutcomeUnknown where the database commit was sent and nobody could be asked what became of it.
+        side was changed; OutcomeUnknown where the database commit was sent and its outcome cannot be read.
         A block without records is an ordinary database transaction, of which Kafka hears nothing: if its commit gets no
         answer, psycopg's error is raised with `tx.outcome` None, and only the caller's data can tell.
         """
-        with self._writes.exclusively():
-            blocking.run(self._writes.get_ready())
-            with TransactionScope(self._begin(blocking_connection(connection))) as tx:
-                try:
-                    yield tx
-                except BaseException:
-                    blocking.run(self._writes.roll_back(tx))
-                    raise
-                blocking.run(self._writes.commit(tx))
+        return self.scope(connection)
 
-    def recover(self) -> Resolution:
-        """Complete what a crash left open under this transactional id, by the row; harmless at any time.
 
-        A living owner of the id is fenced by it. Several processes may do it at once: the row lock makes them queue
-        and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds the row.
+class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTransaction]):
+    """Atomic writes to one PostgreSQL and to Kafka by up to `max_writers` threads of this process at a time.
+
+    `database` is where blocks get their connections: a conninfo, of which up to `max_writers` connections are kept; a
+    pool, which stays the caller's; or a function that makes a connection, which is closed after use. What is done
+    beside the blocks has connections of its own, to the same place, which a pool does not count.
+
+    Prefix, leases and the other settings are those of `DualWriterPool`.
+
+    May be used by several threads. After a fork the child has a pool of its own; blocks that were running stay with
+    the parent, and a `psycopg_pool` must be another one in the child, as must then this.
+    """
+
+    def __init__(
+        self,
+        database: str | ConnectionPool[Any] | Callable[[], psycopg.Connection[Any]],
+        *,
+        prefix: str,
+        max_writers: int = 8,
+        acquire_timeout_ms: int = 30_000,
+        lease_ms: int = 15_000,
+        lock_timeout_ms: int | None = 60_000,
+        resolve_timeout_ms: int = 30_000,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        create_table: bool = True,
+        schema: str | None = None,
+        confirm: Confirm = "kafka",
+        pause: PauseHook | None = None,
+        **producer_settings: Any,
+    ) -> None:
+        settings = PoolSettings(
+            prefix,
+            max_writers=max_writers,
+            acquire_timeout_ms=acquire_timeout_ms,
+            lease_ms=lease_ms,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=resolve_timeout_ms,
+            max_buffered_bytes=max_buffered_bytes,
+            confirm=confirm,
+            pause=pause,
+            producer_settings=producer_settings,
+        )
+        backend = PsycopgPoolBackend[psycopg.Connection[Any], PsycopgDualTransaction](
+            database,
+            connection_class=psycopg.Connection,
+            handle=PsycopgDualTransaction,
+            waiting=THREADS,
+            create_table=create_table,
+            schema=schema,
+            max_writers=max_writers,
+        )
+        super().__init__(backend, settings)
+
+    def transaction(
+        self, connection: psycopg.Connection[Any] | None = None
+    ) -> AbstractContextManager[PsycopgDualTransaction]:
+        """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
+
+        As `PsycopgDualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has
+        records; where the connection keeps a snapshot (REPEATABLE READ and above), before the transaction begins.
+        Blocks that wait for one get it in the order of their requests.
+
+        Raises in addition PoolTimeoutError where no id became free in time, and IllegalStateError after `close()`. A
+        dual write whose id was lost to another process before the decision goes on under another one, and raises
+        FencedError only where that happens again and again.
         """
-        with self._writes.exclusively():
-            return blocking.run(self._writes.recover())
-
-    def resolve(self) -> Resolution:
-        """Find out what became of the commit that raised OutcomeUnknown, and complete Kafka accordingly.
-
-        Raises OutcomeUnknown again while the database cannot be asked, or where a later dual write of another process
-        has replaced the row. With nothing unresolved it does what `recover()` does.
-        """
-        return self.recover()
-
-    def close(self) -> None:
-        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
-        blocking.run(self._close())
+        return self.scope(connection)

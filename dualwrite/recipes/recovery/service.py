@@ -36,7 +36,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
 from dualwrite.recipes.recovery.plan import CHANGES, Action, Facts, Found, RecoveryReport, Row, age_ms_of, decide
@@ -294,7 +294,7 @@ class RecoveryService:
         return DualWriteCoordinator(
             seen.transactional_id,
             database=database if seen.is_ours else _WithoutSuffix(database),
-            kafka=BlockingKafkaSide(KafkaSettings(seen.transactional_id, self._settings).producer),
+            kafka=BlockingKafkaParticipant(KafkaSettings(seen.transactional_id, self._settings).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,

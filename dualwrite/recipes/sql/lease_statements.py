@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from dualwrite.recipes.pool.leases import Lease, slot_of
+from dualwrite.recipes.core.leases import Lease, slot_of
 
 ResultT = TypeVar("ResultT")
 

@@ -1,4 +1,6 @@
-"""Dual writes with SQLAlchemy: Engine, Connection and Session, blocking and awaited.
+"""The backend SQLAlchemy: dual writes on an Engine, a Connection or a Session, for threads and for asyncio.
 
-Open first: `writer.py`; `state_table.py` locks and writes the row that decides.
+May import `core`, `sql`, `pool` and `writer.py`, and `psycopg/driver.py` where that is the driver. Open first:
+`writer.py`; `state_table.py` locks and writes the row that decides. `drivers.py` and `session_commit_hook.py` are the
+places that go past SQLAlchemy's public interface.
 """

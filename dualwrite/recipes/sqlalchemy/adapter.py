@@ -1,32 +1,34 @@
-"""A database that SQLAlchemy reaches, as the steps of a dual write need it; blocking or awaited."""
+"""A database that SQLAlchemy reaches, as the steps of a dual write and as the writers need it; for both faces."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
+from dualwrite.recipes.core.leases import Leases
+from dualwrite.recipes.core.waiting import Waiting
+from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.sqlalchemy.commit_wait import interrupted_by
+from dualwrite.recipes.sqlalchemy.drivers import Carry, here, interrupted_by
+from dualwrite.recipes.sqlalchemy.engines import (
+    FirstConnection,
+    background_engine,
+    keeps_a_snapshot,
+    locks_whole_database,
+)
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, for_own_use
+from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, for_own_use, watch
+from dualwrite.recipes.writer import Use
 
 ResultT = TypeVar("ResultT")
-
-
-class Carry(Protocol):
-    """Carries out a function that talks to the database: in this thread, or where a loop must not be blocked."""
-
-    def __call__(self, function: Callable[[], ResultT]) -> Awaitable[ResultT]: ...
-
-
-async def here(function: Callable[[], ResultT]) -> ResultT:
-    """In this thread, which waits."""
-    return function()
 
 
 async def _carried(carry: Carry, function: Callable[[], ResultT]) -> ResultT:
@@ -34,7 +36,9 @@ async def _carried(carry: Carry, function: Callable[[], ResultT]) -> ResultT:
 
 
 class SqlAlchemyPort:
-    """`DatabaseTransaction` on a unit of work."""
+    """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
+
+    can_lock_and_write: Final = False  # COMMIT is sent by SQLAlchemy, and proves nothing
 
     def __init__(self, work: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
         self._work = work
@@ -70,7 +74,7 @@ class SqlAlchemyPort:
         self._work.decides(self._store.raise_durability)
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        return False  # COMMIT is sent by SQLAlchemy, and proves nothing
+        return False
 
     async def commit(self) -> None:
         if self._work.connection.dialect.driver == "asyncpg":
@@ -83,6 +87,12 @@ class SqlAlchemyPort:
 
     async def close(self) -> None:
         await self._carry(self._work.close)
+
+    def close_at_once(self) -> bool:
+        if self._carry is not here:
+            return False
+        self._work.close()
+        return True
 
 
 class SqlAlchemyDatabase:
@@ -128,5 +138,96 @@ class SqlAlchemyDatabase:
         return SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
 
     def transaction(self, work: SqlAlchemyTransaction) -> SqlAlchemyPort:
-        """`work`, which somebody began, as the steps see it."""
+        """Return `work`, which was begun elsewhere, as the steps of a dual write need it."""
         return SqlAlchemyPort(work, self._store, self._carry)
+
+
+class CarryOut(Protocol):
+    """Carries the steps of a dual write out in the middle of what SQLAlchemy does, and returns their result."""
+
+    def __call__(self, steps: Coroutine[Any, Any, ResultT], /) -> ResultT: ...
+
+
+class SqlAlchemyBackend:
+    """An engine on which blocks run; for a pool, what is done beside the blocks has an engine of its own."""
+
+    name: Final = BackendName.SQLALCHEMY
+    database: SqlAlchemyDatabase
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        waiting: Waiting,
+        carry: Carry,
+        carry_out: CarryOut,
+        create_table: bool,
+        schema: str | None,
+        pooled: bool,
+    ) -> None:
+        watch(engine)
+        self.engine: Final = engine
+        self.waiting: Final = waiting
+        self.carry_out: Final = carry_out
+        self._carry = carry
+        self._create_table = create_table
+        self.background_engine = engine
+        self._first_connection = FirstConnection(engine)
+        if pooled:
+            self._schema = schema_for(engine, schema)
+        else:
+            self.database = SqlAlchemyDatabase(engine, create_table=create_table, schema=schema, carry=carry)
+
+    async def take_slot_before_snapshot(self, use: Use, connection: sa.Connection | None, tx: DualWrite) -> None:
+        """Take the slot of the block now where the connection keeps a snapshot; give `tx` back where that fails."""
+        if connection is None or not keeps_a_snapshot(connection):
+            return
+        try:
+            await use.take_slot()
+        except BaseException as error:
+            try:
+                await roll_back_database(tx.progress)
+            finally:
+                await self.waiting.uninterrupted(tx.progress.database.close())
+            tx.tell(error)
+            raise
+
+    def note_connection(self) -> None:
+        """Remember that a Session has a connection already, so that the first one was made."""
+        self._first_connection.made = True
+
+    async def close(self) -> None:
+        if self.background_engine is not self.engine:
+            await self._carry(self.background_engine.dispose)
+
+    # ---- for pools ------------------------------------------------------------------------------------------
+
+    def begin_life(self) -> None:
+        """Make the background's engine and the database on it, for this process."""
+        engine = self.background_engine = background_engine(self.engine)
+        watch(engine)
+        self.database = SqlAlchemyDatabase(
+            engine, create_table=self._create_table, schema=self._schema, carry=self._carry
+        )
+
+    def leases(self, settings: PoolSettings) -> Leases:
+        """Return the leases of a new owner."""
+        return SqlAlchemyLeases(
+            self.background_engine,
+            prefix=settings.prefix,
+            owner=settings.new_owner(),
+            lease_ms=settings.lease_ms,
+            create_table=self._create_table,
+            schema=self._schema,
+            carry=self._carry,
+        )
+
+    @property
+    def leases_inside_blocks(self) -> bool:
+        """Whether a lease can be taken while a block of this process has written something."""
+        return not locks_whole_database(self.engine.dialect)
+
+    async def connect_first(self) -> None:
+        """Connect the blocks' engine before any that shares its dialect."""
+        if not self._first_connection.made:
+            await self._carry(self._first_connection.make)

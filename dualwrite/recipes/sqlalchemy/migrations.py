@@ -20,20 +20,25 @@ import sqlalchemy as sa
 from alembic.operations import MigrateOperation, Operations
 
 from dualwrite.recipes.consume import consumed_offsets
-from dualwrite.recipes.sqlalchemy import identity_table, lease_table, state_table
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
 __all__ = ["CONSUMED_OFFSETS_METADATA", "METADATA", "CreateDualwriteTables", "DropDualwriteTables"]
 
-METADATA: Final = (state_table.metadata, identity_table.metadata, lease_table.metadata)
-"""What the tables are, for autogenerate."""
+METADATA: Final = (
+    kafka_transaction_state.metadata,
+    kafka_transaction_database.metadata,
+    kafka_transaction_lease.metadata,
+)
+"""The tables, for autogenerate."""
 
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 """The same, of the table that `OffsetsInDatabase` uses."""
 
 _TABLES: Final = (
-    state_table.kafka_transaction_state,
-    identity_table.kafka_transaction_database,
-    lease_table.kafka_transaction_lease,
+    kafka_transaction_state,
+    kafka_transaction_database,
+    kafka_transaction_lease,
 )
 
 
@@ -56,13 +61,13 @@ class CreateDualwriteTables(MigrateOperation):
         operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
 
     def reverse(self) -> DropDualwriteTables:
-        """The operation that undoes this one."""
+        """Return the operation that undoes this one."""
         return DropDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
 
 
 @Operations.register_operation("drop_dualwrite_tables")
 class DropDualwriteTables(MigrateOperation):
-    """`op.drop_dualwrite_tables(schema=None)`. What is in doubt then can be decided by nobody: recover first."""
+    """`op.drop_dualwrite_tables(schema=None)`. After that, no process can decide what is in doubt: recover first."""
 
     def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
         self.schema = schema
@@ -76,7 +81,7 @@ class DropDualwriteTables(MigrateOperation):
         operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
 
     def reverse(self) -> CreateDualwriteTables:
-        """The operation that undoes this one."""
+        """Return the operation that undoes this one."""
         return CreateDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
 
 

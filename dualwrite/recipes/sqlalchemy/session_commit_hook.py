@@ -35,7 +35,7 @@ _following = threading.Lock()
 
 
 def follow_commits(engine: sa.Engine) -> None:
-    """Let transactions on `engine` be followed to their COMMIT. Once per engine; harmless when repeated."""
+    """Follow transactions on `engine` to their COMMIT, from now on. Harmless when repeated."""
     watch(engine)
     with _following:
         if engine.dialect not in _followed:
@@ -58,17 +58,17 @@ def _follow(dialect: sa.Dialect) -> None:
 
 
 class Follower(Protocol):
-    """What is done at the end of the transaction."""
+    """What the end of the transaction is reported to."""
 
     def decide(self) -> None:
-        """COMMIT was asked for: send it, as a part of whatever else. What it raises, COMMIT raises."""
+        """Send COMMIT, which was requested, as a part of other steps. What this raises, COMMIT raises."""
 
     def drop(self) -> None:
-        """The transaction is rolled back."""
+        """Note that the transaction is rolled back."""
 
 
 class _Arrival:
-    """A transaction that somebody else flushes, closes and gives back."""
+    """A transaction that the application flushes, closes and gives back."""
 
     session: Session | None = None
 
@@ -80,26 +80,26 @@ class _Arrival:
         return self._connection
 
     def flush(self) -> None:
-        """The Session did, or COMMIT would not have been asked for."""
+        """Flush nothing: the Session did, before it requested COMMIT."""
 
     def commit(self) -> None:
-        assert self.send_commit is not None, "nobody asked for COMMIT"
+        assert self.send_commit is not None, "COMMIT was not requested"
         self.send_commit()
 
     def rollback(self) -> None:
-        """Past SQLAlchemy, which is in the middle of a COMMIT and goes on from its failure."""
+        """Roll back past SQLAlchemy, which is in the middle of a COMMIT and goes on from its failure."""
         if not self._connection.invalidated:
             self._connection.dialect.do_rollback(self._connection.connection)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Close nothing: nothing was opened here."""
 
 
 class FollowedTransaction(SqlAlchemyTransaction):
-    """The transaction on a Connection, from the first record on. `follower` hears how it ends.
+    """The transaction on a Connection, from the first record on. Its end is reported to `follower`.
 
-    One exception: if somebody's hook fails between the end of the flushes and COMMIT, nobody hears of that; then it
-    `is_over` without a word, and may be told by `rolled_back`.
+    One exception: where a hook of the application fails between the end of the flushes and COMMIT, no event says so;
+    then it `is_over` without notice, and may be told by `rolled_back`.
     """
 
     may_begin_in_savepoint = True
@@ -124,7 +124,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         super().commit()
 
     def arrive(self, send_commit: Callable[[], None]) -> None:
-        """COMMIT was asked for, and is sent by `send_commit`."""
+        """Decide: COMMIT was requested, and is sent by `send_commit`."""
         if self._belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
         self._arrival.send_commit = send_commit
@@ -143,7 +143,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._follower.drop()
         self.close()
 
-    def _before_commit(self) -> None:
+    def before_commit(self) -> None:
         _arrived.set(self)
 
 

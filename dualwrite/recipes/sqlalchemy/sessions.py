@@ -11,7 +11,7 @@ Then, wherever there is a Session:
         session.commit()
 
 Records belong to the database transaction in which they were sent, and share its fate, savepoint by savepoint: they
-become visible if the database gets its COMMIT, whoever asks for that and however, and are gone if it is rolled back or
+become visible if the database gets its COMMIT, however that is requested, and are gone if it is rolled back or
 the Session is closed. A transaction without records is an ordinary one.
 """
 
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -29,42 +29,34 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
+from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.coordinator import DualWrite, commit_database_alone, roll_back_database, settle
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.shield import Uninterrupted
-from dualwrite.recipes.pool.isolation import locks_whole_database
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, roll_back_database, settle
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
+from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction, follow_commits
 from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, work_on
+from dualwrite.recipes.writer import Slots
 
 __all__ = ["current_dual_write", "dual_write_sessions", "send"]
 
 _log = logging.getLogger(__name__)
 
-ResultT = TypeVar("ResultT")
-
 AnySession = Session | scoped_session[Any]
 
 
 class SessionWriter(Protocol):
-    """Who carries out the dual writes of Sessions: a writer or a pool on SQLAlchemy, for threads or for tasks."""
+    """Carries out the dual writes of Sessions: a writer or a pool on SQLAlchemy, for threads or for asyncio."""
 
-    _engine: sa.Engine
-    _database: SqlAlchemyDatabase
-    _leases_at_commit: bool
-    _uninterrupted: Uninterrupted
+    @property
+    def backend(self) -> SqlAlchemyBackend: ...
 
-    def _carry_out(self, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Carry steps out in the middle of what SQLAlchemy does."""
+    @property
+    def slots(self) -> Slots: ...
 
-    async def _ready_for_sessions(self) -> None:
-        """Do now what could not be done once a transaction has begun. Called before each; costs nothing when done."""
-
-    def _new_buffer(self) -> RecordBuffer: ...
-
-    async def _commit_of_session(self, write: DualWrite) -> None:
-        """Commit both sides, or roll back both and raise why; where nothing was begun, nothing need be rolled back."""
+    @property
+    def new_records(self) -> Callable[[], RecordBuffer]: ...
 
 
 # By the class of the sessions, of which each sessionmaker has one of its own.
@@ -95,19 +87,21 @@ def dual_write_sessions(
     Raises ConfigError where `sessions` is something else, where one of the two is for coroutines and the other is not,
     or where a pool's database is SQLite.
     """
+    assert_can(writer.backend.name, Feature.SESSIONS)
+    engine = writer.backend.engine
     awaited = _made_for_coroutines(sessions)
-    if (awaited is not None) is not writer._engine.dialect.is_async:
+    if (awaited is not None) is not engine.dialect.is_async:
         raise ConfigError(
             "an asynchronous engine's sessions come from an async_sessionmaker, and are written by an AsyncDualWriter "
             "or an AsyncDualWriterPool; others by a DualWriter or a DualWriterPool: give it the one that fits the other"
         )
-    if writer._leases_at_commit and locks_whole_database(writer._engine.dialect):
+    if writer.slots.leases_at_commit and locks_whole_database(engine.dialect):
         raise ConfigError(
             "a pool could not lease an id while a session writes to SQLite, which locks the whole database: use a "
             "DualWriter, as sessions write to SQLite one at a time anyway"
         )
     made = _class_of(sessions) if awaited is None else _class_in_greenlets(awaited)
-    follow_commits(writer._engine)
+    follow_commits(engine)
     is_new = made not in _writers
     _writers[made] = writer
     if is_new:
@@ -117,7 +111,7 @@ def dual_write_sessions(
 
 
 def _made_for_coroutines(sessions: Any) -> Any:
-    """Who makes the AsyncSessions that are meant; None where others are."""
+    """Return what makes the AsyncSessions that `sessions` stands for; None where they are no AsyncSessions."""
     if isinstance(sessions, async_scoped_session):
         sessions = sessions.session_factory
     if isinstance(sessions, async_sessionmaker) or (isinstance(sessions, type) and issubclass(sessions, AsyncSession)):
@@ -126,7 +120,7 @@ def _made_for_coroutines(sessions: Any) -> Any:
 
 
 def _class_in_greenlets(sessions: Any) -> type[Session]:
-    """The class of the Sessions behind the AsyncSessions: one of its own, as by default all share one."""
+    """Return the class of the Sessions behind the AsyncSessions: a class of its own, as by default all share one."""
     is_maker = isinstance(sessions, async_sessionmaker)
     its_own = (sessions.kw if is_maker else vars(sessions)).get("sync_session_class")
     if its_own in _writers:
@@ -155,14 +149,16 @@ def _class_of(sessions: Any) -> type[Session]:
 
 def _before_transaction(session: Session, transaction: SessionTransaction) -> None:
     writer = _writer_of(session)
-    if transaction.parent is None and writer is not None and not writer._engine.dialect.is_async:
-        writer._carry_out(writer._ready_for_sessions())
+    if transaction.parent is None and writer is not None and not writer.backend.engine.dialect.is_async:
+        writer.backend.carry_out(writer.slots.get_ready_for_sessions())
 
 
 def _on_connection(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
     writer = _writer_of(session)
-    if writer is not None and writer._engine.dialect.is_async:  # before that there may be no greenlet that could wait
-        writer._carry_out(writer._ready_for_sessions())
+    if writer is not None and writer.backend.engine.dialect.is_async:
+        # before that there may be no greenlet that could wait
+        writer.backend.note_connection()
+        writer.backend.carry_out(writer.slots.get_ready_for_sessions())
     work = _followed.get(session)
     if work is not None and not work.is_over:
         work.refuse_second_database(session, transaction, connection)
@@ -172,7 +168,7 @@ def _after_transaction(session: Session, transaction: SessionTransaction) -> Non
     work = _followed.get(session)
     if work is not None and work.is_over:
         del _followed[session]
-        work.rolled_back()  # unless it has ended otherwise; nobody else hears of a hook that fails right before COMMIT
+        work.rolled_back()  # unless it has ended otherwise; no event says that a hook failed right before COMMIT
 
 
 def _writer_of(session: Session) -> SessionWriter | None:
@@ -197,7 +193,9 @@ def send(
 
 
 def current_dual_write(session: AnySession) -> DualWrite:
-    """The dual write of the Session's present transaction, which begins if it has not; for `send_offsets`, `outcome`.
+    """Return the dual write of the Session's present transaction, which begins if it has not.
+
+    It has `send_offsets` and `outcome`.
 
     Inside `writer.transaction(session)` it is that block's. May be called from hooks, as long as the database has not
     been asked to commit: `before_commit`, `before_flush`, `after_flush`, and mapper events such as `after_insert`.
@@ -227,15 +225,15 @@ def _connection_of(session: Session, writer: SessionWriter | None) -> sa.Connect
     except UnboundExecutionError:
         if writer is None:
             raise
-        return session.connection(bind_arguments={"bind": writer._engine})  # one that is bound table by table
+        return session.connection(bind_arguments={"bind": writer.backend.engine})  # one that is bound table by table
 
 
 def _begin(session: Session, connection: sa.Connection, writer: SessionWriter) -> DualWrite:
     assert_one_database(session, connection)
-    records = writer._new_buffer()
+    records = writer.new_records()
     work = FollowedTransaction(
         connection,
-        writer._engine,
+        writer.backend.engine,
         records,
         lambda followed: _SessionWrite(followed, records, writer),
     )
@@ -248,38 +246,40 @@ class _SessionWrite(DualWrite):
     """The dual write of one transaction of a Session."""
 
     def __init__(self, work: FollowedTransaction, records: RecordBuffer, writer: SessionWriter) -> None:
-        super().__init__(writer._database.transaction(work), records, writer._uninterrupted)
+        super().__init__(writer.backend.database.transaction(work), records, writer.backend.waiting.uninterrupted)
         self._writer = writer
         work.write = self
 
     def decide(self) -> None:
-        """COMMIT was asked for."""
+        """Commit both sides, because COMMIT was asked for."""
+        write, carry_out = self.progress, self._writer.backend.carry_out
         try:
-            if self._records:
-                self._writer._carry_out(self._writer._commit_of_session(self))
+            if write.records:
+                carry_out(self._writer.slots.commit_in_turn(write))
             else:
-                self._writer._carry_out(self._commit_alone())
+                carry_out(self._commit_alone())
         except BaseException as error:
-            if self.outcome is None and not self._database.commit_was_sent:
-                self._writer._carry_out(roll_back_database(self))
+            if write.outcome is None and not write.database.commit_was_sent:
+                carry_out(roll_back_database(write))
             self.tell(error)
-            if isinstance(error, OutcomeUnknown) and self.outcome is Outcome.ROLLED_BACK:
+            if isinstance(error, OutcomeUnknown) and write.outcome is Outcome.ROLLED_BACK:
                 error.add_note("That was an earlier dual write; the one that was to be committed now is rolled back.")
             raise
         finally:
-            self._records.close()
+            write.records.close()
 
     async def _commit_alone(self) -> None:
-        """Every record went with a savepoint, so that Kafka is not needed."""
-        await settle(self)
-        await commit_database_alone(self)
+        """Commit without Kafka: every record was rolled back with a savepoint."""
+        await settle(self.progress)
+        await commit_database_alone(self.progress)
 
     def drop(self) -> None:
-        """The transaction is rolled back."""
-        if self._records:
-            _log.debug("%d records are dropped, because their database transaction is rolled back", len(self._records))
-        self._records.close()
-        self._outcome = Outcome.ROLLED_BACK
+        """Drop the records: the transaction is rolled back."""
+        records = self.progress.records
+        if records:
+            _log.debug("%d records are dropped, because their database transaction is rolled back", len(records))
+        records.close()
+        self.progress.outcome = Outcome.ROLLED_BACK
 
 
 _NOT_HERE = (
@@ -288,7 +288,7 @@ _NOT_HERE = (
     "for Sessions, such as the one that a hook of an AsyncSession is given"
 )
 _NO_WRITER = (
-    "nobody writes to Kafka for this Session, so the record was not taken: call "
+    "no writer sends to Kafka for this Session, so the record was not taken: call "
     "dual_write_sessions(sessionmaker, writer) once for the sessionmaker that made it, or send inside "
     "`with writer.transaction(session)`"
 )

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
 
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.sqlalchemy import sessions
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions
 
@@ -49,6 +49,6 @@ async def send(
 
 
 async def current_dual_write(session: AnyAsyncSession) -> DualWrite:
-    """The dual write of the AsyncSession's present transaction, as `sessions.current_dual_write`."""
+    """Return the dual write of the AsyncSession's present transaction, as `sessions.current_dual_write`."""
     bound = session() if isinstance(session, async_scoped_session) else session
     return await greenlet_spawn(sessions.current_dual_write, bound.sync_session)

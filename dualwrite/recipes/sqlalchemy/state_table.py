@@ -49,9 +49,8 @@ from dualwrite.recipes.sql.postgres import (
 )
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
-from dualwrite.recipes.sqlalchemy.background_engine import engine_beside, shares_one_connection
-from dualwrite.recipes.sqlalchemy.commit_wait import deciding
-from dualwrite.recipes.sqlalchemy.identity_table import ensure_identity, found_identity, kafka_transaction_database
+from dualwrite.recipes.sqlalchemy.drivers import deciding
+from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
     LOCK_TIMEOUTS,
@@ -62,15 +61,18 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     patience,
 )
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_row as lock_mysql_row
-from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, pinned_tables, schema_for
+from dualwrite.recipes.sqlalchemy.tables import (
+    AS_NAMED,
+    ensure_identity,
+    exact_text,
+    found_identity,
+    in_schema,
+    kafka_transaction_database,
+    pinned_tables,
+    schema_for,
+)
 
 metadata = sa.MetaData()
-
-
-def exact_text(length: int) -> sa.types.TypeEngine[str]:
-    """`Orders` is not `orders`, though MySQL's usual collations say so: the two would share a row."""
-    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
-    return sa.String(length).with_variant(exact, "mysql", "mariadb")
 
 
 kafka_transaction_state = sa.Table(
@@ -85,7 +87,7 @@ kafka_transaction_state = sa.Table(
 
 
 class Statements:
-    """Those on the rows of one table, which is named in full."""
+    """The statements on the rows of one table, which is named in full."""
 
     def __init__(self, pinned: PinnedTables) -> None:
         self.pinned = pinned
@@ -110,7 +112,7 @@ class Statements:
         )
 
     def locked_text(self, connection: sa.Connection, transactional_id: str) -> str | None:
-        """What the row holds now, which is locked."""
+        """Return what the row, which is locked, holds now."""
         values = {"id": transactional_id}
         text: str | None = connection.scalar(self.select_locked, values, execution_options=AS_NAMED)
         return text
@@ -118,12 +120,12 @@ class Statements:
 
 class _RowLock(Protocol):
     still_held: sa.ColumnElement[bool]
-    """True of the row where the present transaction has locked it; as much of that as the database can say."""
+    """True for the row that the present transaction has locked, as far as the database can say."""
     raise_durability: str | None
-    """What lets the COMMIT of the present transaction wait until it is durable; None where it waits anyway."""
+    """The statement that lets the present transaction's COMMIT wait until it is durable; None where it waits anyway."""
 
     def proof(self, connection: sa.Connection) -> dict[str, str]:
-        """The parameters of `still_held`."""
+        """Return the parameters of `still_held`."""
 
     def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
         """Create the row, empty."""
@@ -137,16 +139,16 @@ class _RowLock(Protocol):
         """Raise IllegalStateError where the connection commits each statement by itself, so that no lock can last."""
 
     def outlasted(self, connection: sa.Connection) -> bool:
-        """Whether the transaction that locked the row is the one that has written it; as `still_held`, but later."""
+        """Return whether the transaction that locked the row has written it; as `still_held`, but later."""
 
     def is_another(self, connection: sa.Connection) -> bool:
-        """Whether the present transaction is known not to be the one that SQLAlchemy began."""
+        """Return whether the present transaction is known not to be the one that SQLAlchemy began."""
 
     def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
-        """Read the row without its lock and do what lets a commit of that prove the row durable."""
+        """Read the row without its lock, and write so that a commit proves what was read durable."""
 
     def answers(self, connection: sa.Connection) -> Answers:
-        """What `database_safety.py` judges the database by."""
+        """Query what `database_safety.py` judges the database by."""
 
 
 class _UpdatedRow:
@@ -232,7 +234,7 @@ class _PostgresRowLock(_UpdatedRow):
 
 
 class _MySqlRowLock(_UpdatedRow):
-    """By the statements of `mysql_row_lock.py`; MariaDB's are the same."""
+    """MySQL and MariaDB: the statements of `mysql_row_lock.py`."""
 
     def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
         insert_row(connection, statements.insert, {"id": transactional_id})
@@ -289,7 +291,7 @@ class _SqliteWriteLock(_UpdatedRow):
 
 
 def _file_of(connection: sa.Connection) -> str:
-    """Where SQLite keeps the database; empty for one in memory."""
+    """Return the file in which SQLite keeps the database; empty for one in memory."""
     (main,) = (row for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
     return str(main[2] or "")
 
@@ -319,8 +321,10 @@ def _is_lock_timeout(error: DBAPIError) -> bool:
 
 
 def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
-    """Create `kafka_transaction_state` and `kafka_transaction_database` where they are missing, in `schema` or where an
-    unqualified name leads to; safe when several processes do it at once."""
+    """Create `kafka_transaction_state` and `kafka_transaction_database` where they are missing.
+
+    In `schema`, or where an unqualified name leads to; safe when several processes do it at once.
+    """
     schema = schema_for(engine, schema)
     _create(engine, kafka_transaction_state, schema)
     with engine.connect() as connection:
@@ -356,7 +360,7 @@ class SqlAlchemyStateStore:
         self._identity: DatabaseIdentity | None = None
 
     def examine(self) -> None:
-        """Look once at what the database cannot promise. Raises UnsafeDatabaseError where that was not accepted."""
+        """Check once what the database cannot promise. Raises UnsafeDatabaseError where that was not accepted."""
         dialect = self._engine.dialect.name
         if self._engine.pool in _examined or dialect not in OF_DIALECT:
             return
@@ -368,12 +372,12 @@ class SqlAlchemyStateStore:
         _examined.add(self._engine.pool)
 
     def create_tables(self) -> None:
-        """Create what is missing."""
+        """Create the tables that are missing."""
         create_state_table(self._engine, self._schema)
 
     @property
     def pinned(self) -> PinnedTables:
-        """Where the tables are; asked once. Raises StateRowError where they are missing, and StateTableError."""
+        """Where the tables are; queried once. Raises StateRowError where they are missing, and StateTableError."""
         return self._known.pinned
 
     @property
@@ -388,8 +392,9 @@ class SqlAlchemyStateStore:
         return self._statements
 
     def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
-        """What this database adds to its transactional ids; asked once. Where there is nothing yet, that is made, or,
-        unless it `may_make` it, one is returned that no id has.
+        """Return what this database adds to its transactional ids; queried once.
+
+        Where there is nothing yet, it is inserted; without `may_make`, one is returned that no id has.
 
         Raises StateRowError where a table is missing, StateTableError, and DatabaseMovedError.
         """

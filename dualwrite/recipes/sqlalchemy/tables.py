@@ -1,13 +1,38 @@
-"""Where our tables are, on any database that SQLAlchemy reaches; why that is asked once: `pinned_tables.py`."""
+"""Our tables, on any database that SQLAlchemy reaches: where they are, and those of the identity and of the leases.
+
+Why their place is asked once: `sql/pinned_tables.py`. The state table has a module of its own. The files `schema.sql`,
+`schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql.sql` are the same tables for people who create tables by
+hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
+from dualwrite.recipes.sql.database_identity import (
+    DECIDED_BEFORE,
+    IDENTITY_TABLE,
+    INSERT_IDENTITY,
+    MOST_ATTEMPTS,
+    SELECT_IDENTITY,
+    DatabaseIdentity,
+    Place,
+    checked_place,
+    identity_is_missing,
+    new_suffix,
+    present_place,
+)
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import (
     PinnedTables,
     Rows,
@@ -16,19 +41,30 @@ from dualwrite.recipes.sql.pinned_tables import (
     find_schema,
     find_state_table,
 )
+from dualwrite.recipes.sqlalchemy.drivers import Carry, here
+from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
+
+ResultT = TypeVar("ResultT")
+
+
+def exact_text(length: int) -> sa.types.TypeEngine[str]:
+    """Return a type that tells `Orders` from `orders`, which would share a row by MySQL's usual collations."""
+    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
+    return sa.String(length).with_variant(exact, "mysql", "mariadb")
+
 
 AS_NAMED: Final = {"schema_translate_map": None}
-"""The execution options of a statement whose schema is not translated, whatever is set on engine or connection."""
+"""The execution options of a statement whose schema is not translated, whatever engine or connection have."""
 
 
 @cache
 def in_schema(table: sa.Table, schema: str | None) -> sa.Table:
-    """The table as a schema has it."""
+    """Return the table as it is in a schema."""
     return table if schema is None else table.to_metadata(sa.MetaData(), schema=schema)
 
 
 def schema_for(engine: sa.Engine, schema: Any) -> str | None:
-    """The setting, else what a schema_translate_map of the engine makes of a table without a schema."""
+    """Return the setting, else what a schema_translate_map of the engine makes of a table without a schema."""
     if schema is None:
         translated = engine.get_execution_options().get("schema_translate_map") or {}
         schema = translated.get(None)
@@ -36,7 +72,7 @@ def schema_for(engine: sa.Engine, schema: Any) -> str | None:
 
 
 def pinned_tables(connection: sa.Connection, schema: str | None) -> PinnedTables | None:
-    """Where the state table is; None where PostgreSQL has none. Raises StateTableError."""
+    """Find the state table; return None where PostgreSQL has none. Raises StateTableError."""
     dialect = connection.dialect
     if dialect.name == "postgresql":
         return execute_query(find_state_table(schema), _asked(connection))
@@ -44,7 +80,7 @@ def pinned_tables(connection: sa.Connection, schema: str | None) -> PinnedTables
 
 
 def home(connection: sa.Connection, schema: str | None, table: str) -> PinnedTables:
-    """Where another table of ours is, or would be created."""
+    """Find where another table of ours is, or would be created."""
     if connection.dialect.name != "postgresql":
         return _quoted(connection, schema or _default_schema(connection))
     return execute_query(find_schema(schema, table), _asked(connection))
@@ -65,3 +101,196 @@ def _default_schema(connection: sa.Connection) -> str | None:
 def _quoted(connection: sa.Connection, schema: str | None) -> PinnedTables:
     preparer = connection.dialect.identifier_preparer
     return PinnedTables(schema, None if schema is None else preparer.quote_schema(schema))
+
+
+# ---- the identity of the database: one row, made once --------------------------------------------------------------
+
+# The row is made at first use, not by a script, which would give every database the same suffix.
+
+kafka_transaction_database = sa.Table(
+    IDENTITY_TABLE,
+    sa.MetaData(),
+    sa.Column("only_row", sa.Integer, sa.CheckConstraint("only_row = 1"), primary_key=True, autoincrement=False),
+    sa.Column("suffix", sa.String(16), nullable=False),
+    sa.Column("made_in_server", sa.String(64), nullable=True),
+    sa.Column("made_in_database", sa.String(64), nullable=True),
+    sa.Column("made_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    mysql_engine="InnoDB",  # whatever the server's default is: others have no transactions
+    mariadb_engine="InnoDB",
+)
+
+
+def identity_of(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity | None:
+    """Return the identity in the row; None where there is none yet. Raises DatabaseMovedError."""
+    found = connection.execute(sa.text(pinned.sql(SELECT_IDENTITY))).first()
+    if found is None:
+        return None
+    suffix, server, database = found
+    place = place_of(connection, pinned)
+    return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
+
+
+def make_identity(connection: sa.Connection, pinned: PinnedTables) -> None:
+    """Insert the row. Raises StateRowError where there are decisions already, which were made under other ids."""
+    if connection.scalar(sa.text(pinned.sql(DECIDED_BEFORE))):
+        raise identity_is_missing()
+    insert_identity(connection, pinned)
+
+
+def insert_identity(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity:
+    """Insert a new row, for the present place."""
+    place = place_of(connection, pinned)
+    suffix = new_suffix()
+    values = {"suffix": suffix, "server": place.server, "database": place.database}
+    connection.execute(sa.text(pinned.sql(INSERT_IDENTITY)), values)
+    return DatabaseIdentity(suffix)
+
+
+def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
+    """Query which database this is, as far as it says."""
+    dialect = connection.dialect.name
+    if dialect == "postgresql":
+        return execute_query(present_place(), lambda sql, values: connection.execute(sa.text(sql), values).all())
+    if dialect in ("mysql", "mariadb"):  # server_uuid would be another one after a failover
+        return Place(None, None if pinned.schema is None else pinned.schema.lower())
+    return Place()
+
+
+def found_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity | None:
+    """Return the identity; None where there is none yet. Raises DatabaseMovedError."""
+    with engine.begin() as connection:
+        return identity_of(connection, pinned)
+
+
+def ensure_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity:
+    """Return the identity, inserted where there is none yet; safe when several processes do it at once."""
+    for _ in range(MOST_ATTEMPTS):
+        found = found_identity(engine, pinned)
+        if found is not None:
+            return found
+        try:
+            with engine.begin() as connection:
+                make_identity(connection, pinned)
+        except IntegrityError:
+            continue  # another process made it in the same instant
+        except DBAPIError as error:
+            if not is_conflict(error):
+                raise
+    raise identity_is_missing()
+
+
+_UPDATE_PLACE: Final = f"UPDATE {IDENTITY_TABLE} SET made_in_server = :server, made_in_database = :database"
+
+
+def note_place(connection: sa.Connection, pinned: PinnedTables) -> None:
+    """Note the present place: the database is the original, wherever it is now."""
+    place = place_of(connection, pinned)
+    connection.execute(sa.text(pinned.sql(_UPDATE_PLACE)), {"server": place.server, "database": place.database})
+
+
+# ---- leases of transactional ids -----------------------------------------------------------------------------------
+
+kafka_transaction_lease = sa.Table(
+    LEASE_TABLE,
+    sa.MetaData(),
+    sa.Column("prefix", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
+    sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("owner", exact_text(64), nullable=True),
+    sa.Column("expires_at_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    mysql_engine="InnoDB",  # whatever the server's default is: others have no transactions
+    mariadb_engine="InnoDB",
+)
+
+_NOW_MS: Final = {
+    "postgresql": POSTGRES_NOW_MS,
+    # UNIX_TIMESTAMP(NOW()) means two instants in the hour that autumn repeats
+    "mysql": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
+    "mariadb": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+}
+"""Milliseconds since 1970."""
+
+
+def create_lease_table(engine: sa.Engine, schema: str | None = None) -> None:
+    """Create `kafka_transaction_lease` where it is missing; safe when several processes do it at once."""
+    schema = schema_for(engine, schema)
+    try:
+        in_schema(kafka_transaction_lease, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
+    except (IntegrityError, ProgrammingError, OperationalError):
+        # Two processes created it in the same instant: the loser sees the winner's table on a second look.
+        if not sa.inspect(engine).has_table(LEASE_TABLE, schema=schema):
+            raise
+
+
+class _LeaseTransaction:
+    """`LeaseTransaction` on a Connection."""
+
+    def __init__(self, connection: sa.Connection, pinned: PinnedTables) -> None:
+        self._connection = connection
+        self._pinned = pinned
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return self._connection.execute(sa.text(self._pinned.sql(sql)), values).all()
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return self._connection.execute(sa.text(self._pinned.sql(sql)), values).rowcount
+
+    async def has_table(self, name: str) -> bool:
+        return sa.inspect(self._connection).has_table(name, schema=self._pinned.schema)
+
+
+class SqlAlchemyLeases(TableLeases):
+    """`Leases` in the table, on an engine. Raises ConfigError for a database whose clock cannot be queried."""
+
+    errors: tuple[type[Exception], ...] = (SQLAlchemyError,)
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        prefix: str,
+        owner: str,
+        lease_ms: int,
+        create_table: bool,
+        schema: str | None = None,
+        carry: Carry = here,
+    ) -> None:
+        if engine.dialect.name not in _NOW_MS:
+            raise ConfigError(
+                f"leases of transactional ids need a database whose clock can be asked ({', '.join(_NOW_MS)}), "
+                f"not {engine.dialect.name}; use one DualWriter per transactional id there"
+            )
+        super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=_NOW_MS[engine.dialect.name])
+        self._engine = engine
+        self._create_table = create_table
+        self._schema = schema_for(engine, schema)
+        self._pinned: PinnedTables | None = None
+        self._carry = carry
+
+    def _was_beaten(self, error: Exception) -> bool:
+        if isinstance(error, IntegrityError):
+            return True
+        # SQLite's only conflict is that its lock was not free in time
+        return isinstance(error, DBAPIError) and not locks_whole_database(self._engine.dialect) and is_conflict(error)
+
+    async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
+        return await self._carry(lambda: self._run(steps))
+
+    def _run(self, steps: Steps[ResultT]) -> ResultT:
+        if self._create_table:
+            create_lease_table(self._engine, self._schema)
+            self._create_table = False
+        pinned = self._where()
+        try:
+            with self._engine.begin() as connection:
+                return blocking.run(steps(_LeaseTransaction(connection, pinned)))
+        except (OperationalError, ProgrammingError) as error:
+            if sa.inspect(self._engine).has_table(LEASE_TABLE, schema=pinned.schema):
+                raise
+            raise missing_table(LEASE_TABLE, otherwise="create_lease_table(engine)") from error
+
+    def _where(self) -> PinnedTables:
+        if self._pinned is None:
+            with self._engine.connect() as connection:
+                self._pinned = home(connection, self._schema, LEASE_TABLE)
+        return self._pinned

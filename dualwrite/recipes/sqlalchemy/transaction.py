@@ -1,4 +1,4 @@
-"""One database transaction of a dual write: whose it is, that it is still the one that holds the lock, how it ends."""
+"""The database transaction of a dual write on SQLAlchemy, which must stay the one that holds the lock, and decides."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import wait_given_up
 from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
-from dualwrite.recipes.sqlalchemy.commit_wait import deciding
+from dualwrite.recipes.sqlalchemy.drivers import (
+    DRIVERS_THAT_MARK,
+    begin_marker,
+    commits_by_itself,
+    deciding,
+    drop_while_deciding,
+    in_transaction,
+)
 
 if TYPE_CHECKING:
-    from dualwrite.recipes.core.coordinator import DualWrite
+    from dualwrite.recipes.core.dual_write import DualWrite
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +69,7 @@ class _SessionBinding:
 
     def rollback(self) -> None:
         if self._owned and self._root is not None and self._root.connection.get_transaction() is not self._root:
-            self._session.close()  # somebody ended it on the Connection; the Session would end it once more
+            self._session.close()  # it was ended on the Connection; the Session would end it once more
             return
         self._session.rollback()
         if self._root is not None and self._root.is_active:
@@ -86,7 +93,7 @@ class _ConnectionBinding:
         return self._connection
 
     def flush(self) -> None:
-        """A Connection buffers nothing."""
+        """Flush nothing: a Connection buffers nothing."""
 
     def commit(self) -> None:
         self._connection.commit()
@@ -107,12 +114,7 @@ def _binding(bind: Bind, *, owned: bool) -> Binding:
     return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
 
 
-_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
-_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, as of the last answer that was not rows
-
-_DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
-
-# The execution option of a Connection under which the engine's listeners find the unit of work that runs on it.
+# The execution option of a Connection under which the engine's listeners find the dual write that runs on it.
 _OPTION = "dualwrite_unit_of_work"
 
 # The execution option of connections that a writer has for itself.
@@ -130,7 +132,7 @@ _watching = threading.Lock()
 
 
 def watch(engine: sa.Engine) -> None:
-    """Let units of work on `engine` hear of commits and failed statements. Once per engine; harmless when repeated.
+    """Tell the transactions of dual writes on `engine` about commits and failed statements. Harmless when repeated.
 
     SQLAlchemy iterates over an engine's listeners while other threads work, so they must not come and go with each
     transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
@@ -143,35 +145,25 @@ def watch(engine: sa.Engine) -> None:
             if engine.dialect.name == "sqlite":
                 event.listen(engine, "savepoint", _begin_before_savepoint)
                 event.listen(engine, "checkout", raise_synchronous)
-            if engine.dialect.name == "postgresql" and engine.dialect.driver in _DRIVERS_THAT_MARK:
+            if engine.dialect.name == "postgresql" and engine.dialect.driver in DRIVERS_THAT_MARK:
                 # Before other listeners, which may send the first statement.
-                event.listen(engine, "begin", _mark_begin(), insert=True)
+                event.listen(engine, "begin", begin_marker(), insert=True)
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
-    """The same engine, for what a writer does besides the caller's transactions; to be watched too."""
+    """Return the same engine for what a writer does beside the caller's transactions; `watch` it too."""
     return engine.execution_options(**{_OWN: True})
-
-
-def _mark_begin() -> Callable[[sa.Connection], None]:
-    from dualwrite.recipes.psycopg.begin import mark_next_begin  # psycopg is not there where others are used
-
-    def mark(connection: sa.Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        mark_next_begin(driver)
-
-    return mark
 
 
 def _before_commit(connection: sa.Connection) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
-        work._before_commit()
+        work.before_commit()
 
 
 def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
     """sqlite3 begins with the first change only; the RELEASE of a savepoint before that would be a COMMIT."""
-    if _in_transaction(connection) is False and not _commits_by_itself(connection):
+    if in_transaction(connection) is False and not commits_by_itself(connection):
         connection.exec_driver_sql("BEGIN")
 
 
@@ -186,7 +178,7 @@ def _before_statement(
 ) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
-        work._before_statement(statement)
+        work.before_statement(statement)
 
 
 def _after_statement(
@@ -194,42 +186,24 @@ def _after_statement(
 ) -> None:
     work = connection.get_execution_options().get(_OPTION)
     if work is not None:
-        work._after_statement(statement)
-
-
-def _in_transaction(connection: sa.Connection) -> bool | None:
-    """Whether the driver's connection is in a transaction, from its own memory; None where it does not tell."""
-    driver = connection.connection.driver_connection
-    if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg
-        return bool(status != _PSYCOPG_IDLE)
-    if (asks := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
-        return bool(asks())
-    if isinstance(flags := getattr(driver, "server_status", None), int):  # PyMySQL and its kin
-        return bool(flags & _MYSQL_IN_TRANSACTION)
-    in_transaction = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
-    return in_transaction if isinstance(in_transaction, bool) else None
+        work.after_statement(statement)
 
 
 def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
-    """At once. A Session waits for the first statement, so that records before it would come before the savepoint, and
-    a statement on a Connection that somebody holds would not be in it at all."""
+    """Set a savepoint at once.
+
+    A Session would wait for the first statement, so that records before it would come before the savepoint, and a
+    statement on a Connection that the application holds would not be in it at all.
+    """
     if transaction.nested:
         session.connection()
-
-
-def _commits_by_itself(connection: sa.Connection) -> bool:
-    dbapi_connection = connection.connection.dbapi_connection
-    if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
-        return False
-    # sqlite3 without transactions of its own may be in one that a listener of SQLAlchemy's "begin" event has begun
-    return not getattr(connection.connection.driver_connection, "in_transaction", False)
 
 
 def _on_error(context: ExceptionContext) -> None:
     options = context.connection.get_execution_options() if context.connection is not None else {}
     work = options.get(_OPTION)
     if work is not None:
-        work._remember(context.original_exception, context.statement)
+        work.remember_failure(context.original_exception, context.statement)
     if (work is not None or _OWN in options) and context.dialect.name == "sqlite":
         _keep_interrupted_connection(context)
 
@@ -237,7 +211,7 @@ def _on_error(context: ExceptionContext) -> None:
 def _keep_interrupted_connection(context: ExceptionContext) -> None:
     """SQLAlchemy would close it after a cancellation and leave the rollback to SQLite.
 
-    That keeps the lock of a closed connection for as long as somebody holds a cursor of it, in a traceback for
+    That keeps the lock of a closed connection for as long as a cursor of it is referenced, by a traceback for
     instance. Nothing is lost, so roll back as usual: the driver does that after the statement.
     """
     if not isinstance(context.original_exception, Exception):
@@ -261,7 +235,7 @@ def assert_one_database(session: Session, connection: sa.Connection) -> None:
 
 
 def work_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
-    """The dual write that the transaction of `connection` belongs to."""
+    """Return the dual write that the transaction of `connection` belongs to; None where it belongs to none."""
     work: SqlAlchemyTransaction | None = connection.get_execution_options().get(_OPTION)
     return work
 
@@ -269,7 +243,7 @@ def work_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
 class SqlAlchemyTransaction:
     """The database transaction of a dual write, up to and with the decision, on an engine that is watched.
 
-    It refuses to be ended by anybody else: a COMMIT inside the block would publish the data without the records, and
+    It refuses to be ended inside the block: a COMMIT inside the block would publish the data without the records, and
     a ROLLBACK would give the lock away. It also remembers statement errors outside savepoints, because a failed
     Postgres transaction answers COMMIT with a silent rollback, and a swallowed error must not end as a success.
     `records` hear of savepoints.
@@ -324,7 +298,7 @@ class SqlAlchemyTransaction:
             raise IllegalStateError(_TWO_PHASE)
         if self.connection.get_execution_options().get(_OPTION) is not None:
             raise IllegalStateError(_INSIDE_ANOTHER)
-        if _commits_by_itself(self.connection):
+        if commits_by_itself(self.connection):
             raise IllegalStateError(_AUTOCOMMIT)
 
     @property
@@ -334,7 +308,7 @@ class SqlAlchemyTransaction:
 
     @property
     def is_over(self) -> bool:
-        """Whether the transaction was ended, by whomever."""
+        """Whether the transaction was ended."""
         return self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root
 
     def flush(self) -> None:
@@ -365,7 +339,7 @@ class SqlAlchemyTransaction:
         self._assert_not_doomed()
 
     def decides(self, raise_durability: str | None) -> None:
-        """The state was written, and with it what COMMIT waits for was raised; by which statement, if there is one."""
+        """Note that the state was written, and what COMMIT waits for was raised, by this statement if there is one."""
         self._raise_durability = raise_durability or ""
         self._statements_since = 0
 
@@ -379,8 +353,7 @@ class SqlAlchemyTransaction:
     def drop(self) -> bool:
         """Drop a connection of asyncpg's whose COMMIT waits. False: COMMIT was not sent, and nothing is done."""
         if self.commit_was_sent and not self.connection.closed and not self.connection.invalidated:
-            driver: Any = self.connection.connection.driver_connection
-            driver.terminate()
+            drop_while_deciding(self.connection)
         return self.commit_was_sent
 
     def rollback(self) -> None:
@@ -393,7 +366,7 @@ class SqlAlchemyTransaction:
             self._drop("rolling back the database", error)
 
     def close(self) -> None:
-        """Give back what this unit of work opened, and stop watching."""
+        """Give back what this transaction opened, and stop watching."""
         if self._belongs_to_the_parent:
             _abandoned.append(self.connection)
             return
@@ -408,11 +381,11 @@ class SqlAlchemyTransaction:
 
     @property
     def _belongs_to_the_parent(self) -> bool:
-        """In a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        """Whether this is a forked child, which shares the socket: what it sent would end the parent's transaction."""
         return os.getpid() != self._process_id
 
     def _drop(self, what: str, error: Exception) -> None:
-        """After `what` failed. Closing fails too where rolling back did, which says nothing new."""
+        """Drop the connection after `what` failed; closing fails too where rolling back did, which says nothing new."""
         if not self._is_dropped:
             self._is_dropped = True
             warn_of_drop(_log, self.transactional_id, what, error)
@@ -422,8 +395,7 @@ class SqlAlchemyTransaction:
             _log.debug("The database connection was already unusable.", exc_info=True)
 
     def doom(self, error: BaseException) -> None:
-        """From now on this dual write, or the savepoint that it is in, can only be rolled back, even if `error` is
-        swallowed."""
+        """Let this dual write, or the savepoint that it is in, end by a rollback only, even if `error` is swallowed."""
         if self.connection.in_nested_transaction():
             self._records.refuse(error)
         else:
@@ -442,7 +414,7 @@ class SqlAlchemyTransaction:
                 "fail in a savepoint (session.begin_nested())"
             ) from failure
 
-    def _before_commit(self) -> None:
+    def before_commit(self) -> None:
         if not self._committing:
             raise TransactionEndedInsideError(
                 "commit was called inside a dual write; neither database nor Kafka was changed: "
@@ -455,11 +427,11 @@ class SqlAlchemyTransaction:
         self.commit_was_sent = True
 
     def rolled_back(self) -> None:
-        """Hear that somebody rolls the whole transaction back, which `assert_intact` will find."""
+        """Note that the whole transaction is rolled back; `assert_intact` will find it."""
 
-    def _remember(self, error: BaseException, statement: str | None) -> None:
+    def remember_failure(self, error: BaseException, statement: str | None) -> None:
         # Where a savepoint is not there, its transaction was rolled back around it: MySQL does so after a deadlock.
-        # What an interrupted statement has done, nobody knows.
+        # What an interrupted statement has done is not known.
         if (
             not self.connection.in_nested_transaction()
             or (statement is not None and control_of(statement, self._grammar).steps)
@@ -467,11 +439,11 @@ class SqlAlchemyTransaction:
         ):
             self._doom_all(error)
 
-    def _before_statement(self, statement: str) -> None:
+    def before_statement(self, statement: str) -> None:
         self._control = control_of(statement, self._grammar)
         if self._control.steps:
             self._control.assert_may_be_sent(statement)
-        if self._driver_has_begun and _in_transaction(self.connection) is False:
+        if self._driver_has_begun and in_transaction(self.connection) is False:
             ended = TransactionEndedInsideError(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
                 "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of "
@@ -481,9 +453,9 @@ class SqlAlchemyTransaction:
             raise ended
 
     def _driver_is_in_transaction(self) -> bool:
-        return _in_transaction(self.connection) is True
+        return in_transaction(self.connection) is True
 
-    def _after_statement(self, statement: str) -> None:
+    def after_statement(self, statement: str) -> None:
         self._statements_since += 1
         if not self._driver_has_begun:
             self._driver_has_begun = self._driver_is_in_transaction()
@@ -492,7 +464,7 @@ class SqlAlchemyTransaction:
             self._control.follow(self._records)
 
     def refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
-        """The Session goes to `connection` too. Raises IllegalStateError where that is another one."""
+        """Raise IllegalStateError where the Session goes to another connection."""
         if connection is not self.connection:
             self._second_database = True
             raise IllegalStateError(_SECOND_DATABASE)

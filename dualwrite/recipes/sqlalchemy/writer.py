@@ -1,44 +1,48 @@
-"""`DualWriter`: write a database and Kafka in one decision, with SQLAlchemy.
+"""The writers on SQLAlchemy for threads: `DualWriter`, with one transactional id, and `DualWriterPool`, with many.
 
     writer = DualWriter(engine, bootstrap_servers="127.0.0.1:9092", transactional_id="orders-1")
     with writer.transaction() as tx:
         tx.session.add(Order(...))
         tx.send("orders", key=..., value=...)
 
-What happens when the block ends, and why it is safe: `dualwrite.recipes.core.coordinator`.
+    pool = DualWriterPool(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092")
+
+    def handle(order):  # in any thread
+        with pool.transaction() as tx:
+            ...
+
+What happens when the block ends, and why it is safe: `dualwrite.recipes.core.coordinator`; what the pool adds to it:
+`dualwrite.recipes.pool.coordinator`, and docs/pool.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.core.coordinator import DualWrite, DualWriteCoordinator, Resolution
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
+from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.settings import Confirm, KafkaSettings, check_engine, follows_later
-from dualwrite.recipes.core.shield import direct
-from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction, watch
-from dualwrite.recipes.transactional.transactional import OpenBlocks, Transactional
+from dualwrite.recipes.core.settings import Confirm, check_engine
+from dualwrite.recipes.core.waiting import THREADS
+from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.pool.status import PoolStatus
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.drivers import here
+from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction
+from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter, Use
 
-__all__ = ["DualTransaction", "DualWriter", "Resolution"]
-
-ResultT = TypeVar("ResultT")
+__all__ = ["DualTransaction", "DualWriter", "DualWriterPool", "PoolStatus", "Resolution"]
 
 
 class DualTransaction(DualWrite):
-    """One dual write; what `DualWriter.transaction()` yields."""
+    """One dual write; what `transaction()` of a `DualWriter` or a `DualWriterPool` yields."""
 
     def __init__(self, work: SqlAlchemyTransaction, database: SqlAlchemyDatabase, records: RecordBuffer) -> None:
         super().__init__(database.transaction(work), records)
@@ -59,15 +63,47 @@ class DualTransaction(DualWrite):
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
-        """A part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+        """Begin a part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
 
-        Whoever catches it outside goes on with the rest of the dual write. May be nested.
+        Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
         with (self._work.session or self._work.connection).begin_nested():
             yield self
 
 
-class DualWriter:
+class ThreadBackend(SqlAlchemyBackend):
+    """An Engine, of which each thread uses connections by itself."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        session_factory: Callable[[], Session] | None,
+        *,
+        create_table: bool,
+        schema: str | None,
+        pooled: bool,
+    ) -> None:
+        super().__init__(
+            engine,
+            waiting=THREADS,
+            carry=here,
+            carry_out=blocking.run,
+            create_table=create_table,
+            schema=schema,
+            pooled=pooled,
+        )
+        self._session_factory = session_factory or (lambda: Session(engine))
+
+    async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
+        bound = self._session_factory() if bind is None else bind
+        work = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
+        tx = DualTransaction(work, self.database, records)
+        if use.needs_slot_early:
+            await self.take_slot_before_snapshot(use, work.connection, tx)
+        return tx
+
+
+class DualWriter(OneIdWriter[Bind, DualTransaction]):
     """Atomic writes to one database and to Kafka, one at a time, under one transactional id.
 
     `engine` is where the decision is taken and where the table `kafka_transaction_state` lives (created when missing
@@ -83,6 +119,8 @@ class DualWriter:
     Two living writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not for use by several threads at once.
     """
+
+    backend: ThreadBackend
 
     def __init__(
         self,
@@ -100,60 +138,19 @@ class DualWriter:
         **producer_settings: Any,
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
-        watch(engine)
-        self._engine = engine
-        settings = KafkaSettings(transactional_id, producer_settings)
-        self._serializers = settings.serializers
-        self._producer_settings = settings.producer
-        self._session_factory = session_factory or (lambda: Session(engine))
-        self._max_buffered_bytes = max_buffered_bytes
-        self._blocks = OpenBlocks()
-        self._database = SqlAlchemyDatabase(engine, create_table=create_table, schema=schema)
-        self._writes = DualWriteCoordinator(
-            settings.transactional_id,
-            database=self._database,
-            kafka=BlockingKafkaSide(settings.producer),
-            sleep=blocking.sleep,
+        one_id = OneId(
+            transactional_id,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
-            kafka_follows_later=follows_later(confirm),
+            max_buffered_bytes=max_buffered_bytes,
+            confirm=confirm,
             pause=pause,
+            producer_settings=producer_settings,
         )
+        backend = ThreadBackend(engine, session_factory, create_table=create_table, schema=schema, pooled=False)
+        super().__init__(backend, one_id)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def transactional_id(self) -> str:
-        """The name that this writer was given, by which the database knows its row."""
-        return self._writes.transactional_id
-
-    @property
-    def kafka_transactional_id(self) -> str | None:
-        """What Kafka sees of it: with the suffix of the database. None before the first use, which asks for that."""
-        return self._writes.kafka_transactional_id
-
-    @property
-    def state(self) -> SlotState:
-        """What this writer knows about its transactional id."""
-        return self._writes.state
-
-    @property
-    def in_doubt(self) -> PreparedTxnState:
-        """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty.
-
-        The next `transaction()` with records, or `recover()`, here or in any process, completes it first. In state
-        FENCED that is for the process that took the id over, or for a new DualWriter.
-        """
-        return self._writes.in_doubt
-
-    @contextmanager
-    def transaction(self, bind: Bind | None = None) -> Iterator[DualTransaction]:
+    def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
         `bind` is a Session or Connection of the caller's, on the writer's engine; its transaction is committed or
@@ -165,72 +162,73 @@ class DualWriter:
 
         Raises what the block raises; InvalidRecordError, AbortableError, RowLockTimeoutError, FencedError,
         KafkaTimeoutError and the database's own errors, after which neither side was changed; OutcomeUnknown where the
-        database commit was sent and nobody could be asked what became of it. A block without records is an ordinary
+        database commit was sent and its outcome cannot be read. A block without records is an ordinary
         database transaction, of which Kafka hears nothing: if its commit gets no answer, the database's error is
         raised with `tx.outcome` None, and only the caller's data can tell.
         """
-        with self._writes.exclusively():
-            blocking.run(self._writes.get_ready())
-            tx = self._begin(bind)
-            try:
-                try:
-                    with self._blocks.inside(tx):
-                        yield tx
-                except BaseException:
-                    blocking.run(self._writes.roll_back(tx))
-                    raise
-                blocking.run(self._writes.commit(tx))
-            finally:
-                tx._records.close()
-                tx._work.close()
+        return self.scope(bind)
 
-    def _begin(self, bind: Bind | None) -> DualTransaction:
-        records = self._new_buffer()
-        bound = self._session_factory() if bind is None else bind
-        return DualTransaction(
-            SqlAlchemyTransaction(bound, self._engine, records, owned=bind is None), self._database, records
+
+class DualWriterPool(PooledWriter[Bind, DualTransaction]):
+    """Atomic writes to one database and to Kafka by up to `max_writers` threads of this process at a time.
+
+    The transactional ids are `prefix-0`, `prefix-1`, and so on; the processes of an application, which share the
+    prefix, share them out by leases in the table `kafka_transaction_lease` (created when missing, as
+    `kafka_transaction_state` is, unless `create_table=False`). So any number of processes may come and go: the ids
+    of one that is gone are recovered in the background `lease_ms` after its last sign of life, and used again. A
+    block needs an id only when it ends, and only if it has records.
+
+    `acquire_timeout_ms` is how long a block waits for an id. The other settings are `DualWriter`'s.
+
+    May be used by several threads. After a fork the child has a pool of its own; blocks that were running stay with
+    the parent.
+    """
+
+    backend: ThreadBackend
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        prefix: str,
+        max_writers: int = 8,
+        acquire_timeout_ms: int = 30_000,
+        lease_ms: int = 15_000,
+        session_factory: Callable[[], Session] | None = None,
+        lock_timeout_ms: int | None = 60_000,
+        resolve_timeout_ms: int = 30_000,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        create_table: bool = True,
+        schema: str | None = None,
+        confirm: Confirm = "kafka",
+        pause: PauseHook | None = None,
+        **producer_settings: Any,
+    ) -> None:
+        check_engine(engine, sa.Engine, "create_engine")
+        settings = PoolSettings(
+            prefix,
+            max_writers=max_writers,
+            acquire_timeout_ms=acquire_timeout_ms,
+            lease_ms=lease_ms,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=resolve_timeout_ms,
+            max_buffered_bytes=max_buffered_bytes,
+            confirm=confirm,
+            pause=pause,
+            producer_settings=producer_settings,
         )
+        backend = ThreadBackend(engine, session_factory, create_table=create_table, schema=schema, pooled=True)
+        super().__init__(backend, settings)
 
-    # -- the dual writes of sessions that are committed elsewhere (sessions.py) ---------------------------------
+    def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
+        """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-    _leases_at_commit = False
-    _uninterrupted = staticmethod(direct)
+        As `DualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has records; on
+        SQLite, and where the database connection keeps a snapshot (REPEATABLE READ and above), before its first
+        statement. Blocks that wait for one get it in the order of their requests.
 
-    def _carry_out(self, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-        return blocking.run(steps)
-
-    async def _ready_for_sessions(self) -> None:
-        await self._writes.ensure_row()
-
-    def _new_buffer(self) -> RecordBuffer:
-        return RecordBuffer(self._max_buffered_bytes, self._serializers)
-
-    async def _commit_of_session(self, write: DualWrite) -> None:
-        with self._writes.in_turn():
-            await self._writes.commit(write)
-
-    @property
-    def transactional(self) -> Transactional:
-        """Decorates a function whose call is a dual write: `@writer.transactional`, or with settings; see there."""
-        return Transactional(self)
-
-    def recover(self) -> Resolution:
-        """Complete what a crash left open under this transactional id, by the row; harmless at any time.
-
-        A living owner of the id is fenced by it. Several processes may do it at once: the row lock makes them queue
-        and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds the row.
+        Raises in addition PoolTimeoutError where no id became free in time, and IllegalStateError after `close()`. A
+        dual write whose id was lost to another process before the decision goes on under another one, and raises
+        FencedError only where that happens again and again.
         """
-        with self._writes.exclusively():
-            return blocking.run(self._writes.recover())
-
-    def resolve(self) -> Resolution:
-        """Find out what became of the commit that raised OutcomeUnknown, and complete Kafka accordingly.
-
-        Raises OutcomeUnknown again while the database cannot be asked, or where a later dual write of another process
-        has replaced the row. With nothing unresolved it does what `recover()` does.
-        """
-        return self.recover()
-
-    def close(self) -> None:
-        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
-        blocking.run(self._writes.close())
+        return self.scope(bind)

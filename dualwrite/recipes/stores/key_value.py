@@ -7,25 +7,24 @@ block's changes are buffered like its records, and the prepared state is added t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final, Generic, Protocol, TypeVar
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core import blocking
+from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.coordinator import DualWrite, DualWriteCoordinator, Resolution
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaSide
-from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.settings import KafkaSettings
-from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.writer import OneIdWriter, Use
 
 
 class BatchTransaction(ABC):
     """The part of a `DatabaseTransaction` that all key-value stores share."""
+
+    can_lock_and_write: Final = False  # the state is written by the same batch as the rest, so it would save nothing
 
     def __init__(self) -> None:
         self.commit_was_sent = False
@@ -61,7 +60,7 @@ class BatchTransaction(ABC):
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None: ...
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        return False  # the state is written by the same batch as the rest, so there is nothing to save
+        return False
 
     @abstractmethod
     async def commit(self) -> None: ...
@@ -71,6 +70,10 @@ class BatchTransaction(ABC):
 
     async def close(self) -> None:
         self._end()
+
+    def close_at_once(self) -> bool:
+        self._end()
+        return True
 
     def _end(self) -> None:
         """Release the lock; harmless when repeated. Raises none of the store's errors."""
@@ -95,108 +98,37 @@ class BatchStore(Protocol[TransactionT_co]):
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None: ...
 
 
-class KeyValueDualWriter(ABC, Generic[TransactionT, WriteT]):
-    """Atomic writes to one key-value store and to Kafka, one at a time, under one transactional id."""
+class KeyValueBackend(Generic[TransactionT, WriteT]):
+    """One key-value store, as a backend of the writers; `handle` makes what a block gets."""
+
+    waiting: Final = THREADS
 
     def __init__(
         self,
+        name: BackendName,
         store: BatchStore[TransactionT],
-        *,
-        transactional_id: str,
-        lock_timeout_ms: int | None,
-        resolve_timeout_ms: int,
-        max_buffered_bytes: int,
-        pause: PauseHook | None,
-        producer_settings: dict[str, Any],
+        handle: Callable[[TransactionT, RecordBuffer], WriteT],
     ) -> None:
-        settings = KafkaSettings(transactional_id, producer_settings)
-        self._serializers = settings.serializers
-        self._max_buffered_bytes = max_buffered_bytes
-        self._store = store
-        self._writes = DualWriteCoordinator(
-            settings.transactional_id,
-            database=store,
-            kafka=BlockingKafkaSide(settings.producer),
-            sleep=blocking.sleep,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            pause=pause,
-        )
+        self.name: Final = name
+        self.database: Final = store
+        self._handle = handle
 
-    @abstractmethod
-    def _new_write(self, transaction: TransactionT, records: RecordBuffer) -> WriteT: ...
+    async def begin(self, bind: None, records: RecordBuffer, use: Use) -> WriteT:
+        """Begin a batch; there is nothing of the caller's that it could be a part of."""
+        return self._handle(await self.database.begin(), records)
 
-    def __enter__(self) -> Self:
-        return self
+    async def close(self) -> None:
+        """Close nothing: the store is the caller's."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
-    @property
-    def transactional_id(self) -> str:
-        """The name that this writer was given, by which the database knows its row."""
-        return self._writes.transactional_id
+class KeyValueDualWriter(OneIdWriter[None, WriteT], Generic[TransactionT, WriteT]):
+    """Atomic writes to one key-value store and to Kafka, one at a time, under one transactional id."""
 
-    @property
-    def kafka_transactional_id(self) -> str | None:
-        """What Kafka sees of it: with the suffix of the database. None before the first use, which asks for that."""
-        return self._writes.kafka_transactional_id
-
-    @property
-    def state(self) -> SlotState:
-        """What this writer knows about its transactional id."""
-        return self._writes.state
-
-    @property
-    def in_doubt(self) -> PreparedTxnState:
-        """The dual write that the store committed and whose Kafka commit is not confirmed yet; else empty.
-
-        The next `transaction()` with records, or `recover()`, here or in any process, completes it first.
-        """
-        return self._writes.in_doubt
-
-    @contextmanager
-    def transaction(self) -> Iterator[WriteT]:
+    def transaction(self) -> AbstractContextManager[WriteT]:
         """Run a block as one dual write: leaving it commits both sides, an exception changes neither.
 
         Changes and records are kept until the block ends. Raises what the block raises; InvalidRecordError,
         AbortableError, RecipeErrors, FencedError, KafkaTimeoutError and what the store says, after which neither side
-        was changed; OutcomeUnknown where the store was told and nobody could be asked what became of it.
+        was changed; OutcomeUnknown where the changes were sent to the store and its state cannot be read.
         """
-        with self._writes.exclusively():
-            blocking.run(self._writes.get_ready())
-            transaction = blocking.run(self._store.begin())
-            records = RecordBuffer(self._max_buffered_bytes, self._serializers)
-            tx = self._new_write(transaction, records)
-            try:
-                try:
-                    yield tx
-                except BaseException:
-                    blocking.run(self._writes.roll_back(tx))
-                    raise
-                blocking.run(self._writes.commit(tx))
-            finally:
-                records.close()
-                blocking.run(transaction.close())
-
-    def recover(self) -> Resolution:
-        """Complete what a crash left open under this transactional id, by its state in the store; harmless at any time.
-
-        A living owner of the id is fenced by it. Raises RowLockTimeoutError while a dual write of another holds it.
-        """
-        with self._writes.exclusively():
-            return blocking.run(self._writes.recover())
-
-    def resolve(self) -> Resolution:
-        """Find out what became of the commit that raised OutcomeUnknown, and complete Kafka accordingly.
-
-        Raises OutcomeUnknown again while the store cannot be asked, or where a later dual write of another process
-        has replaced the state. With nothing unresolved it does what `recover()` does.
-        """
-        return self.recover()
-
-    def close(self) -> None:
-        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
-        blocking.run(self._writes.close())
+        return self.scope()

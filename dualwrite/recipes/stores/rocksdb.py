@@ -19,12 +19,14 @@ from typing import Any, Final
 from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueDualWriter
+from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueBackend, KeyValueDualWriter
+from dualwrite.recipes.writer import OneId
 
 __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
 
@@ -201,15 +203,13 @@ class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTrans
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
-        super().__init__(
-            _RocksDbStore(db, raw_mode=raw_mode),
-            transactional_id=transactional_id,
+        one_id = OneId(
+            transactional_id,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             pause=pause,
             producer_settings=producer_settings,
         )
-
-    def _new_write(self, transaction: _RocksDbTransaction, records: RecordBuffer) -> RocksDbDualTransaction:
-        return RocksDbDualTransaction(transaction, records)
+        store = _RocksDbStore(db, raw_mode=raw_mode)
+        super().__init__(KeyValueBackend(BackendName.ROCKSDB, store, RocksDbDualTransaction), one_id)

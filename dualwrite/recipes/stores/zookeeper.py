@@ -35,12 +35,14 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
-from dualwrite.recipes.core.coordinator import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueDualWriter
+from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueBackend, KeyValueDualWriter
+from dualwrite.recipes.writer import OneId
 
 __all__ = ["DEFAULT_STATE_PATH", "ZooKeeperDualTransaction", "ZooKeeperDualWriter"]
 
@@ -303,15 +305,13 @@ class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDua
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
-        super().__init__(
-            _ZooKeeperStore(client, state_path=state_path, request_timeout_ms=request_timeout_ms),
-            transactional_id=transactional_id,
+        one_id = OneId(
+            transactional_id,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             pause=pause,
             producer_settings=producer_settings,
         )
-
-    def _new_write(self, transaction: _ZooKeeperTransaction, records: RecordBuffer) -> ZooKeeperDualTransaction:
-        return ZooKeeperDualTransaction(transaction, records)
+        store = _ZooKeeperStore(client, state_path=state_path, request_timeout_ms=request_timeout_ms)
+        super().__init__(KeyValueBackend(BackendName.ZOOKEEPER, store, ZooKeeperDualTransaction), one_id)

@@ -1,4 +1,4 @@
-"""The decorator `@writer.transactional`: a function whose call is a dual write.
+"""The decorator `@writer.transactional`: a function whose call is a dual write, for threads and for asyncio.
 
-Open first: `calls.py`, which both faces share.
+May import `core` and `capabilities.py`; knows no database library. Open first: `transactional.py`, which is all of it.
 """

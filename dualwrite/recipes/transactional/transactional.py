@@ -1,4 +1,4 @@
-"""The decorator `@writer.transactional`: a function whose call is a dual write.
+"""The decorator `@writer.transactional`: a function, or a coroutine function, whose call is a dual write.
 
 @writer.transactional(retries=3)
 def place_order(tx: DualTransaction, item: str) -> int:
@@ -9,85 +9,186 @@ def place_order(tx: DualTransaction, item: str) -> int:
     return order.id
 
 place_order("lamp")
+
+A call outside every block of its writer is a dual write of its own, tried again where the database refused it because
+of other transactions. A call inside one is a part of that, in one of the ways of `Inside`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
-from dualwrite.errors import ConfigError
+from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.coordinator import DualWrite
-from dualwrite.recipes.transactional.calls import Calls, Inside, without_tx
+from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWrite
 
-if TYPE_CHECKING:
-    from dualwrite.recipes.sqlalchemy.writer import DualTransaction
+Inside = Literal["join", "savepoint", "refuse"]
+"""What a call does inside another dual write of the same writer."""
+
+_SHORTEST_PAUSE_S: Final = 0.01
 
 P = ParamSpec("P")
 SelfT = TypeVar("SelfT")
 ResultT = TypeVar("ResultT")
+TxT = TypeVar("TxT", bound=DualWrite)
+TxT_co = TypeVar("TxT_co", bound=DualWrite, covariant=True)
+
+Body = Callable[[Any], Awaitable[Any]]
+"""The decorated function with all its arguments but the dual write."""
 
 
-class OpenBlocks:
-    """The block of a writer that each thread is in."""
-
-    def __init__(self) -> None:
-        self._of_thread = threading.local()
+class OpenBlocks(Protocol[TxT_co]):
+    """The blocks of a writer."""
 
     @property
-    def current(self) -> DualTransaction | None:
-        """That of this thread, the innermost one."""
-        tx: DualTransaction | None = getattr(self._of_thread, "tx", None)
-        return tx
-
-    @contextmanager
-    def inside(self, tx: DualTransaction) -> Iterator[None]:
-        """While the block of `tx` runs."""
-        outer, self._of_thread.tx = self.current, tx
-        try:
-            yield
-        finally:
-            self._of_thread.tx = outer
+    def current(self) -> TxT_co | None:
+        """The innermost one that the caller is in; None outside."""
 
 
-class _Writer(Protocol):
-    """A DualWriter, or a DualWriterPool."""
+class _Backend(Protocol):
+    @property
+    def name(self) -> BackendName: ...
 
-    _blocks: OpenBlocks
 
-    def transaction(self) -> AbstractContextManager[DualTransaction]: ...
+class _AnyWriter(Protocol[TxT_co]):
+    @property
+    def blocks(self) -> OpenBlocks[TxT_co]: ...
+
+    @property
+    def backend(self) -> _Backend: ...
+
+
+class Writer(_AnyWriter[TxT_co], Protocol[TxT_co]):
+    """A writer or a pool for threads."""
+
+    def scope(self) -> AbstractContextManager[TxT_co]:
+        """Return the block of a new dual write."""
+
+
+class AsyncWriter(_AnyWriter[TxT_co], Protocol[TxT_co]):
+    """A writer or a pool for asyncio."""
+
+    def scope(self) -> AbstractAsyncContextManager[TxT_co]:
+        """Return the block of a new dual write."""
+
+
+class _Blocks(Protocol):
+    """How calls enter and leave blocks; where the writer blocks its thread, none of it suspends."""
+
+    @property
+    def current(self) -> DualWrite | None:
+        """The innermost block that the caller is in."""
+
+    def begin(self) -> AbstractAsyncContextManager[DualWrite]:
+        """Begin a dual write."""
+
+    def savepoint(self, outer: DualWrite) -> AbstractAsyncContextManager[object]:
+        """Begin a part of `outer` that may fail by itself."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait before the next attempt."""
 
 
 class _ThreadBlocks:
-    """`Blocks` of a writer for threads, which wait."""
-
-    def __init__(self, writer: _Writer) -> None:
+    def __init__(self, writer: Writer[Any]) -> None:
         self._writer = writer
 
     @property
     def current(self) -> DualWrite | None:
-        return self._writer._blocks.current
+        return self._writer.blocks.current
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[DualWrite]:
-        with self._writer.transaction() as tx:
+        with self._writer.scope() as tx:
             yield tx
 
     @asynccontextmanager
-    async def savepoint(self, outer: DualWrite) -> AsyncIterator[object]:
-        with cast("DualTransaction", outer).savepoint() as part:
+    async def savepoint(self, outer: Any) -> AsyncIterator[object]:
+        with outer.savepoint() as part:
             yield part
 
     async def sleep(self, seconds: float) -> None:
         await blocking.sleep(seconds)
 
 
-class Transactional:
+class _TaskBlocks:
+    def __init__(self, writer: AsyncWriter[Any]) -> None:
+        self._writer = writer
+
+    @property
+    def current(self) -> DualWrite | None:
+        return self._writer.blocks.current
+
+    def begin(self) -> AbstractAsyncContextManager[DualWrite]:
+        return self._writer.scope()
+
+    def savepoint(self, outer: Any) -> AbstractAsyncContextManager[object]:
+        return cast("AbstractAsyncContextManager[object]", outer.savepoint())
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Calls:
+    """The calls of functions with the same settings, step by step; once for both decorators."""
+
+    def __init__(self, blocks: _Blocks, backend: BackendName, *, retries: int, inside: Inside) -> None:
+        """Raise ConfigError for settings that are unknown, or that the backend cannot carry."""
+        if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+            raise ConfigError(f"retries takes a whole number of at least 0, not {retries!r}")
+        if inside not in get_args(Inside):
+            raise ConfigError(f"inside takes one of {', '.join(get_args(Inside))}, not {inside!r}")
+        if inside == "savepoint":
+            assert_can(backend, Feature.SAVEPOINTS)
+        self._blocks = blocks
+        self._retries = retries
+        self._inside = inside
+
+    async def run(self, body: Body) -> Any:
+        """Return what `body` returns."""
+        outer = self._blocks.current
+        if outer is None:
+            return await self._run_outermost(body)
+        if self._inside == "refuse":
+            raise IllegalStateError(
+                "this function is a dual write of its own and was called inside another one; it did not run: call it "
+                'outside, or let it take part with inside="join" or inside="savepoint"'
+            )
+        if self._inside == "savepoint":
+            async with self._blocks.savepoint(outer):
+                return await body(outer)
+        try:
+            return await body(outer)
+        except BaseException as error:
+            outer.progress.database.doom(error)
+            raise
+
+    async def _run_outermost(self, body: Body) -> Any:
+        tried = 0
+        while True:
+            tx: DualWrite | None = None
+            try:
+                async with self._blocks.begin() as tx:
+                    return await body(tx)
+            except Exception as error:
+                is_certain = tx is not None and tx.outcome is Outcome.ROLLED_BACK
+                if tried == self._retries or not is_certain or not is_conflict(error):
+                    raise
+            # at random, so that calls which got into each other's way do not meet again
+            await self._blocks.sleep(random.uniform(0, _SHORTEST_PAUSE_S * 2**tried))
+            tried += 1
+
+
+class Transactional(Generic[TxT]):
     """What `writer.transactional` is: to be used as it is, or called with settings first.
 
     The function takes the dual write as its parameter `tx`, which is its first, or its second after `self` or `cls`;
@@ -102,23 +203,24 @@ class Transactional:
     raises, even where that is caught. "savepoint": the same, but if it raises, only what it did itself is undone, on
     both sides. "refuse": IllegalStateError. `retries` are those of the outermost call.
 
-    Raises ConfigError for a function without `tx`, for coroutine functions and for generators.
+    Raises ConfigError for a function without `tx`, for coroutine functions and for generators, and for "savepoint"
+    where the database has none.
     """
 
-    def __init__(self, writer: _Writer, *, retries: int = 0, inside: Inside = "join") -> None:
+    def __init__(self, writer: Writer[TxT], *, retries: int = 0, inside: Inside = "join") -> None:
         self._writer = writer
-        self._calls = Calls(_ThreadBlocks(writer), retries=retries, inside=inside)
+        self._calls = _Calls(_ThreadBlocks(writer), writer.backend.name, retries=retries, inside=inside)
 
     @overload
-    def __call__(self, function: Callable[Concatenate[DualTransaction, P], ResultT], /) -> Callable[P, ResultT]: ...
+    def __call__(self, function: Callable[Concatenate[TxT, P], ResultT], /) -> Callable[P, ResultT]: ...
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[SelfT, DualTransaction, P], ResultT], /
+        self, function: Callable[Concatenate[SelfT, TxT, P], ResultT], /
     ) -> Callable[Concatenate[SelfT, P], ResultT]: ...
 
     @overload
-    def __call__(self, /, *, retries: int = 0, inside: Inside = "join") -> Transactional: ...
+    def __call__(self, /, *, retries: int = 0, inside: Inside = "join") -> Transactional[TxT]: ...
 
     def __call__(self, function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
         return Transactional(self._writer, **settings) if function is None else self._decorated(function)
@@ -129,14 +231,71 @@ class Transactional:
                 f"{function!r} returns before its body has run, so its dual write would be committed too early: "
                 "decorate a plain function, or a coroutine function with an AsyncDualWriter"
             )
-        signature, position = without_tx(function)
+        signature, position = _without_tx(function)
 
         @wraps(function)
         def dual_write(*args: Any, **kwargs: Any) -> Any:
-            async def body(tx: DualTransaction) -> Any:
+            async def body(tx: Any) -> Any:
                 return function(*args[:position], tx, *args[position:], **kwargs)
 
             return blocking.run(self._calls.run(body))
 
         dual_write.__signature__ = signature  # type: ignore[attr-defined]
         return dual_write
+
+
+class AsyncTransactional(Generic[TxT]):
+    """What `writer.transactional` is for coroutine functions: to be used as it is, or called with settings first.
+
+    As `Transactional`: the same parameter `tx`, settings, rules and errors. A call is inside another dual write if its
+    task is.
+
+    Raises ConfigError for a function without `tx`, and for anything but a coroutine function.
+    """
+
+    def __init__(self, writer: AsyncWriter[TxT], *, retries: int = 0, inside: Inside = "join") -> None:
+        self._writer = writer
+        self._calls = _Calls(_TaskBlocks(writer), writer.backend.name, retries=retries, inside=inside)
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[TxT, P], Awaitable[ResultT]], /
+    ) -> Callable[P, Coroutine[Any, Any, ResultT]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[SelfT, TxT, P], Awaitable[ResultT]], /
+    ) -> Callable[Concatenate[SelfT, P], Coroutine[Any, Any, ResultT]]: ...
+
+    @overload
+    def __call__(self, /, *, retries: int = 0, inside: Inside = "join") -> AsyncTransactional[TxT]: ...
+
+    def __call__(self, function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+        return AsyncTransactional(self._writer, **settings) if function is None else self._decorated(function)
+
+    def _decorated(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"{function!r} is no coroutine function, which could wait for its dual write: write `async def`, or "
+                "use a DualWriter"
+            )
+        signature, position = _without_tx(function)
+
+        @wraps(function)
+        async def dual_write(*args: Any, **kwargs: Any) -> Any:
+            return await self._calls.run(lambda tx: function(*args[:position], tx, *args[position:], **kwargs))
+
+        dual_write.__signature__ = signature  # type: ignore[attr-defined]
+        return dual_write
+
+
+def _without_tx(function: Callable[..., Any]) -> tuple[inspect.Signature, int]:
+    """Return the signature that callers see, and the position of `tx`. Raises ConfigError where there is no `tx`."""
+    signature = inspect.signature(function)
+    names = list(signature.parameters)
+    if "tx" not in names[:2]:
+        raise ConfigError(
+            f"{function!r} has no place for its dual write: name its first parameter `tx`, or its second after `self`"
+        )
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "tx"]
+    return signature.replace(parameters=parameters), names.index("tx")

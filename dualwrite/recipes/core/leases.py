@@ -1,4 +1,4 @@
-"""Leases of transactional ids: what a pool needs of the place where its processes agree who uses which.
+"""Leases of transactional ids: what a pool needs of the table by which its processes share the ids out.
 
 A lease only saves work. Whether a dual write is safe, its row lock and Kafka's epoch decide: two processes that hold
 one lease fence each other, and nothing else happens.
@@ -18,51 +18,51 @@ MAX_SLOTS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One slot of a prefix as the database knows it."""
+    """The lease of one slot as the database has it."""
 
     slot: int
     free: bool
-    """Nobody has it, and who had it last left nothing open."""
+    """No process has the slot, and its last owner left nothing open."""
     expired: bool
-    """Who has it has not been heard of for too long, so it may have left something open."""
+    """Its owner has not renewed it in time, and so may have left something open."""
 
 
 class Leases(Protocol):
-    """The leases of one prefix, in the eyes of one owner. Each call is a database transaction of its own."""
+    """The leases of one prefix, as one owner uses them. Each call is a database transaction of its own."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         """What it raises when the database cannot be reached or refuses a statement."""
 
     async def every_lease(self) -> list[Lease]:
-        """All slots of the prefix that have ever been leased, lowest first."""
+        """Return all slots of the prefix that have ever been leased, lowest first."""
 
     async def add(self, slot: int) -> bool:
-        """Lease a slot that has no lease yet. False where another process was faster."""
+        """Lease a slot that has no lease yet. Return False where another process was faster."""
 
     async def claim(self, lease: Lease) -> bool:
-        """Lease a slot that is free or expired. False where it is so no more."""
+        """Lease a slot that is free or expired. Return False where it is so no more."""
 
     async def renew(self, slots: set[int]) -> set[int]:
-        """Put the end of the leases of these slots off. Which of them are held still."""
+        """Renew the leases of these slots. Return those that this owner still has."""
 
     async def release(self, slot: int) -> None:
-        """Give back a slot that has nothing open. Harmless where it is not held."""
+        """Give back a slot that has nothing open. Harmless where this owner does not have it."""
 
     async def abandon(self, slot: int) -> None:
-        """Let the lease of a slot end now, so that it is recovered before it is used. Harmless where it is not held."""
+        """Let a lease expire now, so that its slot is recovered before use. Harmless where it is another owner's."""
 
     async def adopt(self) -> None:
-        """Make leases, expired, for slots that have a state row and no lease: somebody emptied the table."""
+        """Create expired leases for slots that have a state row and no lease, because the table was emptied."""
 
 
 def transactional_id_of(prefix: str, slot: int) -> str:
-    """The transactional id of a slot."""
+    """Return the transactional id of a slot."""
     return f"{prefix}-{slot}"
 
 
 def slot_of(prefix: str, transactional_id: str) -> int | None:
-    """Which slot of `prefix` an id is, or None: `orders-eu-0` is none of `orders`."""
+    """Return the slot of `prefix` that an id is, or None: `orders-eu-0` is none of `orders`."""
     text = transactional_id.removeprefix(f"{prefix}-")
     if text == transactional_id or not (text.isascii() and text.isdecimal() and text == str(int(text))):
         return None
@@ -70,7 +70,7 @@ def slot_of(prefix: str, transactional_id: str) -> int | None:
 
 
 def checked_prefix(prefix: object) -> str:
-    """One whose ids fit into the state table. Raises ConfigError."""
+    """Return a prefix whose ids fit into the state table. Raises ConfigError."""
     if not isinstance(prefix, str) or not prefix or prefix != prefix.strip():  # MySQL ignores blanks at the end
         raise ConfigError(
             f"prefix takes what the transactional ids of an application begin with, without blanks around it, "

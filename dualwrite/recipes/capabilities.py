@@ -1,0 +1,73 @@
+"""What does not compose with which database, and why: one table, which errors and tests quote.
+
+Everything that is not in the table works: both faces (threads, asyncio), both slot policies (one id, a pool),
+`@transactional`, the integration with Sessions, and group commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from dualwrite.errors import ConfigError
+
+
+class BackendName(StrEnum):
+    """The databases, by what reaches them."""
+
+    SQLALCHEMY = "SQLAlchemy"
+    PSYCOPG = "psycopg"
+    ROCKSDB = "RocksDB"
+    ZOOKEEPER = "ZooKeeper"
+
+
+class Feature(StrEnum):
+    """What a database may be unable to carry."""
+
+    ASYNCIO = "asyncio"
+    POOL = "a pool of transactional ids"
+    SAVEPOINTS = 'savepoints, such as those of @transactional(inside="savepoint")'
+    SESSIONS = "dual_write_sessions"
+    GROUP_COMMIT = "group commit"
+
+
+_B, _F = BackendName, Feature
+
+_NO_SESSIONS: Final = "only SQLAlchemy has Sessions: send inside `with writer.transaction()`"
+_NO_SAVEPOINTS: Final = "a block's changes are one batch, which is carried out whole or not at all"
+_NO_UNITS: Final = "the units of a group are divided by savepoints, and its changes are one batch"
+
+CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
+    {
+        (_B.SQLALCHEMY, _F.GROUP_COMMIT): (
+            "its units share one connection, whose savepoints are sent ahead of their first statement, and SQLAlchemy "
+            "sends statements by itself: use AsyncPsycopgDualWriterPool"
+        ),
+        (_B.PSYCOPG, _F.SESSIONS): _NO_SESSIONS,
+        (_B.ROCKSDB, _F.ASYNCIO): "rocksdict blocks its thread: use the writer in one, with asyncio.to_thread()",
+        (_B.ROCKSDB, _F.POOL): (
+            "only one process has a RocksDB open, so that there is no other to share ids with by leases: make a writer "
+            "per thread, each with an id of its own"
+        ),
+        (_B.ROCKSDB, _F.SAVEPOINTS): _NO_SAVEPOINTS,
+        (_B.ROCKSDB, _F.SESSIONS): _NO_SESSIONS,
+        (_B.ROCKSDB, _F.GROUP_COMMIT): _NO_UNITS,
+        (_B.ZOOKEEPER, _F.ASYNCIO): "kazoo has threads of its own: use the writer in one, with asyncio.to_thread()",
+        (_B.ZOOKEEPER, _F.POOL): (
+            "leases need a clock that all processes share, which ZooKeeper does not give: give each process ids of its "
+            "own"
+        ),
+        (_B.ZOOKEEPER, _F.SAVEPOINTS): _NO_SAVEPOINTS,
+        (_B.ZOOKEEPER, _F.SESSIONS): _NO_SESSIONS,
+        (_B.ZOOKEEPER, _F.GROUP_COMMIT): _NO_UNITS,
+    }
+)
+
+
+def assert_can(backend: BackendName, feature: Feature) -> None:
+    """Raise ConfigError, with the reason, where `backend` cannot carry `feature`."""
+    why = CANNOT.get((backend, feature))
+    if why is not None:
+        raise ConfigError(f"{backend} cannot carry {feature}: {why}")

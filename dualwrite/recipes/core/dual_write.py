@@ -1,0 +1,175 @@
+"""One dual write: the handle that its user holds, and how far its steps have come.
+
+`DualWrite` is what users see. `DualWriteProgress` is what the steps in `coordinator.py` and `pool/coordinator.py` work
+on: a database transaction, the buffered records, and what is known about the state row and the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.shield import Uninterrupted, direct
+from dualwrite.recipes.core.store import DatabaseTransaction
+
+NOTHING_PREPARED: Final = PreparedTxnState()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The outcome of a transaction that was left open, or of a commit whose response was lost.
+
+    `prepared_state` is the producer id and epoch in question; empty where nothing was open.
+    """
+
+    transactional_id: str
+    prepared_state: PreparedTxnState
+    outcome: Outcome
+
+
+class DualWriteProgress:
+    """How far a dual write has come; written by the coordinators, read by the handle."""
+
+    __slots__ = (
+        "database",
+        "locked_row",
+        "outcome",
+        "prepared_state",
+        "records",
+        "sends_since_s",
+        "transactional_id",
+        "uninterrupted",
+        "written_row",
+    )
+
+    def __init__(self, database: DatabaseTransaction, records: RecordBuffer, uninterrupted: Uninterrupted) -> None:
+        self.database: Final = database
+        self.records: Final = records
+        self.uninterrupted: Final = uninterrupted
+        self.transactional_id: str | None = None
+        self.locked_row = NOTHING_PREPARED
+        """What the state row held when it was locked."""
+        self.written_row = NOTHING_PREPARED
+        """What this transaction wrote to the state row last."""
+        self.prepared_state = NOTHING_PREPARED
+        self.sends_since_s = 0.0
+        self.outcome: Outcome | None = None
+
+
+class DualWrite:
+    """One dual write: a database transaction, and the records that become visible with it."""
+
+    def __init__(
+        self, database: DatabaseTransaction, records: RecordBuffer, uninterrupted: Uninterrupted = direct
+    ) -> None:
+        self.progress: Final = DualWriteProgress(database, records, uninterrupted)
+        """For the steps of the dual write; not for its users."""
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The id under which the records are sent; None before that, and for a dual write without records."""
+        return self.progress.transactional_id
+
+    @property
+    def prepared_state(self) -> PreparedTxnState:
+        """The producer id and epoch that this dual write left in the state row; empty before it was prepared."""
+        return self.progress.prepared_state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """COMMITTED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
+
+        It is set when this process resolves a lost commit, be it by the next dual write under the id.
+        """
+        return self.progress.outcome
+
+    def tell(self, interruption: BaseException) -> None:
+        """Add a note about the outcome to an interruption, which says nothing about it by itself."""
+        if isinstance(interruption, Exception):
+            return
+        note = self._outcome_note()
+        if note not in getattr(interruption, "__notes__", ()):
+            interruption.add_note(note)
+
+    def _outcome_note(self) -> str:
+        progress = self.progress
+        if progress.outcome is Outcome.ROLLED_BACK:
+            return "The dual write is rolled back: neither database nor Kafka is changed."
+        if progress.outcome is Outcome.COMMITTED:
+            return (
+                f"The dual write {progress.prepared_state} of {progress.transactional_id!r} is committed all the same."
+            )
+        if progress.prepared_state.is_empty:
+            return "The database commit was sent and not answered; without records no row tells what became of it."
+        return (
+            f"The database commit of dual write {progress.prepared_state} of {progress.transactional_id!r} was sent "
+            "and not answered: resolve(), or the next use of the id, finds out what became of it, and Kafka follows."
+        )
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BufferedRecord:
+        """Make one record part of this dual write; the arguments are those of `Producer.send`.
+
+        It is kept until the block ends, sent right before the database commits, and visible only if that does.
+        Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed, and
+        IllegalStateError after the block has ended, which it has for a `before_commit` hook too.
+        """
+        try:
+            return self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
+        except BaseException as error:
+            self.progress.database.doom(error)
+            raise
+
+    def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
+        """Commit consumed offsets as part of this dual write (KIP-447); see `Producer.send_offsets_to_transaction`."""
+        try:
+            self.progress.records.send_offsets(offsets, group_metadata)
+        except BaseException as error:
+            self.progress.database.doom(error)
+            raise
+
+
+async def settle(write: DualWriteProgress) -> bool:
+    """Flush the database transaction and close the buffer at the end of a block. Return whether it has records."""
+    database, records = write.database, write.records
+    database.assert_intact()
+    await database.flush()
+    database.assert_intact()
+    records.close()  # what a hook inside COMMIT sent would come after the state was written
+    return bool(records)
+
+
+async def commit_database_alone(write: DualWriteProgress) -> None:
+    """Commit a dual write without records: an ordinary database transaction, unknown to Kafka and the state row."""
+    try:
+        await write.database.commit()
+    except BaseException:
+        try:
+            await roll_back_database(write)
+        finally:
+            if write.database.commit_was_sent:
+                write.outcome = None  # no row tells what became of it
+        raise
+    write.outcome = Outcome.COMMITTED
+
+
+async def roll_back_database(write: DualWriteProgress) -> None:
+    """Close the buffer and roll the database transaction back, whatever interrupts the caller."""
+    write.records.close()
+    await write.uninterrupted(_roll_back_database(write))
+
+
+async def _roll_back_database(write: DualWriteProgress) -> None:
+    await write.database.rollback()
+    write.outcome = Outcome.ROLLED_BACK

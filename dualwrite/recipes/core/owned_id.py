@@ -1,0 +1,179 @@
+"""What this process knows about its transactional id, and how Kafka's side of a dual write ends.
+
+The state machine is `slot.py`; the state row and the in-doubt transaction belong to it. `take_over.py`,
+`lost_commits.py` and `coordinator.py` share one `OwnedId`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, PreparedTransactionLost
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
+from dualwrite.recipes.core.kafka_participant import KafkaParticipant
+from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
+from dualwrite.recipes.core.shield import Uninterrupted
+from dualwrite.recipes.core.slot import Slot, SlotState
+from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
+
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one name for the steps of a dual write
+
+
+class OwnedId:
+    """One transactional id of this process: its state, its row, and the producer that has it."""
+
+    def __init__(
+        self,
+        transactional_id: str,
+        *,
+        database: Database,
+        kafka: KafkaParticipant,
+        pause: PauseHook | None,
+        uninterrupted: Uninterrupted,
+        resolve_timeout_ms: int,
+    ) -> None:
+        self.transactional_id: Final = transactional_id
+        self.database: Final = database
+        self.kafka: Final = kafka
+        self.uninterrupted: Final = uninterrupted
+        self.telemetry: Final = telemetry_of(transactional_id)
+        self.reach: Final = _reached(self.telemetry, pause)
+        """Report that a step is done; the pause hook, if there is one, runs after the telemetry."""
+        self.slot: Final = Slot(transactional_id, self.telemetry.moved)
+        self.kafka_id: str | None = None
+        """The transactional id as Kafka knows it; None before the database was first asked for the suffix."""
+        self.row = NOTHING_PREPARED
+        """What the state row holds as far as this process knows; the database compares before anything relies on it."""
+        self.in_doubt = NOTHING_PREPARED
+        self.resolve_timeout_ms = resolve_timeout_ms
+
+    def assert_usable(self) -> None:
+        """Raise IllegalStateError where the id was closed, FencedError where another process has taken it over."""
+        if self.slot.state is SlotState.CLOSED:
+            raise IllegalStateError("this DualWriter is closed; make a new one")
+        if self.slot.state is SlotState.FENCED:
+            raise self.fenced()
+
+    def fenced(self) -> FencedError:
+        """Return the error for an id that another process has taken over."""
+        return FencedError(
+            f"transactional id {self.transactional_id!r} was taken over by another process; nothing was "
+            "written: make a new DualWriter to take it back, or give each process an id of its own"
+        )
+
+    async def ensure_row(self) -> None:
+        """Create the state row unless it is known to exist. Costs nothing when repeated."""
+        if self.kafka_id is None:
+            identity = await self.database.ensure_row(self.transactional_id)
+            self.kafka_id = identity.kafka_id(self.transactional_id)
+
+    async def make_durable(self, row: PreparedTxnState, ongoing: PreparedTxnState = NOTHING_PREPARED) -> None:
+        """Make sure that the row, which was read, outlasts this server before Kafka is told.
+
+        Its COMMIT may still be waiting for a standby, possibly forever. An abort of what is open follows from the row
+        as well: a primary that was cut off from its standbys still locks rows, and shows old ones.
+        """
+        if not (row.is_empty and ongoing.is_empty):
+            await self.database.make_durable(self.transactional_id, row, timeout_ms=self.resolve_timeout_ms)
+
+    async def give_up(self) -> None:
+        """Close the producer without ending its transaction, whatever interrupts the caller."""
+        await self.uninterrupted(self.kafka.give_up())
+
+    async def leave_in_doubt(self, state: PreparedTxnState) -> None:
+        """Give the producer up while a decided dual write is not confirmed by Kafka."""
+        self.in_doubt = state
+        self.slot.move(SlotState.IN_DOUBT)
+        await self.give_up()
+
+    # -- Kafka's side, once the outcome is certain -------------------------------------------------------------
+
+    def let_kafka_follow(self) -> None:
+        """Start Kafka's commit without waiting for its response; `confirm` waits."""
+        self.slot.move(SlotState.CONFIRMING)
+        with suppress(DualWriteError):  # `confirm` meets the same error again
+            self.kafka.start_commit()
+
+    async def confirm(self) -> None:
+        """Wait for a commit that was started by `let_kafka_follow`. Raises PreparedTransactionLost."""
+        if self.slot.state is SlotState.CONFIRMING:
+            await self.finish_kafka(self.in_doubt, Outcome.COMMITTED)
+            self.reach(PausePoint.AFTER_KAFKA_COMMIT)
+
+    async def finish_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
+        """Commit or abort the open Kafka transaction.
+
+        Raises PreparedTransactionLost, because no take-over can complete that one, and no other error of Kafka's: the
+        decision has been taken. A producer that cannot confirm is given up, and the next take-over completes the
+        transaction by the row.
+        """
+        self.telemetry.decided(state, outcome)
+        try:
+            if outcome is Outcome.COMMITTED:
+                await self.kafka.commit()
+            else:
+                await self.kafka.abort()
+        except FencedError as error:
+            _log.warning(
+                "transactional id %s was taken over by another process, which %s: %s",
+                self.transactional_id,
+                _completion_by_successor(state, outcome),
+                error,
+            )
+            self.slot.move(SlotState.FENCED)
+            if outcome is Outcome.COMMITTED:
+                self.in_doubt = state
+            await self.give_up()
+        except PreparedTransactionLost:
+            self.telemetry.lost()
+            await self.leave_in_doubt(state)  # each take-over reports it again, until an operator has dealt with it
+            raise
+        except DualWriteError as error:
+            _log.warning(
+                "transactional id %s: the %s of %s is not confirmed by Kafka (%s); the next use of the id completes it",
+                self.transactional_id,
+                "commit" if outcome is Outcome.COMMITTED else "abort",
+                state if outcome is Outcome.COMMITTED else "the open transaction",
+                error,
+            )
+            await self._leave_unconfirmed(state, outcome)
+        except BaseException:  # interrupted
+            await self._leave_unconfirmed(state, outcome)
+            raise
+        else:
+            self.telemetry.confirmed(outcome)
+            self.slot.move(SlotState.READY)
+            self.in_doubt = NOTHING_PREPARED
+            if outcome is Outcome.COMMITTED:
+                self.row = state
+
+    async def _leave_unconfirmed(self, state: PreparedTxnState, outcome: Outcome) -> None:
+        if outcome is Outcome.COMMITTED:
+            await self.leave_in_doubt(state)
+        else:
+            self.slot.move(SlotState.NEW)
+            await self.give_up()
+
+
+def _reached(telemetry: Telemetry, pause: PauseHook | None) -> Callable[[PausePoint], None]:
+    if pause is None:
+        return telemetry.reach
+
+    def reach(point: PausePoint) -> None:
+        telemetry.reach(point)
+        pause(point)
+
+    return reach
+
+
+def _completion_by_successor(state: PreparedTxnState, outcome: Outcome) -> str:
+    """Describe what the process does that took an id over in the middle of a completion that was decided here."""
+    if outcome is Outcome.ROLLED_BACK:
+        return "aborts what is open"
+    return f"commits {state}"

@@ -1,0 +1,86 @@
+"""Turns of asyncio tasks under one transactional id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Self
+
+from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.dual_write import DualWriteProgress
+
+
+class TaskTurns:
+    """The uses of one coordinator by the tasks of one loop, first come, first served."""
+
+    needs_slot_early = False
+    leases_at_commit = False
+
+    def __init__(self, coordinator: DualWriteCoordinator) -> None:
+        self._coordinator: Final = coordinator
+        timeout_ms = coordinator.lock_timeout_ms
+        self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        self._user: asyncio.Task[Any] | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.take_slot = coordinator.take_slot
+        self.get_ready = coordinator.get_ready
+        self.get_ready_for_sessions = coordinator.get_ready_for_sessions
+        self.commit = coordinator.commit
+        self.roll_back = coordinator.roll_back
+
+    def enter(self) -> Self:
+        """Acquire the id without waiting, as `DualWriteCoordinator.enter`; tasks that wait get their turn after it."""
+        try:
+            self._coordinator.enter()
+        except BaseException:
+            if self._user is None:
+                self._wake_next()
+            raise
+        self._user = asyncio.current_task()
+        return self
+
+    def leave(self) -> None:
+        """Let the task that has waited longest have the id."""
+        self._user = None
+        self._coordinator.leave()
+        self._wake_next()
+
+    async def commit_in_turn(self, write: DualWriteProgress) -> None:
+        """Commit a dual write of this task when the id is free.
+
+        Raises IllegalStateError where its turn does not come within the row's lock timeout.
+        """
+        if self._user is not None and self._user is asyncio.current_task():
+            raise self._coordinator.not_its_turn("task", is_mine=True)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._wait()
+        except TimeoutError:
+            raise self._coordinator.not_its_turn("task", is_mine=False) from None
+        self.enter()
+        try:
+            await self.commit(write)
+        finally:
+            self.leave()
+
+    async def _wait(self) -> None:
+        was_waiting = False
+        while self._user is not None or (self._waiting and not was_waiting):
+            turn = asyncio.get_running_loop().create_future()
+            (self._waiting.appendleft if was_waiting else self._waiting.append)(turn)
+            try:
+                await turn
+            except BaseException:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+                elif self._user is None:
+                    self._wake_next()  # this task was given the turn and does not take it
+                raise
+            was_waiting = True
+
+    def _wake_next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return

@@ -1,0 +1,442 @@
+"""What is done to psycopg's own objects past their public interface, and why; the one place for it.
+
+Four things, each on one connection at a time:
+
+* `PipelinedStatement` sends a statement without waiting; the next user of the connection takes its response;
+* `SocketReader` lets the loop watch the socket of an AsyncConnection once, and not for each wait;
+* `StandbyWait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without hurrying it;
+* `mark_next_begin` lets the BEGIN that psycopg sends by itself set the mark of the transaction.
+
+All that psycopg sends goes through `connection.wait`, which the first three replace; the last replaces
+`connection._start_query`. `tests/unit/test_psycopg_internals.py` fails when psycopg changes what is relied on here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import psycopg
+from psycopg import generators, pq, waiting
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGresult
+from psycopg.waiting import READY_R, WAIT_R, wait_async
+
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
+
+AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+ResultT = TypeVar("ResultT")
+
+_WAIT: Final = "wait"
+
+# ---- what psycopg has no public word for ---------------------------------------------------------------------------
+
+
+def is_two_phase(connection: AnyConnection) -> bool:
+    """Return whether a two-phase transaction was begun, which `commit()` refuses to end."""
+    return connection._tpc is not None  # noqa: SLF001
+
+
+def is_in_transaction_block(connection: AnyConnection) -> bool:
+    """Return whether a `connection.transaction()` is open, inside which `commit()` is refused."""
+    return bool(connection._num_transactions)  # noqa: SLF001
+
+
+def configure_function(pool: Any) -> Any:
+    """Return the function that a psycopg_pool calls for each new connection; None where it has none."""
+    return pool._configure  # noqa: SLF001
+
+
+# ---- a statement sent ahead ----------------------------------------------------------------------------------------
+
+# It costs no turn of the loop, and the database is at work while the next user comes. libpq takes one statement at a
+# time, hence the response has to be taken before anything else is sent.
+
+_FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what libpq gives
+
+
+def answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
+    """Send statements and yield until their responses are here; return the last one. Raises psycopg's errors."""
+    connection.pgconn.send_query(sql.encode())
+    return (yield from _answers(connection))
+
+
+def _answers(connection: AnyConnection) -> PQGen[PGresult]:
+    answers: list[PGresult] = yield from generators.execute(connection.pgconn)
+    if answers[-1].status == _FAILED:
+        raise psycopg.errors.error_from_result(answers[-1], encoding=connection.info.encoding)
+    return answers[-1]
+
+
+class PipelinedStatement:
+    """A statement that was sent, until its response is taken."""
+
+    __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "is_pending")
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], sql: str) -> None:
+        """Send the statement. Raises psycopg.OperationalError where the connection is known to be lost."""
+        connection.pgconn.consume_input()
+        connection.pgconn.send_query(sql.encode())
+        self._connection = connection
+        self._failure: psycopg.Error | None = None
+        self.is_pending = True
+        """Whether the response was not taken yet."""
+        self._of_connection = vars(connection).get(_WAIT)
+        self._genuine = connection.wait
+        vars(connection)[_WAIT] = self._wait
+
+    def forget(self) -> None:
+        """Restore the connection, whatever became of the statement; harmless when repeated."""
+        self.is_pending = False
+        if vars(self._connection).get(_WAIT) != self._wait:
+            return
+        if self._of_connection is None:
+            del vars(self._connection)[_WAIT]
+        else:
+            vars(self._connection)[_WAIT] = self._of_connection
+
+    async def _wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
+        """Take the response, then do what `connection.wait` does. Raises the statement's error, at each call."""
+        if self._failure is not None:
+            raise self._failure
+        self.is_pending = False
+        try:
+            self._connection.pgconn.consume_input()  # where the response is here already, there is nothing to wait for
+            await self._genuine(_answers(self._connection))
+        except psycopg.Error as error:
+            self._failure = error
+            raise
+        except BaseException:
+            self._failure = psycopg.OperationalError(_INTERRUPTED)
+            raise
+        self.forget()
+        return await self._genuine(generator, *arguments, **keywords)
+
+
+_INTERRUPTED: Final = (
+    "the savepoint before this statement was interrupted, so that it is not known whether it was set; the statement "
+    "was not sent: let the interruption end the block"
+)
+
+
+# ---- how an AsyncConnection of ours waits --------------------------------------------------------------------------
+
+# psycopg registers the socket for each wait and takes it back after it, which with uvloop is ten system calls: a third
+# of what a short statement costs. Here the loop watches a duplicate of the socket for as long as the connection is
+# kept. A duplicate, because psycopg closes its own whenever it likes, and a number that the loop still watches must not
+# become that of another socket.
+#
+# On Linux the loop watches the duplicate through an epoll instance. libuv reports a socket that has an error, such as
+# the ECONNRESET of a server that closed with a statement unread, as a failure of its own handle, and uvloop then calls
+# no reader: the caller would wait forever. An epoll instance has no errors; it is readable when anything happens in it.
+#
+# All else, such as what does not fit into the socket, a time limit or a cancellation, is
+# psycopg's own `wait` to handle.
+
+_READER: Final = "_dualwrite_reader"  # the attribute of a connection that has one
+
+WAIT_INTERVAL_S: Final = 0.1
+"""How often psycopg's own wait checks for KeyboardInterrupt, and polls the socket. Its default of 0 is a busy loop."""
+
+_MOST_UNWANTED: Final = 1
+"""asyncio's loop looks once more before the task that it has woken up takes what is there."""
+
+
+class SocketReader:
+    """Wakes the task that waits on one connection."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = weakref.ref(connection)  # the loop knows this object, and must not keep the connection alive
+        self._loop = asyncio.get_running_loop()
+        self._socket: int | None = os.dup(connection.pgconn.socket)
+        self._watched = _epoll_of(self._socket)
+        self._process_id = os.getpid()
+        self._is_registered = False
+        self._unwanted = 0
+        self._waiter: asyncio.Future[None] | None = None
+        weakref.finalize(connection, self._abandoned).atexit = False
+        vars(connection).update({_READER: self, "wait": self.wait})
+
+    async def wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
+        """Do what `AsyncConnection.wait` does."""
+        connection = self._connection()
+        assert connection is not None, "it is who calls"
+        is_plain = not arguments and not keywords  # such as a time limit
+        if not is_plain or self._waiter is not None or asyncio.get_running_loop() is not self._loop:
+            return await _psycopgs_wait(connection, generator, *arguments, **keywords)
+        try:
+            wanted = next(generator)
+            while wanted == WAIT_R:
+                await self._readable()
+                wanted = generator.send(READY_R)
+        except StopIteration as ended:
+            return ended.value
+        except (asyncio.CancelledError, KeyboardInterrupt) as interruption:
+            return await _psycopgs_wait(connection, _Waiting(generator, WAIT_R, interruption))
+        return await _psycopgs_wait(connection, _Waiting(generator, wanted))
+
+    async def wait_uncancelled(self, generator: PQGen[Any]) -> Any:
+        """Wait without a cancel request to the server when interrupted, after which the connection is unusable."""
+        connection = self._connection()
+        assert connection is not None, "it is who calls"
+        try:
+            wanted = next(generator)
+            while wanted == WAIT_R and self._waiter is None and asyncio.get_running_loop() is self._loop:
+                await self._readable()
+                wanted = generator.send(READY_R)
+        except StopIteration as ended:
+            return ended.value
+        waits: Any = _Waiting(generator, wanted)
+        return await wait_async(waits, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
+
+    async def _readable(self) -> None:
+        self._waiter = self._loop.create_future()
+        self._register()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _register(self) -> None:
+        if not self._is_registered:
+            if self._socket is None:
+                raise psycopg.OperationalError("the connection is closed")
+            self._loop.add_reader(self._watched, self._on_readable)
+            self._is_registered = True
+
+    def _on_readable(self) -> None:
+        if self._waiter is None:
+            self._on_unwanted()
+            return
+        self._unwanted = 0
+        if not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _on_unwanted(self) -> None:
+        """Handle a message, or the end, of a server for which no task waits."""
+        self._unwanted += 1
+        if self._unwanted > _MOST_UNWANTED:
+            self._unwanted = 0
+            self._unregister()
+
+    def _unregister(self) -> None:
+        """Stop watching the socket until a task waits again."""
+        if self._is_registered and self._socket is not None:
+            self._is_registered = False
+            self._loop.remove_reader(self._watched)
+
+    def end(self) -> None:
+        """Stop watching a connection that is closed. Call it in the loop, or after its end; harmless when repeated."""
+        if self._socket is None:
+            return
+        # A forked child shares what its parent's loop asks the kernel with, and must leave that alone.
+        if os.getpid() == self._process_id and not self._loop.is_closed():
+            self._unregister()
+        if self._watched != self._socket:
+            os.close(self._watched)
+        os.close(self._socket)
+        self._socket = None
+
+    def _abandoned(self) -> None:
+        """Stop watching a connection that was garbage-collected without being closed. Called in any thread."""
+        if os.getpid() != self._process_id or self._loop.is_closed():
+            self.end()
+        elif self._socket is not None:
+            self._loop.call_soon_threadsafe(self.end)
+
+
+def _epoll_of(socket: int) -> int:
+    """Return an epoll instance that is readable when `socket` is or has failed; the socket where there is no epoll."""
+    if not hasattr(select, "epoll"):
+        return socket
+    epoll = select.epoll()
+    epoll.register(socket, select.EPOLLIN)
+    watched = os.dup(epoll.fileno())  # kept as a number, which a forked child can close without touching the instance
+    epoll.close()
+    return watched
+
+
+def read_by_its_loop(connection: Any) -> Any:
+    """Let an AsyncConnection wait by a `SocketReader`, in the running loop, until `closed`. Return the connection."""
+    if isinstance(connection, psycopg.AsyncConnection) and os.name == "posix":  # elsewhere a socket is no file
+        SocketReader(connection)
+    return connection
+
+
+def reader_of(connection: Any) -> SocketReader | None:
+    """Return the reader of a connection; None where it has none."""
+    reader: SocketReader | None = vars(connection).get(_READER)
+    return reader
+
+
+def closed(connection: Any) -> None:
+    """Stop watching a connection; call it whenever one was closed. Harmless when repeated."""
+    reader = vars(connection).get(_READER)
+    if reader is not None:
+        reader.end()
+
+
+class _Waiting:
+    """A generator of psycopg's that waits already, to hand over to psycopg's own `wait`."""
+
+    __slots__ = ("_generator", "_interruption", "_wanted")
+
+    def __init__(self, generator: PQGen[Any], wanted: int, interruption: BaseException | None = None) -> None:
+        self._generator = generator
+        self._wanted = wanted
+        self._interruption = interruption
+
+    def __next__(self) -> int:
+        interruption, self._interruption = self._interruption, None
+        if interruption is not None:
+            raise interruption
+        return self._wanted
+
+    def send(self, ready: int) -> Any:
+        return self._generator.send(ready)
+
+
+_psycopgs_wait: Final[Callable[..., Any]] = psycopg.AsyncConnection.wait
+
+
+# ---- a COMMIT that decides -----------------------------------------------------------------------------------------
+
+# With synchronous replication COMMIT waits for a standby after it was carried out on the primary. A cancel request ends
+# that wait: the server reports success with a warning, and what a failover would lose can be read from then on. psycopg
+# sends such a request when a wait is interrupted. Here the connection is dropped instead, which leaves the server
+# waiting, with the row locked, so that no transaction reads what is not durable.
+
+
+class StandbyWait:
+    """Notices, for as long as a `with` lasts, whether the server gave up waiting for its synchronous standby."""
+
+    __slots__ = ("_connection", "was_given_up")
+
+    def __init__(self, connection: AnyConnection) -> None:
+        self._connection = connection
+        self.was_given_up = False
+
+    def __enter__(self) -> Self:
+        self._connection.add_notice_handler(self._hear)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.remove_notice_handler(self._hear)
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.source_function == GIVEN_UP_IN:
+            self.was_given_up = True
+
+
+def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
+    """Wait, and drop the connection when interrupted. Return the result, or an awaitable of it."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _await_or_drop(connection, generator)
+    try:
+        return waiting.wait(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
+    except BaseException as error:
+        _drop_where_interrupted(connection, error)
+        raise
+
+
+async def _await_or_drop(connection: psycopg.AsyncConnection[Any], generator: PQGen[ResultT]) -> ResultT:
+    reader = reader_of(connection)
+    try:
+        if reader is not None:
+            answer: ResultT = await reader.wait_uncancelled(generator)
+            return answer
+        return await waiting.wait_async(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
+    except BaseException as error:
+        _drop_where_interrupted(connection, error)
+        raise
+
+
+def _drop_where_interrupted(connection: AnyConnection, error: BaseException) -> None:
+    if not isinstance(error, Exception):
+        connection.pgconn.finish()
+        closed(connection)
+
+
+@contextmanager
+def uncancelled(connection: AnyConnection) -> Iterator[None]:
+    """Let `connection.commit()` inside the `with` wait by `wait_or_drop`."""
+    of_connection = vars(connection).get(_WAIT)
+
+    def wait(generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
+        return wait_or_drop(connection, generator)
+
+    vars(connection)[_WAIT] = wait
+    try:
+        yield
+    finally:
+        if of_connection is None:
+            del vars(connection)[_WAIT]
+        else:
+            vars(connection)[_WAIT] = of_connection
+
+
+async def take_answer_of_ahead(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Take the response to a statement that was sent ahead, as each next user of the connection must."""
+    if isinstance(getattr(connection.wait, "__self__", None), PipelinedStatement):
+        await connection.wait(_nothing())
+
+
+def _nothing() -> PQGen[None]:
+    """Send nothing."""
+    yield from ()
+
+
+# ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------
+
+# SQLAlchemy leaves BEGIN to psycopg, which sends it before the first statement, in a message of its own. `SET LOCAL`
+# can ride along there and nowhere else: a statement with parameters takes no other one with it.
+
+_START: Final = "_start_query"
+_IDLE: Final = int(pq.TransactionStatus.IDLE)  # as a number, which is what libpq gives
+
+
+def mark_next_begin(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Let the next BEGIN of `connection` set a new mark, which is then its attribute `MARK_ATTRIBUTE`.
+
+    One that is in a transaction already, or in autocommit mode, has no mark.
+    """
+    attributes = vars(connection)
+    attributes.pop(MARK_ATTRIBUTE, None)
+    if connection.pgconn.transaction_status == _IDLE and not connection.autocommit:
+        attributes[_START] = _MarkedStart(connection)
+    else:
+        attributes.pop(_START, None)
+
+
+class _MarkedStart:
+    """What stands in for `connection._start_query`, once."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __call__(self) -> PQGen[None]:
+        connection = self._connection
+        if connection.autocommit or connection.pgconn.transaction_status != _IDLE:
+            return
+        mark = os.urandom(8).hex()
+        set_mark = f"SET LOCAL {MARK} = '{mark}'"
+        del vars(connection)[_START]
+        vars(connection)[MARK_ATTRIBUTE] = mark
+        begin = connection._get_tx_start_command()  # noqa: SLF001
+        if connection._pipeline:  # noqa: SLF001 - one statement is one message there, and none is waited for
+            yield from connection._exec_command(begin)  # noqa: SLF001
+            yield from connection._exec_command(set_mark.encode())  # noqa: SLF001
+            yield from connection._pipeline._sync_gen()  # noqa: SLF001
+        else:
+            yield from answered(connection, f"{begin.decode()}; {set_mark}")

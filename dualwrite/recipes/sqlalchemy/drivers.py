@@ -1,0 +1,134 @@
+"""What is done to the objects of database drivers past SQLAlchemy, and how their calls are carried out; why, each time.
+
+`deciding` waits for a COMMIT that decides: nothing hurries it, and a warning is noticed (`psycopg/driver.py` says why).
+The other functions read what a driver knows about its connection's transaction. A test fails when SQLAlchemy or a
+driver changes what is relied on here: `tests/unit/test_sqlalchemy_internals.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
+
+ResultT = TypeVar("ResultT")
+
+_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
+_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, as of the last answer that was not rows
+
+DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
+
+
+class Carry(Protocol):
+    """Carries out a function that talks to the database: in this thread, or without blocking the loop."""
+
+    def __call__(self, function: Callable[[], ResultT]) -> Awaitable[ResultT]: ...
+
+
+async def here(function: Callable[[], ResultT]) -> ResultT:
+    """Call a function in this thread, which waits."""
+    return function()
+
+
+# ---- a COMMIT that decides ------------------------------------------------------------------------------------------
+
+
+class CommitWait:
+    """What was noticed while COMMIT was under way."""
+
+    __slots__ = ("was_given_up",)
+
+    def __init__(self) -> None:
+        self.was_given_up = False
+        """Whether the server gave up waiting for a synchronous standby, and reported success all the same."""
+
+    def hear(self, connection: Any, message: Any) -> None:
+        """Notice a message of the server; a log listener of asyncpg's."""
+        if getattr(message, "server_source_function", None) == GIVEN_UP_IN:
+            self.was_given_up = True
+
+
+@contextmanager
+def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
+    """Watch the call inside the `with`, which sends COMMIT on a driver's connection."""
+    wait = CommitWait()
+    if driver == "psycopg":
+        from dualwrite.recipes.psycopg.driver import StandbyWait, uncancelled
+
+        with StandbyWait(connection) as heard, uncancelled(connection):
+            yield wait
+        wait.was_given_up = heard.was_given_up
+    elif driver == "asyncpg":
+        connection.add_log_listener(wait.hear)
+        try:
+            yield wait
+        finally:
+            if not connection.is_closed():
+                connection.remove_log_listener(wait.hear)
+    else:
+        yield wait
+
+
+async def interrupted_by(interrupt: Callable[[], bool], steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Carry `steps` out in a task that no cancellation reaches unless `interrupt` returns False.
+
+    asyncpg sends a cancel request whenever what waits for it is cancelled. So a cancellation calls `interrupt` instead,
+    which drops the connection and returns True; where it returns False, the steps are cancelled as usual.
+    """
+    task = asyncio.get_running_loop().create_task(steps)
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as cancelled:
+            interruption = cancelled
+            if not interrupt():
+                task.cancel()
+    if interruption is not None:
+        raise interruption from (None if task.cancelled() else task.exception())
+    return task.result()
+
+
+def drop_while_deciding(connection: sa.Connection) -> None:
+    """Drop a connection of asyncpg's whose COMMIT is under way, without the cancel request that asyncpg would send."""
+    driver: Any = connection.connection.driver_connection
+    driver.terminate()
+
+
+# ---- the transaction of a driver's connection -----------------------------------------------------------------------
+
+
+def begin_marker() -> Callable[[sa.Connection], None]:
+    from dualwrite.recipes.psycopg.driver import mark_next_begin  # psycopg is not there where others are used
+
+    def mark(connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        mark_next_begin(driver)
+
+    return mark
+
+
+def in_transaction(connection: sa.Connection) -> bool | None:
+    """Return whether the driver's connection is in a transaction, as it remembers; None where it does not say."""
+    driver = connection.connection.driver_connection
+    if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg
+        return bool(status != _PSYCOPG_IDLE)
+    if (asks := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
+        return bool(asks())
+    if isinstance(flags := getattr(driver, "server_status", None), int):  # PyMySQL and its kin
+        return bool(flags & _MYSQL_IN_TRANSACTION)
+    in_transaction = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
+    return in_transaction if isinstance(in_transaction, bool) else None
+
+
+def commits_by_itself(connection: sa.Connection) -> bool:
+    dbapi_connection = connection.connection.dbapi_connection
+    if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
+        return False
+    # sqlite3 without transactions of its own may be in one that a listener of SQLAlchemy's "begin" event has begun
+    return not getattr(connection.connection.driver_connection, "in_transaction", False)

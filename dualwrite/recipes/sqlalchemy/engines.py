@@ -1,0 +1,89 @@
+"""Engines: for work beside the blocks, without prepared statements, and what a transaction on one locks and sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from dualwrite.recipes.pool.isolation import sees_now
+
+_SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
+
+
+def background_engine(engine: sa.Engine) -> sa.Engine:
+    """Return an engine to the same database whose connections `engine`'s pool does not count.
+
+    Use it after `FirstConnection.make` only. All connections of the other pool may be held by blocks which wait for
+    what is done here. A pool that has one connection (SQLite in memory) is shared all the same, because another
+    connection would be another database.
+    """
+    return engine if shares_one_connection(engine) else engine_beside(engine)
+
+
+def shares_one_connection(engine: sa.Engine) -> bool:
+    """Return whether the pool has one connection, so that another may be to another database (SQLite in memory)."""
+    return isinstance(engine.pool, _SHARES_ONE_DATABASE_PER_CONNECTION)
+
+
+def engine_beside(engine: sa.Engine) -> sa.Engine:
+    """Return an engine to the same database with a pool of its own, whatever pool the other one has."""
+    options = dict(engine.get_execution_options())
+    if engine.dialect.name != "sqlite":
+        # Not by `execution_options()` of the new engine: the level of `engine`, which it inherits, would come after it.
+        options["isolation_level"] = "READ COMMITTED"
+    made = sa.Engine(engine.pool.recreate(), engine.dialect, engine.url, execution_options=options)
+    if engine.dialect.name != "sqlite":
+        prepare_nothing(made)
+    return made
+
+
+class FirstConnection:
+    """Lets `engine` connect before any other engine that shares its dialect does.
+
+    With the first connection the dialect asks the database what it can do. Only the pool that does so makes others
+    wait; a second pool would go on with a dialect that knows half of it.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self.made = False
+
+    def make(self) -> None:
+        """Connect once; harmless when repeated, by several threads at once too."""
+        if not self.made:
+            self._engine.connect().close()
+            self.made = True
+
+
+def prepare_nothing(engine: sa.Engine) -> None:
+    """Let connections that `engine` makes from now on prepare no statements on the server, where they are psycopg's.
+
+    Behind PgBouncer in transaction mode, psycopg's name of a prepared statement may stand for one of another client,
+    which would be executed.
+    """
+    if engine.dialect.name == "postgresql" and engine.dialect.driver in ("psycopg", "psycopg_async"):
+        sa.event.listen(engine, "connect", _on_connect)
+
+
+def _on_connect(connection: object, record: sa.pool.ConnectionPoolEntry) -> None:
+    driver: Any = record.driver_connection
+    driver.prepare_threshold = None
+
+
+def locks_whole_database(dialect: sa.Dialect) -> bool:
+    """Return whether a writer excludes all others (SQLite), so that no lease can be taken in the middle of a block."""
+    return dialect.name == "sqlite"
+
+
+def keeps_a_snapshot(connection: sa.Connection) -> bool:
+    """Return whether locking a row that was changed after the transaction began would fail, as from REPEATABLE READ on.
+
+    Not with MySQL's REPEATABLE READ, where a locking read sees the newest state. MariaDB refuses since 11.6
+    (innodb_snapshot_isolation).
+    """
+    level = connection.get_execution_options().get("isolation_level") or connection.default_isolation_level
+    if sees_now(level):
+        return False
+    is_mysql = connection.dialect.name == "mysql" and not getattr(connection.dialect, "is_mariadb", False)
+    return not (is_mysql and level == "REPEATABLE READ")

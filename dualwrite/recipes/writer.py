@@ -1,0 +1,588 @@
+"""The writers: two faces (for threads, for asyncio), over any backend and either slot policy.
+
+A face is what users call. A `Backend` (SQLAlchemy, psycopg, RocksDB, ZooKeeper) begins the database transaction of a
+block and makes the handle that the block gets. A slot policy says under which transactional id the block is committed:
+`OneId`, a fixed one, or `PoolSettings`, leased ones. The public classes (`DualWriter`, `PsycopgDualWriterPool`, ...)
+choose a backend and a policy, and stand with their backends; what a backend cannot carry says `capabilities.py`.
+
+May import `core` and `pool`; knows no database library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+from dualwrite.errors import IllegalStateError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
+from dualwrite.recipes.core.leases import Leases
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.settings import Confirm, KafkaSettings, follows_later
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.task_turns import TaskTurns
+from dualwrite.recipes.core.waiting import Waiting
+from dualwrite.recipes.pool.coordinator import PoolCoordinator
+from dualwrite.recipes.pool.forks import BeginsAnewInChildren
+from dualwrite.recipes.pool.runtime import Runtime, TaskRuntime, ThreadRuntime
+from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.pool.status import PoolStatus
+from dualwrite.recipes.transactional.transactional import AsyncTransactional, Transactional
+
+BindT_contra = TypeVar("BindT_contra", contravariant=True)
+BindT = TypeVar("BindT")
+TxT = TypeVar("TxT", bound=DualWrite)
+TxT_co = TypeVar("TxT_co", bound=DualWrite, covariant=True)
+
+
+class Use(Protocol):
+    """The use of a transactional id by one block."""
+
+    @property
+    def needs_slot_early(self) -> bool:
+        """Whether `take_slot` must be called before a transaction that keeps a snapshot takes it."""
+
+    async def get_ready(self) -> None:
+        """Do what must come before the block's database transaction."""
+
+    async def take_slot(self) -> None:
+        """Have a transactional id from now on."""
+
+    async def commit(self, write: DualWriteProgress) -> None:
+        """Commit both sides, or roll back both and raise why."""
+
+    async def roll_back(self, write: DualWriteProgress) -> None:
+        """Change neither side."""
+
+    def leave(self) -> None:
+        """Let others use the id."""
+
+
+class Slots(Protocol):
+    """A slot policy at work: under which transactional ids the dual writes of one writer are committed."""
+
+    @property
+    def leases_at_commit(self) -> bool:
+        """Whether an id may have to be leased while a database transaction is about to commit."""
+
+    def enter(self) -> Use:
+        """Begin a block, which must `leave`. Raises IllegalStateError, and FencedError."""
+
+    async def get_ready_for_sessions(self) -> None:
+        """Do what cannot be done once a Session's transaction has begun. Costs nothing when repeated."""
+
+    async def commit_in_turn(self, write: DualWriteProgress) -> None:
+        """Commit a dual write of a Session, or roll back both sides and raise why."""
+
+
+class Backend(Protocol[BindT_contra, TxT_co]):
+    """A database: what begins transactions there, and makes the handles of blocks."""
+
+    @property
+    def name(self) -> BackendName: ...
+
+    @property
+    def database(self) -> Database:
+        """Where the state rows are; another one in each process, for a backend of pools."""
+
+    @property
+    def waiting(self) -> Waiting: ...
+
+    async def begin(self, bind: BindT_contra | None, records: RecordBuffer, use: Use) -> TxT_co:
+        """Begin the transaction of a block, on `bind` or on a connection of the backend's own.
+
+        Let `use` take its slot before, where it needs that and the connection keeps a snapshot. Gives back what it
+        opened where it raises.
+        """
+
+    async def close(self) -> None:
+        """Close what the backend keeps open."""
+
+
+class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
+    """A database with leases."""
+
+    def begin_life(self) -> None:
+        """Make `database`, for this process."""
+
+    def leases(self, settings: PoolSettings) -> Leases:
+        """Return the leases of a new owner, by the connections of this process."""
+
+    @property
+    def leases_inside_blocks(self) -> bool:
+        """Whether a lease can be taken while a block of this process has written something."""
+
+    @property
+    def connect_first(self) -> Callable[[], Awaitable[None]] | None:
+        """What must be awaited before the first lease."""
+
+
+class OneId:
+    """The slot policy "one fixed transactional id". Raises ConfigError for settings that are unknown or malformed."""
+
+    def __init__(
+        self,
+        transactional_id: str,
+        *,
+        lock_timeout_ms: int | None,
+        resolve_timeout_ms: int,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        confirm: Confirm = "kafka",
+        pause: PauseHook | None,
+        producer_settings: Mapping[str, Any],
+    ) -> None:
+        kafka = KafkaSettings(transactional_id, producer_settings)
+        self._transactional_id = kafka.transactional_id
+        self.producer_settings: Final = kafka.producer
+        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
+        self._lock_timeout_ms = lock_timeout_ms
+        self._resolve_timeout_ms = resolve_timeout_ms
+        self._kafka_follows_later = follows_later(confirm)
+        self._pause = pause
+
+    def coordinator(self, database: Database, waiting: Waiting) -> DualWriteCoordinator:
+        """Return the coordinator of the id on `database`."""
+        return DualWriteCoordinator(
+            self._transactional_id,
+            database=database,
+            kafka=waiting.new_kafka(self.producer_settings),
+            sleep=waiting.sleep,
+            lock_timeout_ms=self._lock_timeout_ms,
+            resolve_timeout_ms=self._resolve_timeout_ms,
+            pause=self._pause,
+            uninterrupted=waiting.uninterrupted,
+            kafka_follows_later=self._kafka_follows_later,
+        )
+
+
+# ---- blocks ------------------------------------------------------------------------------------------------------
+
+
+class ThreadBlocks(Generic[TxT]):
+    """The block of a writer that each thread is in."""
+
+    def __init__(self) -> None:
+        self.of_thread: Final = threading.local()
+        """Has an attribute `tx` inside a block."""
+
+    @property
+    def current(self) -> TxT | None:
+        """That of this thread, the innermost one."""
+        tx: TxT | None = getattr(self.of_thread, "tx", None)
+        return tx
+
+
+class TaskBlocks(Generic[TxT]):
+    """The block of a writer that each task is in.
+
+    By the task and not by a context variable, which the tasks that a block starts would inherit: they are not in it,
+    as two tasks must not use one Session.
+    """
+
+    def __init__(self) -> None:
+        # By id(), because a WeakKeyDictionary is written in Python. The reference tells a task from a later one.
+        self._of_task: dict[int, tuple[weakref.ref[asyncio.Task[Any]], TxT]] = {}
+
+    @property
+    def current(self) -> TxT | None:
+        """That of this task, the innermost one."""
+        task = asyncio.current_task()
+        found = self._of_task.get(id(task))
+        return found[1] if found is not None and found[0]() is task else None
+
+    def move(self, task: asyncio.Task[Any], tx: TxT | None) -> TxT | None:
+        """Note that `task` is in the block of `tx` from now on, and return the one that it was in before."""
+        found = self._of_task.pop(id(task), None)
+        if tx is not None:
+            self._of_task[id(task)] = (weakref.ref(task), tx)
+        return found[1] if found is not None and found[0]() is task else None
+
+
+class _TransactionScope(Generic[BindT, TxT]):
+    """The beginning and the end of one block; once for both faces."""
+
+    __slots__ = ("_bind", "_tx", "_use")
+
+    def __init__(self, bind: BindT | None) -> None:
+        self._bind = bind
+
+    async def _begin(self, writer: _Writer[BindT, TxT]) -> TxT:
+        use = self._use = writer.slots.enter()
+        try:
+            await use.get_ready()
+            tx = self._tx = await writer.backend.begin(self._bind, writer.new_records(), use)
+        except BaseException:
+            use.leave()
+            raise
+        return tx
+
+    async def _end(self, error: BaseException | None) -> None:
+        """Commit or roll back, give back what was opened, and add a note about the outcome to an interruption."""
+        use, write = self._use, self._tx.progress
+        try:
+            try:
+                if error is None:
+                    await use.commit(write)
+                else:
+                    await use.roll_back(write)
+            finally:
+                write.records.close()
+                if not write.database.close_at_once():
+                    await write.uninterrupted(write.database.close())
+        except BaseException as failed:
+            self._tx.tell(failed)
+            raise
+        finally:
+            use.leave()
+        if error is not None:
+            self._tx.tell(error)
+
+
+_ENTERED_TWICE: Final = "this block is running already; nothing was done: call transaction() for each block"
+
+
+class _BlockingScope(_TransactionScope[BindT, TxT]):
+    """A block of a thread."""
+
+    __slots__ = ("_is_open", "_outer", "_writer")
+
+    def __init__(self, writer: ThreadFace[BindT, TxT], bind: BindT | None) -> None:
+        self._writer = writer
+        self._bind = bind
+        self._is_open = False
+
+    def __enter__(self) -> TxT:
+        if self._is_open:
+            raise IllegalStateError(_ENTERED_TWICE)
+        tx = blocking.run(self._begin(self._writer))
+        of_thread = self._writer.blocks.of_thread
+        self._outer: TxT | None = getattr(of_thread, "tx", None)
+        of_thread.tx = tx
+        self._is_open = True
+        return tx
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        of_thread = self._writer.blocks.of_thread
+        if getattr(of_thread, "tx", None) is self._tx:  # it may be left in another thread
+            of_thread.tx = self._outer
+        blocking.run(self._end(error))
+
+    def __del__(self) -> None:
+        if self._is_open:  # dropped without being left: roll back, as a generator's block would
+            self._is_open = False
+            of_thread = self._writer.blocks.of_thread
+            if getattr(of_thread, "tx", None) is self._tx:  # it may be collected in another thread
+                of_thread.tx = self._outer
+            blocking.run(self._end(GeneratorExit()))
+
+
+class _AsyncScope(_TransactionScope[BindT, TxT]):
+    """A block of a task."""
+
+    __slots__ = ("_loop", "_outer", "_task", "_writer")
+
+    def __init__(self, writer: TaskFace[BindT, TxT], bind: BindT | None) -> None:
+        self._writer = writer
+        self._bind = bind
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Of a block that was entered and not left yet."""
+
+    async def __aenter__(self) -> TxT:
+        if self._loop is not None:
+            raise IllegalStateError(_ENTERED_TWICE)
+        tx = await self._begin(self._writer)
+        self._task = asyncio.current_task()
+        if self._task is not None:
+            self._loop = self._task.get_loop()
+            self._outer = self._writer.blocks.move(self._task, tx)
+        return tx
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop = None
+        if self._task is not None:
+            self._writer.blocks.move(self._task, self._outer)
+        await self._end(error)
+
+    def __del__(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():  # dropped without being left: as asyncio closes a generator
+            self._loop = None
+            assert self._task is not None, "the loop is that of the task"
+            self._writer.blocks.move(self._task, self._outer)
+            loop.call_soon_threadsafe(loop.create_task, self._end(GeneratorExit()))
+
+
+# ---- faces and slot policies -------------------------------------------------------------------------------------
+
+
+class _Writer(Generic[BindT, TxT]):
+    """What all writers have."""
+
+    backend: Backend[BindT, TxT]
+    """For the recipes that work on writers, and not for their users; so are the other three."""
+    slots: Slots
+    new_records: Callable[[], RecordBuffer]
+    producer_settings: Mapping[str, Any]
+
+
+class ThreadFace(_Writer[BindT, TxT]):
+    """The face for threads."""
+
+    blocks: ThreadBlocks[TxT]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what the writer has."""
+        raise NotImplementedError
+
+    def scope(self, bind: BindT | None = None) -> AbstractContextManager[TxT]:
+        """Return the block that `transaction()` documents."""
+        return _BlockingScope(self, bind)
+
+    @property
+    def transactional(self) -> Transactional[TxT]:
+        """Decorates a function whose call is a dual write: `@writer.transactional`, or with settings; see there."""
+        return Transactional(self)
+
+
+class TaskFace(_Writer[BindT, TxT]):
+    """The face for asyncio."""
+
+    blocks: TaskBlocks[TxT]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back what the writer has."""
+        raise NotImplementedError
+
+    def scope(self, bind: BindT | None = None) -> AbstractAsyncContextManager[TxT]:
+        """Return the block that `transaction()` documents."""
+        return _AsyncScope(self, bind)
+
+    @property
+    def transactional(self) -> AsyncTransactional[TxT]:
+        """Decorates a coroutine function whose call is a dual write: `@writer.transactional`, or with settings."""
+        return AsyncTransactional(self)
+
+
+class _OneIdWriter(_Writer[BindT, TxT]):
+    """A writer under one fixed transactional id."""
+
+    def __init__(self, backend: Backend[BindT, TxT], one_id: OneId) -> None:
+        self.backend = backend
+        self.new_records = one_id.new_records
+        self.producer_settings = one_id.producer_settings
+        self.coordinator: Final = one_id.coordinator(backend.database, backend.waiting)
+
+    @property
+    def transactional_id(self) -> str:
+        """The name that this writer was given, by which the database knows its row."""
+        return self.coordinator.transactional_id
+
+    @property
+    def kafka_transactional_id(self) -> str | None:
+        """The transactional id as Kafka knows it: with the suffix of the database. None before the first use."""
+        return self.coordinator.kafka_transactional_id
+
+    @property
+    def state(self) -> SlotState:
+        """What this writer knows about its transactional id."""
+        return self.coordinator.state
+
+    @property
+    def in_doubt(self) -> PreparedTxnState:
+        """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty.
+
+        The next `transaction()` with records, or `recover()`, here or in any process, completes it first. In state
+        FENCED that is for the process that took the id over, or for a new writer.
+        """
+        return self.coordinator.in_doubt
+
+
+class OneIdWriter(_OneIdWriter[BindT, TxT], ThreadFace[BindT, TxT]):
+    """The face for threads, under one transactional id."""
+
+    def __init__(self, backend: Backend[BindT, TxT], one_id: OneId) -> None:
+        super().__init__(backend, one_id)
+        self.slots = self.coordinator
+        self.blocks = ThreadBlocks()
+
+    def recover(self) -> Resolution:
+        """Complete what a crash left open under this transactional id, by the row; harmless at any time.
+
+        A living owner of the id is fenced by it. Several processes may do it at once: the row lock makes them queue
+        and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds the row.
+        """
+        with self.coordinator.exclusively():
+            return blocking.run(self.coordinator.recover())
+
+    def resolve(self) -> Resolution:
+        """Find out what became of the commit that raised OutcomeUnknown, and complete Kafka accordingly.
+
+        Raises OutcomeUnknown again while the database cannot be asked, or where a later dual write of another process
+        has replaced the row. With nothing unresolved it does what `recover()` does.
+        """
+        return self.recover()
+
+    def close(self) -> None:
+        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
+        blocking.run(self.coordinator.close())
+        blocking.run(self.backend.close())
+
+
+class AsyncOneIdWriter(_OneIdWriter[BindT, TxT], TaskFace[BindT, TxT]):
+    """The face for asyncio, under one transactional id."""
+
+    def __init__(self, backend: Backend[BindT, TxT], one_id: OneId) -> None:
+        super().__init__(backend, one_id)
+        self.slots: TaskTurns = TaskTurns(self.coordinator)
+        self.blocks = TaskBlocks()
+
+    async def recover(self) -> Resolution:
+        """Complete what a crash left open under this transactional id, by the row; harmless at any time.
+
+        As `DualWriter.recover`. When it is cancelled, nothing is lost: the next one does what is left.
+        """
+        self.slots.enter()
+        try:
+            return await self.coordinator.recover()
+        finally:
+            self.slots.leave()
+
+    async def resolve(self) -> Resolution:
+        """Find out what became of a commit that raised OutcomeUnknown, or that was cancelled, and let Kafka follow.
+
+        As `DualWriter.resolve`.
+        """
+        return await self.recover()
+
+    async def close(self) -> None:
+        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
+        await self.coordinator.close()
+        await self.backend.close()
+
+
+class _PooledWriter(_Writer[BindT, TxT]):
+    """A writer under leased transactional ids."""
+
+    backend: PoolBackend[BindT, TxT]
+    coordinator: PoolCoordinator
+
+    def __init__(self, backend: PoolBackend[BindT, TxT], settings: PoolSettings) -> None:
+        self.backend = backend
+        self.settings: Final = settings
+        self.new_records = settings.new_records
+        self.producer_settings = settings.producer_settings
+
+    def new_coordinator(self) -> PoolCoordinator:
+        """Return the coordinator of this process, with slots, leases and a background of its own."""
+        backend, settings = self.backend, self.settings
+        backend.begin_life()
+        coordinator = self.slots = PoolCoordinator(
+            settings,
+            leases=backend.leases(settings),
+            new_coordinator=settings.coordinator_maker(backend.database, backend.waiting),
+            runtime=self._new_runtime(),
+            leases_inside_blocks=backend.leases_inside_blocks,
+            connect_first=backend.connect_first,
+        )
+        return coordinator
+
+    def _new_runtime(self) -> Runtime:
+        raise NotImplementedError
+
+    @property
+    def prefix(self) -> str:
+        """What the transactional ids of this pool begin with; a dash and a number follow."""
+        return self.settings.prefix
+
+    @property
+    def status(self) -> PoolStatus:
+        """What goes on now, and the sums since the pool was made. Cheap, and from any thread."""
+        return self.coordinator.status()
+
+
+class PooledWriter(_PooledWriter[BindT, TxT], BeginsAnewInChildren, ThreadFace[BindT, TxT]):
+    """The face for threads, under leased transactional ids."""
+
+    def __init__(self, backend: PoolBackend[BindT, TxT], settings: PoolSettings) -> None:
+        super().__init__(backend, settings)
+        self.blocks = ThreadBlocks()
+        self.begin_life()
+
+    def _new_runtime(self) -> Runtime:
+        return ThreadRuntime()
+
+    def recover(self) -> list[Resolution]:
+        """Complete what was left open under the ids of this prefix that no living process has; harmless at any time.
+
+        Return what that was, and what became of it. The background does the same all the time. It learns that a process
+        is dead from its lease, so at most `lease_ms` after it died. Raises what the first that could not be resolved
+        now raised, after all others were tried.
+        """
+        return blocking.run(self.coordinator.recover())
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Let no block begin, wait `timeout_s` seconds at the most for those that run, and give all ids back.
+
+        Idempotent. What is in doubt stays so, safely, and is recovered by the other processes, or the next one.
+        """
+        blocking.run(self.coordinator.close(timeout_s))
+        blocking.run(self.backend.close())
+
+
+class AsyncPooledWriter(_PooledWriter[BindT, TxT], TaskFace[BindT, TxT]):
+    """The face for asyncio, under leased transactional ids."""
+
+    def __init__(self, backend: PoolBackend[BindT, TxT], settings: PoolSettings) -> None:
+        super().__init__(backend, settings)
+        self.blocks = TaskBlocks()
+        self.coordinator = self.new_coordinator()
+
+    def _new_runtime(self) -> Runtime:
+        return TaskRuntime()
+
+    async def recover(self) -> list[Resolution]:
+        """Complete what was left open under the ids of this prefix that no living process has; harmless at any time.
+
+        As `DualWriterPool.recover`.
+        """
+        return await self.coordinator.recover()
+
+    async def close(self, timeout_s: float = 30.0) -> None:
+        """Let no block begin, wait `timeout_s` seconds at the most for those that run, and give all ids back.
+
+        As `DualWriterPool.close`.
+        """
+        await self.coordinator.close(timeout_s)
+        await self.backend.close()

@@ -1,0 +1,226 @@
+"""What composes with which database: `@transactional` beyond SQLAlchemy, and the refusals, which quote the table."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import sessionmaker
+
+from dualwrite import AsyncDualWriterPool, AsyncPsycopgGroupCommit, PsycopgDualWriterPool, dual_write_sessions
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
+from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
+from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.key_value_scenario import KeyValueScenario
+from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, PsycopgScenario, conninfo_of
+from tests.support.databases import PostgresDatabase
+from tests.support.key_value_stores import RocksDbStore, in_directory
+
+
+class OrdinaryError(Exception):
+    pass
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scenario(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
+    return PsycopgScenario(postgres, emulator)
+
+
+@pytest.fixture
+def awaited_scenario(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedPsycopgScenario]:
+    made = AwaitedPsycopgScenario(postgres, emulator)
+    yield made
+    made.runner.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksDbStore]:
+    made = in_directory(tmp_path)
+    yield made
+    made.close()
+
+
+def put(tx: PsycopgDualTransaction, scenario: PsycopgScenario, number: int) -> None:
+    tx.connection.execute(INSERT, (number, str(number)))
+    tx.send(scenario.topic, key="k", value=str(number))
+
+
+# ---- @transactional -----------------------------------------------------------------------------------------------
+
+
+def test_calls_on_psycopg_join_and_are_parts(scenario: PsycopgScenario) -> None:
+    with scenario.writer() as writer:
+
+        @writer.transactional
+        def place(tx: PsycopgDualTransaction, number: int) -> int:
+            put(tx, scenario, number)
+            return number
+
+        @writer.transactional(inside="savepoint")
+        def fail(tx: PsycopgDualTransaction, number: int) -> None:
+            put(tx, scenario, number)
+            raise OrdinaryError
+
+        assert place(1) == 1
+        with writer.transaction() as outer:
+            place(2)
+            with pytest.raises(OrdinaryError):
+                fail(3)
+        assert outer.transactional_id is not None
+        with pytest.raises(TransactionDoomedError), writer.transaction():
+            with pytest.raises(ConfigError):
+                raise_inside(writer)
+            place(4)
+        scenario.expected += ["1", "2"]
+        scenario.assert_both_sides_agree()
+
+
+def raise_inside(writer: PsycopgDualWriter) -> None:
+    @writer.transactional
+    def joined(tx: PsycopgDualTransaction) -> None:
+        raise ConfigError("swallowed by the block, which is doomed")
+
+    joined()
+
+
+def test_calls_on_psycopg_are_repeated_after_a_conflict(scenario: PsycopgScenario) -> None:
+    conninfo = conninfo_of(scenario.database.url)
+    settings: dict[str, Any] = {"bootstrap_servers": scenario.emulator.bootstrap_servers, "prefix": scenario.topic}
+    tries = 0
+    with PsycopgDualWriterPool(conninfo, **settings) as pool:
+
+        @pool.transactional(retries=1)
+        def place(tx: PsycopgDualTransaction, number: int) -> None:
+            nonlocal tries
+            tries += 1
+            put(tx, scenario, number)
+            if tries == 1:
+                raise psycopg.errors.SerializationFailure
+
+        place(1)
+    assert tries == 2
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_calls_on_psycopg_in_a_loop(awaited_scenario: AwaitedPsycopgScenario) -> None:
+    scenario = awaited_scenario
+
+    async def use() -> None:
+        async with scenario.awaited_writer() as writer:
+
+            @writer.transactional(inside="refuse")
+            async def place(tx: AsyncPsycopgDualTransaction, number: int) -> None:
+                await scenario.insert(tx, number, str(number))
+                tx.send(scenario.topic, key="k", value=str(number))
+
+            @writer.transactional
+            async def twice(tx: AsyncPsycopgDualTransaction) -> None:
+                await asyncio.sleep(0)
+                await place(9)
+
+            await place(1)
+            with pytest.raises(Exception, match="called inside another one"):
+                await twice()
+
+    scenario.run(use())
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_calls_on_rocksdb_join_and_have_no_savepoints(store: RocksDbStore, emulator: Emulator) -> None:
+    scenario = KeyValueScenario(store, emulator)
+    with scenario.writer() as writer:
+
+        @writer.transactional
+        def place(tx: RocksDbDualTransaction, value: int) -> None:
+            tx.put("lamps", value)
+            tx.send(scenario.topic, key="k", value=str(value))
+
+        with writer.transaction():
+            place(1)
+        assert store.db["lamps"] == 1
+        with pytest.raises(ConfigError) as refused:
+            writer.transactional(inside="savepoint")
+    assert CANNOT[BackendName.ROCKSDB, Feature.SAVEPOINTS] in str(refused.value)
+
+
+def test_a_block_is_entered_once(scenario: PsycopgScenario) -> None:
+    with scenario.writer() as writer:
+        block = writer.transaction()
+        with block as tx:
+            with pytest.raises(IllegalStateError, match="running already"):
+                block.__enter__()
+            put(tx, scenario, 1)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario: AwaitedPsycopgScenario) -> None:
+    scenario = awaited_scenario
+
+    async def use() -> None:
+        async with scenario.awaited_writer() as writer:
+            block = writer.transaction()
+            tx = await block.__aenter__()
+            await scenario.insert(tx, 1, "1")
+            tx.send(scenario.topic, key="k", value="1")
+            del block
+            gc.collect()
+            async with asyncio.timeout(15):
+                while tx.outcome is not Outcome.ROLLED_BACK:  # noqa: ASYNC110 - nothing could set an event
+                    await asyncio.sleep(0.01)
+            async with writer.transaction() as another:
+                await scenario.insert(another, 2, "2")
+                another.send(scenario.topic, key="k", value="2")
+
+    scenario.run(use())
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+# ---- the table ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("backend", "feature"), CANNOT)
+def test_a_refusal_says_why(backend: BackendName, feature: Feature) -> None:
+    with pytest.raises(ConfigError) as refused:
+        assert_can(backend, feature)
+    assert str(refused.value) == f"{backend} cannot carry {feature}: {CANNOT[backend, feature]}"
+
+
+def test_sessions_need_a_writer_on_sqlalchemy(scenario: PsycopgScenario) -> None:
+    sessions = sessionmaker(sa.create_engine("sqlite://"))
+    writer: Any = scenario.writer()
+    with writer, pytest.raises(ConfigError, match="psycopg cannot carry dual_write_sessions: only SQLAlchemy has"):
+        dual_write_sessions(sessions, writer)
+
+
+def test_group_commit_needs_a_pool_on_psycopg() -> None:
+    async def use() -> None:
+        engine = create_async_engine("postgresql+asyncpg://nowhere/")
+        pool: Any = AsyncDualWriterPool(engine, prefix="none", bootstrap_servers="127.0.0.1:1")
+        with pytest.raises(ConfigError, match="SQLAlchemy cannot carry group commit"):
+            AsyncPsycopgGroupCommit(pool)
+        await pool.close()
+
+    asyncio.run(use())

@@ -1,0 +1,68 @@
+"""What `dualwrite/recipes/psycopg/driver.py` does to psycopg's own objects still means there what it means here.
+
+A failure says that psycopg has changed: read what replaced the member, and adapt `driver.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import psycopg
+import psycopg_pool
+import pytest
+from psycopg import generators, pq, waiting
+
+CONNECTIONS = [psycopg.Connection, psycopg.AsyncConnection]
+
+
+def source(function: Any) -> str:
+    return inspect.getsource(inspect.unwrap(function))
+
+
+@pytest.mark.parametrize("connection_class", CONNECTIONS)
+def test_begin_is_sent_by_start_query_with_the_command_of_the_connection(connection_class: type[Any]) -> None:
+    """`mark_next_begin` replaces `_start_query` on one connection, and sends that command with the mark."""
+    begins = source(connection_class._start_query)
+    assert "_get_tx_start_command()" in begins
+    assert "_exec_command(" in begins
+    assert "autocommit" in begins
+    module = inspect.getmodule(psycopg.Cursor.__mro__[1])
+    assert module is not None
+    assert "self._conn._start_query()" in inspect.getsource(module)
+    assert callable(psycopg.Pipeline._sync_gen)
+    assert callable(psycopg.AsyncPipeline._sync_gen)
+
+
+@pytest.mark.parametrize("connection_class", CONNECTIONS)
+def test_all_that_is_sent_is_waited_for_by_the_connection(connection_class: type[Any]) -> None:
+    """`PipelinedStatement`, `SocketReader` and `uncancelled` replace `wait` on one connection."""
+    assert list(inspect.signature(connection_class.wait).parameters)[:2] == ["self", "gen"]
+    for method in (connection_class.commit, connection_class.rollback):
+        assert "self.wait(" in source(method)
+    cursor_class = psycopg.AsyncCursor if connection_class is psycopg.AsyncConnection else psycopg.Cursor
+    for method in (cursor_class.execute, cursor_class.executemany):
+        assert "self._conn.wait(" in source(method)
+
+
+@pytest.mark.parametrize("connection_class", CONNECTIONS)
+def test_commit_is_refused_by_what_the_guard_reads(connection_class: type[Any]) -> None:
+    """`is_two_phase` and `is_in_transaction_block` read `_tpc` and `_num_transactions`."""
+    refusals = source(connection_class._check_intrans_gen) if hasattr(connection_class, "_check_intrans_gen") else ""
+    refusals += source(connection_class._commit_gen)
+    assert "self._num_transactions" in refusals
+    assert "self._tpc" in refusals
+
+
+@pytest.mark.parametrize("pool_class", [psycopg_pool.ConnectionPool, psycopg_pool.AsyncConnectionPool])
+def test_a_pool_configures_its_connections_by_a_function(pool_class: type[Any]) -> None:
+    """`configure_function` reads `_configure`."""
+    assert "self._configure(" in source(pool_class)
+
+
+def test_the_generators_and_waits_that_are_driven_here() -> None:
+    assert callable(generators.execute)
+    assert (waiting.WAIT_R, waiting.READY_R) == (1, 1)
+    assert callable(waiting.wait)
+    assert inspect.iscoroutinefunction(waiting.wait_async)
+    assert int(pq.TransactionStatus.IDLE) == 0

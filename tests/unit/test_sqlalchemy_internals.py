@@ -1,0 +1,83 @@
+"""What is done to the objects of SQLAlchemy and of drivers past their public interface still means there what it means
+here: `dualwrite/recipes/sqlalchemy/drivers.py` and `session_commit_hook.py`.
+
+A failure says that a library has changed: read what replaced the member, and adapt that file.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sqlite3
+from typing import Any
+
+import aiosqlite
+import asyncpg
+import psycopg
+import pymysql
+import pytest
+import sqlalchemy as sa
+from psycopg import pq
+from pymysql.constants import SERVER_STATUS
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_connection
+
+from dualwrite.recipes.sqlalchemy.drivers import in_transaction
+
+
+def test_every_commit_passes_the_dialects_do_commit() -> None:
+    """`session_commit_hook` replaces it on one dialect; the "commit" event comes right before."""
+    commits = inspect.getsource(sa.Connection._commit_impl)
+    assert commits.index("self.dispatch.commit(self)") < commits.index("self.engine.dialect.do_commit(self.connection)")
+    assert "do_commit" not in inspect.getsource(sa.Connection).replace(commits, "").replace("do_commit_twophase", "")
+
+
+def test_a_followed_commit_is_of_the_connection_that_the_dialect_is_given() -> None:
+    engine = sa.create_engine("sqlite://")
+    given: list[Any] = []
+    genuine = engine.dialect.do_commit
+
+    def do_commit(dbapi_connection: Any) -> None:
+        given.append(dbapi_connection)
+        genuine(dbapi_connection)
+
+    engine.dialect.do_commit = do_commit  # type: ignore[method-assign]
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SELECT 1")
+        expected = connection.connection
+    assert given == [expected]
+
+
+def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:
+    engine = sa.create_engine("sqlite://")
+    with engine.connect() as connection:
+        connection.begin()
+        assert in_transaction(connection) is False
+        connection.exec_driver_sql("CREATE TABLE t (a INTEGER)")
+        connection.exec_driver_sql("INSERT INTO t VALUES (1)")
+        assert in_transaction(connection) is True
+    assert isinstance(inspect.getattr_static(sqlite3.Connection, "in_transaction"), object)
+    assert isinstance(inspect.getattr_static(aiosqlite.Connection, "in_transaction"), property)
+
+
+@pytest.mark.parametrize(
+    ("owner", "member"),
+    [
+        (psycopg.Connection, "info"),
+        (asyncpg.Connection, "is_in_transaction"),
+        (asyncpg.Connection, "terminate"),
+        (asyncpg.Connection, "add_log_listener"),
+        (asyncpg.Connection, "remove_log_listener"),
+        (asyncpg.Connection, "is_closed"),
+    ],
+)
+def test_drivers_have_what_is_read(owner: type[Any], member: str) -> None:
+    assert hasattr(owner, member)
+
+
+def test_the_numbers_of_the_protocols() -> None:
+    assert pq.TransactionStatus.IDLE == 0
+    assert SERVER_STATUS.SERVER_STATUS_IN_TRANS == 1
+    assert "self.server_status" in inspect.getsource(pymysql.connections.Connection)
+
+
+def test_the_connection_of_asyncpg_is_behind_that_of_sqlalchemy() -> None:
+    assert "driver_connection" in dir(AsyncAdapt_asyncpg_connection)
