@@ -503,7 +503,7 @@ class ProducerCore:
             )
             if unfinished is not None:
                 _log.log(unfinished.level, "%s", unfinished.message)
-            self._manager.close(FatalError("the producer was closed before this had an outcome, which is unknown"))
+            self._manager.close(FatalError("the producer was closed before this had a response, so its outcome is unknown"))
 
     async def close(self) -> None:
         """Close the connections; unacknowledged records fail. To be called in the loop."""
