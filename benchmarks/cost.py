@@ -142,7 +142,7 @@ class Served:
             before = self.requests()
             child.stdin.write("\n")
             child.stdin.flush()
-            calls = json.loads(_expect(child.stdout.readline))
+            calls: dict[str, Any] = json.loads(_expect(child.stdout.readline))
             requests = self.requests() - before
             child.stdin.write("\n")
             child.stdin.flush()

@@ -191,7 +191,10 @@ class Reader:
         while not self._ended.is_set():
             message = self._consumer.poll(0.1)
             if message is not None and message.error() is None:
-                self.seen_s[message.key().decode()] = time.perf_counter()
+                seen_s = time.perf_counter()
+                key = message.key()
+                assert key is not None
+                self.seen_s[key.decode()] = seen_s
 
     def wait_for(self, keys: set[str]) -> None:
         """Wait until all keys were read. Raises SystemExit if they do not arrive."""
@@ -278,10 +281,11 @@ def together(written: Sequence[Written]) -> Written:
     dones = [each.done for each in written]
     return Written(
         Done(
-            sum(done.transactions_per_s for done in dones),
-            sum(done.records_per_s for done in dones),
-            *(statistics.mean(getattr(done, name) for done in dones) for name in ("p50_ms", "p99_ms")),
-            statistics.mean(done.cpu_s_per_million for done in dones),
+            transactions_per_s=sum(done.transactions_per_s for done in dones),
+            records_per_s=sum(done.records_per_s for done in dones),
+            p50_ms=statistics.mean(done.p50_ms for done in dones),
+            p99_ms=statistics.mean(done.p99_ms for done in dones),
+            cpu_s_per_million=statistics.mean(done.cpu_s_per_million for done in dones),
         ),
         {key: at_s for each in written for key, at_s in each.ended_s.items()},
     )

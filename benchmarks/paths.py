@@ -118,8 +118,12 @@ def median(traces: list[Trace]) -> Trace:
     for trace in traces:
         for room in trace.room_names:
             runs_by_room[room] += 1
-    numbers = (statistics.median(getattr(trace, name) for trace in traces) for name in ("calls", "rooms", "changes"))
-    return Trace(*numbers, tuple(sorted(room for room, runs in runs_by_room.items() if 2 * runs >= len(traces))))
+    return Trace(
+        calls=statistics.median(trace.calls for trace in traces),
+        rooms=statistics.median(trace.rooms for trace in traces),
+        changes=statistics.median(trace.changes for trace in traces),
+        room_names=tuple(sorted(room for room, runs in runs_by_room.items() if 2 * runs >= len(traces))),
+    )
 
 
 # ---- the paths --------------------------------------------------------------------------------------------------
@@ -272,7 +276,7 @@ def measure(rounds: int) -> dict[str, Trace]:
         }
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         paths.close()
 
 

@@ -80,7 +80,8 @@ def expected_of(error_class: ErrorClass, api: Api) -> type[KafkaError]:
 def call(api: Api, emulator: Emulator, admin: TransactionAdmin) -> object:
     if api is Api.WRITE_TXN_MARKERS:
         (row,) = (row for row in emulator.log("orders").producers if row.current_txn_start_offset >= 0)
-        return admin.abort_transaction(PARTITION, start_offset=row.current_txn_start_offset)
+        admin.abort_transaction(PARTITION, start_offset=row.current_txn_start_offset)
+        return None
     return CALLS[api](admin)
 
 
@@ -105,7 +106,7 @@ def test_once(emulator: Emulator, admin: TransactionAdmin, api: Api, code: int) 
 def test_for_longer_than_the_call_may_take(emulator: Emulator, admin: TransactionAdmin, api: Api) -> None:
     code = next(code for row, code in ROWS if row is api and ERROR_CLASSES[row, code] in PASSING)
     fault = emulator.faults.add(Fault(api=api.kafka_name, count=None, action=Error(code)))
-    limited = {
+    limited: dict[Api, Callable[[], object]] = {
         Api.INIT_PRODUCER_ID: lambda: admin.force_terminate_transaction(ID, timeout_ms=LIMIT_MS),
         Api.WRITE_TXN_MARKERS: lambda: admin.abort_transaction(
             PARTITION, producer_id=4711, producer_epoch=0, coordinator_epoch=0, timeout_ms=LIMIT_MS

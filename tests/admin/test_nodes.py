@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture
 def admin(emulator: Emulator) -> Iterator[TransactionAdmin]:
-    settings = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "default_api_timeout_ms": 10_000}
+    settings: dict[str, Any] = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "default_api_timeout_ms": 10_000}
     with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers, **settings) as made:
         yield made
 

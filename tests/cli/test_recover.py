@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -121,7 +122,7 @@ def test_rounds_go_on_until_it_is_told_to_stop(scenario: Scenario) -> None:
         assert running.stdout is not None
         assert json.loads(running.stdout.readline())["clean"]
         scenario.leave_behind(Predecessor.COMMITTED)
-        found = []
+        found: list[dict[str, Any]] = []
         deadline = time.monotonic() + 30
         # a round before the row was made sees the transaction of a process that lives, and leaves it alone
         while all(each["action"] == "no-row" for each in found) and time.monotonic() < deadline:

@@ -166,10 +166,11 @@ def test_what_is_undecided_is_ended_only_where_its_sink_is_named(world: World, c
 def test_rounds_go_on_until_it_is_told_to_stop(world: World) -> None:
     running = process("spark", "recover", *world.reach, "--apply", "--json", "--min-age", 0, "--interval", 0.05)
     try:
-        assert running.stdout is not None
-        assert json.loads(running.stdout.readline())["clean"]
+        lines = running.stdout
+        assert lines is not None
+        assert json.loads(lines.readline())["clean"]
         world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
-        until(lambda: any(found["changed"] for found in json.loads(running.stdout.readline())["found"]))
+        until(lambda: any(found["changed"] for found in json.loads(lines.readline())["found"]))
     finally:
         running.send_signal(signal.SIGTERM)
         done = ended(running)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault
@@ -14,14 +16,14 @@ LONG_AGO_MS = 1_600_000_000_000
 
 
 @pytest.fixture
-def broker() -> Emulator:
+def broker() -> Iterator[Emulator]:
     config = BrokerConfig(transaction_partition_verification_enable=False)
     with Emulator(config=config, topics={"orders": 2}) as running:
         yield running
 
 
 @pytest.fixture
-def owner(broker: Emulator) -> Producer:
+def owner(broker: Emulator) -> Iterator[Producer]:
     """Give a producer with an open transaction."""
     producer = Producer(
         bootstrap_servers=broker.bootstrap_servers,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -16,19 +16,20 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter, Resolution
-from tests.crash.scenario import Scenario, Seen, event_texts
+from tests.crash.scenario import ScenarioOf, Seen, event_texts
 from tests.support.awaited_databases import awaited_through_faults
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 
 ResultT = TypeVar("ResultT")
-ScenarioT = TypeVar("ScenarioT", bound="AwaitedScenario")
+AwaitedT = TypeVar("AwaitedT", bound=AsyncDualWriter | AsyncPsycopgDualWriter)
 
 
-class AwaitedWriter:
-    """An `AsyncDualWriter` with the blocking names, so that one test fits both."""
+class AwaitedWriter(Generic[AwaitedT]):
+    """An `AsyncDualWriter` or `AsyncPsycopgDualWriter` with the blocking names, so that one test fits both."""
 
-    def __init__(self, runner: asyncio.Runner, writer: AsyncDualWriter) -> None:
+    def __init__(self, runner: asyncio.Runner, writer: AwaitedT) -> None:
         self._runner = runner
         self.awaited = writer
 
@@ -59,8 +60,8 @@ class AwaitedWriter:
 
 
 @dataclass
-class AwaitedScenario(Scenario):
-    """A `Scenario` whose writers are awaited. To be used in `awaited_scenario`."""
+class AwaitedScenario(ScenarioOf[AwaitedWriter[AsyncDualWriter]]):
+    """A scenario whose writers are awaited. To be used in `awaited_scenario`."""
 
     driver: str = "psycopg"
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
@@ -76,10 +77,10 @@ class AwaitedScenario(Scenario):
             self.engine, self.emulator.bootstrap_servers, self.transactional_id, pause=pause, **settings
         )
 
-    def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter:
+    def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter[AsyncDualWriter]:
         return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))
 
-    def write_events(self, writer: AwaitedWriter, number: int) -> Seen:
+    def write_events(self, writer: AwaitedWriter[AsyncDualWriter], number: int) -> Seen:
         return self.run(write_awaited_events(writer.awaited, self.topic, number))
 
     async def insert(self, tx: AsyncDualTransaction, event_id: int, body: str) -> None:
@@ -100,8 +101,8 @@ def awaited_scenario(
     emulator: Emulator,
     driver: str,
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
-    made: type[ScenarioT] | None = None,
-) -> Iterator[ScenarioT]:
+    made: type[AwaitedScenario] | None = None,
+) -> Iterator[AwaitedScenario]:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         scenario = (made or AwaitedScenario)(database, emulator, driver=driver, runner=runner)
         yield scenario

@@ -8,12 +8,12 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.psycopg_scenario import PsycopgScenario
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import AnyScenario, Scenario
 from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 
 @pytest.fixture(params=["postgres", "sqlite", "psycopg"])
-def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Scenario]:
+def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
     """A scenario for each blocking writer and database: `DualWriter` on two, and psycopg alone."""
     database = (
         SqliteDatabase(tmp_path)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import psycopg
 import sqlalchemy as sa
@@ -110,7 +111,7 @@ class Write:
     with_records: bool
     error: BaseException | None = None
     returned: bool = False
-    tx: DualTransaction | None = None
+    tx: DualTransaction | PsycopgDualTransaction | None = None
 
     @property
     def bodies(self) -> list[str]:
@@ -146,7 +147,8 @@ class Process:
         self._calm = False
         self._standing_at: PausePoint | None = None
         on_psycopg = history.half_on_psycopg and history.clients.index(database) % 2 == 0
-        self.writer: DualWriter | PsycopgDualWriter = (PsycopgDualWriter if on_psycopg else DualWriter)(
+        kind: Any = PsycopgDualWriter if on_psycopg else DualWriter
+        self.writer: DualWriter | PsycopgDualWriter = kind(
             conninfo_of(database.engine.url) if on_psycopg else database.engine,
             bootstrap_servers=history.emulator.bootstrap_servers,
             transactional_id=transactional_id,

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash import worker
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import AnyScenario
 from tests.support.forked_processes import processes
 
 DEADLINE_S = 60
@@ -35,7 +35,7 @@ def run_until_killed(main: Callable[[list[str]], object], *arguments: str) -> No
     assert process.exitcode == -signal.SIGKILL, said
 
 
-def run_until_killed_at(point: PausePoint, scenario: Scenario, *options: str) -> None:
+def run_until_killed_at(point: PausePoint, scenario: AnyScenario, *options: str) -> None:
     """Dual write 1 of the scenario, by another process; `options` are those of `worker.py`."""
     run_until_killed(
         worker.main,

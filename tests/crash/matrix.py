@@ -14,10 +14,10 @@ from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
     POINTS_OF_A_TAKE_OVER,
+    AnyScenario,
     AtPoint,
     InjectedError,
     Predecessor,
-    Scenario,
     event_texts,
 )
 from tests.support.databases import Database
@@ -78,7 +78,7 @@ def cases_with_predecessors() -> list[tuple[PausePoint, Predecessor]]:
 
 
 def check_a_fault_at_a_point(
-    scenario: Scenario, point: PausePoint, predecessor: Predecessor, fault: FaultKind, survivor: Survivor
+    scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, fault: FaultKind, survivor: Survivor
 ) -> None:
     """After the fault and the recovery both sides agree, nothing is open, and the next dual write works."""
     scenario.leave_behind(predecessor)
@@ -104,7 +104,7 @@ def check_a_fault_at_a_point(
 
 
 def check_a_fault_of_a_ready_writer(
-    scenario: Scenario, point: PausePoint, fault: FaultKind, survivor: Survivor
+    scenario: AnyScenario, point: PausePoint, fault: FaultKind, survivor: Survivor
 ) -> None:
     """`check_a_fault_at_a_point` of a writer that has written before, and so knows its row and its next identity."""
     hook = AtPoint(point, strike(fault, scenario.database, scenario.emulator), armed=False)
@@ -128,7 +128,7 @@ def check_a_fault_of_a_ready_writer(
     writer.close()
 
 
-def check_a_kill_at_a_point(scenario: Scenario, point: PausePoint, predecessor: Predecessor, *options: str) -> None:
+def check_a_kill_at_a_point(scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, *options: str) -> None:
     """`options` are those of the worker: what kind of writer, and whether it is ready and so has no predecessor."""
     if "--ready" in options:
         scenario.expected += event_texts("0")

@@ -20,7 +20,7 @@ from tests.support.databases import events
 class AwaitedSessionScenario(AwaitedScenario):
     """An `AwaitedScenario` that is written by AsyncSessions."""
 
-    def write_events(self, writer: AwaitedWriter, number: int) -> Seen:
+    def write_events(self, writer: AwaitedWriter[AsyncDualWriter], number: int) -> Seen:
         return self.run(write_events_of_async_session(self.engine, writer.awaited, self.topic, number))
 
 

@@ -16,7 +16,7 @@ from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from tests.crash.awaited import AwaitedWriter
-from tests.crash.scenario import Scenario, Seen, event_texts
+from tests.crash.scenario import ScenarioOf, Seen, event_texts
 from tests.support.databases import PostgresDatabase
 
 ResultT = TypeVar("ResultT")
@@ -81,8 +81,8 @@ async def write_awaited_psycopg_events(writer: AsyncPsycopgDualWriter, topic: st
     return Seen(None, tx.outcome)
 
 
-class PsycopgScenario(Scenario):
-    """A `Scenario` whose writers know nothing of SQLAlchemy."""
+class PsycopgScenario(ScenarioOf[PsycopgDualWriter]):
+    """A scenario whose writers know nothing of SQLAlchemy."""
 
     database_error = psycopg.Error
 
@@ -97,8 +97,8 @@ class PsycopgScenario(Scenario):
 
 
 @dataclass
-class AwaitedPsycopgScenario(Scenario):
-    """A `Scenario` whose writers are awaited and know nothing of SQLAlchemy."""
+class AwaitedPsycopgScenario(ScenarioOf[AwaitedWriter[AsyncPsycopgDualWriter]]):
+    """A scenario whose writers are awaited and know nothing of SQLAlchemy."""
 
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
 
@@ -107,10 +107,10 @@ class AwaitedPsycopgScenario(Scenario):
             self.database.engine.url, self.emulator.bootstrap_servers, self.transactional_id, pause=pause, **settings
         )
 
-    def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter:
+    def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter[AsyncPsycopgDualWriter]:
         return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))
 
-    def write_events(self, writer: AwaitedWriter, number: int) -> Seen:
+    def write_events(self, writer: AwaitedWriter[AsyncPsycopgDualWriter], number: int) -> Seen:
         return self.run(write_awaited_psycopg_events(writer.awaited, self.topic, number))
 
     async def insert(self, tx: AsyncPsycopgDualTransaction, event_id: int, body: str) -> None:

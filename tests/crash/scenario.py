@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import sqlalchemy as sa
 
@@ -20,6 +20,8 @@ from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.support.databases import Database, event_bodies, events, state_row, unique
 from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic
+
+WriterT = TypeVar("WriterT")
 
 ROWS_PER_WRITE = 2
 
@@ -65,7 +67,7 @@ class Seen:
 
 
 @dataclass
-class Scenario:
+class ScenarioOf(Generic[WriterT]):
     """One transactional id, one topic, one database, and the events that must be in both at the end."""
 
     database: Database
@@ -79,14 +81,8 @@ class Scenario:
         self.emulator.create_topic(self.topic)
         create_state_table(self.database.engine)
 
-    def writer(self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None, **settings: Any) -> DualWriter:
-        return make_writer(
-            engine or self.database.engine,
-            self.emulator.bootstrap_servers,
-            self.transactional_id,
-            pause=pause,
-            **settings,
-        )
+    def writer(self, pause: PauseHook | None = None, **settings: Any) -> WriterT:
+        raise NotImplementedError
 
     @property
     def kafka_id(self) -> str:
@@ -120,15 +116,15 @@ class Scenario:
                 connection.rollback()
         producer.close(timeout_s=0)
 
-    def write(self, writer: DualWriter, number: int) -> Seen:
+    def write(self, writer: WriterT, number: int) -> Seen:
         """One dual write with a known effect; what must be there at the end is noted as the caller was told."""
         seen = self.write_events(writer, number)
         if seen.took_effect:
             self.expected += event_texts(str(number))
         return seen
 
-    def write_events(self, writer: DualWriter, number: int) -> Seen:
-        return write_events(writer, self.topic, number)
+    def write_events(self, writer: WriterT, number: int) -> Seen:
+        raise NotImplementedError
 
     def assert_both_sides_agree(self) -> None:
         """Table, topic and expectation are equal, in order, and nothing is left open."""
@@ -145,6 +141,26 @@ class Scenario:
 
     def row(self) -> PreparedTxnState:
         return PreparedTxnState(state_row(self.database, self.transactional_id))
+
+
+AnyScenario = ScenarioOf[Any]
+"""A scenario of any kind of writer."""
+
+
+class Scenario(ScenarioOf[DualWriter]):
+    """A scenario whose writers are `DualWriter`."""
+
+    def writer(self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None, **settings: Any) -> DualWriter:
+        return make_writer(
+            engine or self.database.engine,
+            self.emulator.bootstrap_servers,
+            self.transactional_id,
+            pause=pause,
+            **settings,
+        )
+
+    def write_events(self, writer: DualWriter, number: int) -> Seen:
+        return write_events(writer, self.topic, number)
 
 
 def make_writer(

@@ -40,6 +40,7 @@ def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path)
     on_sqlite = request.param == "aiosqlite"
     database = SqliteDatabase(tmp_path) if on_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
     with awaited_scenario(database, emulator, request.param, made=AwaitedSessionScenario) as scenario:
+        assert isinstance(scenario, AwaitedSessionScenario)
         yield scenario
     database.close()
 

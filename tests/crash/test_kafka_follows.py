@@ -55,7 +55,7 @@ def awaited(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedP
         yield made
 
 
-def written_once(scenario: PsycopgScenario, **settings: object) -> Any:
+def written_once(scenario: PsycopgScenario, **settings: Any) -> Any:
     """A writer whose first dual write is confirmed."""
     writer = scenario.writer(confirm="database", **settings)
     assert scenario.write(writer, 0).error is None
@@ -213,7 +213,7 @@ def test_there_is_nothing_else_to_confirm(scenario: PsycopgScenario) -> None:
 # -- pools --
 
 
-def pool_of(scenario: PsycopgScenario, **settings: object) -> PsycopgDualWriterPool:
+def pool_of(scenario: PsycopgScenario, **settings: Any) -> PsycopgDualWriterPool:
     return PsycopgDualWriterPool(
         conninfo_of(scenario.database.url),
         prefix=unique("follows"),

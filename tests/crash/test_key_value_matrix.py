@@ -14,6 +14,7 @@ from dualwrite.recipes.core.slot import SlotState
 from tests.crash import key_value_worker
 from tests.crash.key_value_scenario import KeyValueScenario, Writer
 from tests.crash.killed import run_until_killed
+from tests.crash.matrix import Survivor
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
     POINTS_OF_A_TAKE_OVER,
@@ -22,7 +23,6 @@ from tests.crash.scenario import (
     Predecessor,
     event_texts,
 )
-from tests.crash.test_matrix import Survivor
 from tests.support.key_value_stores import KeyValueStore, ZooKeeperStore, in_directory
 from tests.support.servers.zookeeper import ZooKeeperServer
 

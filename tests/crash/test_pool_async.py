@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,13 @@ def awaited_pool(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: P
     driver: str = request.param
     on_sqlite = driver == "aiosqlite"
     database = SqliteDatabase(tmp_path) if on_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
-    with (
-        awaited_psycopg_scenario(database, emulator)
-        if driver == "psycopg-alone"
-        else awaited_scenario(database, emulator, driver)
-    ) as scenario:
+    opened: AbstractContextManager[AnyScenario]
+    if driver == "psycopg-alone":
+        assert isinstance(database, PostgresDatabase)
+        opened = awaited_psycopg_scenario(database, emulator)
+    else:
+        opened = awaited_scenario(database, emulator, driver)
+    with opened as scenario:
         scenario.transactional_id = f"{unique('pool')}-0"
         yield scenario
     database.close()
@@ -79,7 +81,8 @@ async def write(pool: AnyPool, awaited: AnyScenario, number: int) -> AnyWrite:
 
 
 async def put(tx: AnyWrite, awaited: AnyScenario, number: int) -> None:
-    await awaited.insert(tx, number, str(number))
+    insert: Callable[[Any, int, str], Awaitable[None]] = awaited.insert  # takes what its own writers give
+    await insert(tx, number, str(number))
     tx.send(awaited.topic, value=str(number), key="k")
 
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -43,7 +45,7 @@ def leases(scenario: Scenario) -> LeaseTable:
 
 
 @contextmanager
-def two_pools(scenario: Scenario, **settings: object) -> Iterator[tuple[AnyPool, AnyPool]]:
+def two_pools(scenario: Scenario, **settings: Any) -> Iterator[tuple[AnyPool, AnyPool]]:
     other = scenario.database.another_client()
     with make_pool(scenario, **settings) as first, make_pool(scenario, database=other, **settings) as second:
         yield first, second
@@ -249,11 +251,15 @@ def test_leases_that_change_hands_all_the_time(scenario: Scenario, leases: Lease
             each.result()
         until(lambda: not pools[0].recover() and not pools[1].recover())
         for pool in pools:
-            until(lambda pool=pool: not pool.status.set_aside)
+            until(partial(has_nothing_set_aside, pool))
         persist(pools[0], scenario, 1000)
     assert written(scenario) == {*told, "1000"}
     assert told
     scenario.assert_nothing_open()
+
+
+def has_nothing_set_aside(pool: AnyPool) -> bool:
+    return not pool.status.set_aside
 
 
 def locks_whole_database(scenario: Scenario) -> bool:

@@ -11,6 +11,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg import adapter as psycopg_transaction
+from dualwrite.recipes.psycopg.connections import settled
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario
@@ -28,7 +29,7 @@ class InterruptedAt:
     """`settled`, interrupted at its n-th call from now on."""
 
     def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._genuine = psycopg_transaction.settled
+        self._genuine = settled
         self._left = at
         monkeypatch.setattr(psycopg_transaction, "settled", self)
 

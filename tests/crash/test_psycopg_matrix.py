@@ -10,6 +10,7 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import AwaitedWriter
 from tests.crash.matrix import (
@@ -144,7 +145,11 @@ def _cancel() -> None:
 
 
 def _check_a_cancellation(
-    awaited: AwaitedPsycopgScenario, writer: AwaitedWriter, hook: AtPoint, *, may_be_unresolved: bool
+    awaited: AwaitedPsycopgScenario,
+    writer: AwaitedWriter[AsyncPsycopgDualWriter],
+    hook: AtPoint,
+    *,
+    may_be_unresolved: bool,
 ) -> None:
     seen = awaited.write(writer, 1)
     assert hook.struck

@@ -65,12 +65,16 @@ def entities(entity_type: Any) -> st.SearchStrategy[Any]:
     ).map(lambda chosen: entity_type(**chosen))
 
 
+def is_entity(kind: Any) -> bool:
+    return is_dataclass(kind)
+
+
 def values_of(member: Any) -> st.SearchStrategy[Any]:
     inner, nullable = alternatives(member.type)
     is_array = get_origin(inner) is tuple
     if is_array:
         inner, _ = alternatives(get_args(inner)[0])
-    values = entities(inner) if is_dataclass(inner) else VALUES[member.metadata["kafka_type"]]
+    values = entities(inner) if is_entity(inner) else VALUES[member.metadata["kafka_type"]]
     if is_array:
         values = st.lists(values, max_size=3).map(tuple)
         if not is_dataclass(inner):
@@ -86,7 +90,8 @@ def written_by_kio(entity: Any) -> bytes:
 
 def written(entity: Any) -> bytes:
     parts: list[bytes] = []
-    writer(type(entity))(parts.append, entity)
+    entity_type: Any = type(entity)
+    writer(entity_type)(parts.append, entity)
     return b"".join(parts)
 
 
@@ -97,7 +102,8 @@ def rebuilt(entity: Any) -> Any:
     if not is_dataclass(entity):
         return entity
     values = {member.name: rebuilt(getattr(entity, member.name)) for member in fields(entity)}
-    return builder(type(entity))(**values)
+    entity_type: Any = type(entity)
+    return builder(entity_type)(**values)
 
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
@@ -135,8 +141,9 @@ COORDINATOR = {
 
 
 def test_built_entities_are_dataclasses_of_kios_type() -> None:
-    made = schema(10, 2).new.response(**COORDINATOR, host="h", coordinators="of v4, left out")
-    assert isinstance(made, load_response_schema(10, 2))
+    made: Any = schema(10, 2).new.response(**COORDINATOR, host="h", coordinators="of v4, left out")
+    response_type: Any = load_response_schema(10, 2)
+    assert isinstance(made, response_type)
     assert replace(made, port=3).port == 3
     assert made == replace(made)
     assert made != replace(made, port=3)

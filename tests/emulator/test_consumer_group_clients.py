@@ -177,9 +177,12 @@ def copied(emulator: Emulator) -> list[int]:
     while len(ended) < PARTITIONS:
         message = reader.poll(DEADLINE_S)
         assert message is not None
+        value, partition = message.value(), message.partition()
         if message.error() is None:
-            found.append(int(message.value()))
+            assert value is not None
+            found.append(int(value))
         else:
-            ended.add(message.partition())
+            assert partition is not None
+            ended.add(partition)
     reader.close()
     return found

@@ -131,7 +131,8 @@ class Writer:
 
         def run() -> None:
             try:
-                ended.set_result(end())
+                end()
+                ended.set_result(None)
             except Exception as error:
                 ended.set_exception(error)
 

@@ -168,7 +168,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Start:
         def start(command: list[str], **options: object) -> object:
             return real([sys.executable, "-c", script, *command[3:]], **options)  # type: ignore[call-overload]
 
-        monkeypatch.setattr(applications.subprocess, "Popen", start)
+        monkeypatch.setattr(subprocess, "Popen", start)
 
     return use
 

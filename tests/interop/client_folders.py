@@ -121,5 +121,5 @@ def broker_of(item: pytest.Item) -> On:
     callspec = getattr(item, "callspec", None)
     values = () if callspec is None else tuple(callspec.params.values())
     chosen = [value for value in values if isinstance(value, str) and value.startswith(("emulated", "apache"))]
-    asked = chosen or getattr(item, "fixturenames", ())
+    asked = chosen or getattr(item, "fixturenames", [])
     return On.APACHE_KAFKA if any("apache_kafka" in name for name in asked) else On.EMULATOR

@@ -35,7 +35,7 @@ class Message:
 
     value: bytes | None
     key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_ms: int | None = None
 
 

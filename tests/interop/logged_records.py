@@ -19,7 +19,7 @@ from .wire import READ_COMMITTED, READ_UNCOMMITTED, Wire
 
 cramjam: Any = import_module("cramjam")
 
-CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+CODECS: Final[tuple[str, ...]] = ("none", "gzip", "snappy", "lz4", "zstd")
 """By their numbers in a batch's attributes."""
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")

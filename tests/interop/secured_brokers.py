@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
@@ -80,9 +81,9 @@ class SecuredBroker:
     def servers(self, login: Login) -> str:
         return self.addresses[login.listener]
 
-    def of_librdkafka(self, login: Login) -> dict[str, object]:
+    def of_librdkafka(self, login: Login) -> dict[str, Any]:
         """Settings by librdkafka's names."""
-        settings: dict[str, object] = {"bootstrap.servers": self.servers(login), "security.protocol": login.protocol}
+        settings: dict[str, Any] = {"bootstrap.servers": self.servers(login), "security.protocol": login.protocol}
         if login.mechanism is not None:
             settings |= {"sasl.mechanism": login.mechanism, "sasl.username": login.user}
             settings["sasl.password"] = login.password
@@ -111,7 +112,7 @@ class SecuredBroker:
 
     def of_programs(self, login: Login) -> dict[str, str]:
         """What the programs in other languages are told: PEM as text, and the login."""
-        told = {}
+        told: dict[str, str] = {}
         if login.mechanism is not None:
             told |= {"mechanism": login.mechanism, "username": login.user, "password": login.password}
         if "SSL" in login.protocol:

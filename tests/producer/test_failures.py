@@ -202,7 +202,8 @@ def test_batches_in_flight_keep_their_order_over_retries(
 ) -> None:
     producer = make_producer(batch_size=300, linger_ms=0)
     producer.init_transactions()
-    for action, skip in [(Error(19), 1), (DropReply(), 6), (Error(6), 12), (CloseBefore(), 20)]:
+    actions: list[tuple[Action, int]] = [(Error(19), 1), (DropReply(), 6), (Error(6), 12), (CloseBefore(), 20)]
+    for action, skip in actions:
         emulator.faults.add(Fault(api="Produce", action=action, skip=skip))
     producer.begin_transaction()
     values = [f"{i:04}" for i in range(1000)]

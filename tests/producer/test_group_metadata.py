@@ -98,9 +98,12 @@ class KafkaPython:
 
     def read(self, count: int) -> None:
         read: list[Any] = []
-        until(
-            lambda: bool(read.extend(self.consumer.poll(100, max_records=count).get(self.partition, []))) or bool(read)
-        )
+
+        def has_read() -> bool:
+            read.extend(self.consumer.poll(100, max_records=count).get(self.partition, []))
+            return bool(read)
+
+        until(has_read)
 
     def metadata(self) -> Any:
         return self.consumer.group_metadata()

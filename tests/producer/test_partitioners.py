@@ -27,7 +27,11 @@ def test_a_key_goes_where_librdkafka_puts_it(emulator: Emulator, make_producer: 
     producer.flush()
     where: dict[bytes, set[tuple[bytes, int]]] = {}
     for record in read_with_librdkafka(emulator, "events", 2 * len(KEYS), partitions=3):
-        where.setdefault(record.key(), set()).add((record.value(), record.partition()))
+        sent_key, value, partition = record.key(), record.value(), record.partition()
+        assert sent_key is not None
+        assert value is not None
+        assert partition is not None
+        where.setdefault(sent_key, set()).add((value, partition))
     assert len({partition for places in where.values() for _, partition in places}) == 3
     for key, places in where.items():
         assert {partition for value, partition in places if value == b"ours"} == {

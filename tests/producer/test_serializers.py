@@ -43,7 +43,8 @@ def test_an_object_may_add_headers(emulator: Emulator, make_producer: MakeProduc
 def test_what_a_serializer_raises_is_the_cause(make_producer: MakeProducer, what: str) -> None:
     producer = make_producer(None, **{f"{what}_serializer": lambda value: 1 // value})
     with pytest.raises(InvalidRecordError, match=f"the {what} serializer failed on int .*was not sent") as caught:
-        producer.send("orders", **{what: 0})
+        given: dict[str, Any] = {what: 0}
+        producer.send("orders", **given)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     producer.flush()
 

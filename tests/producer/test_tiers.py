@@ -23,6 +23,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState, TopicPartition
 from tests.interop.wire import Wire
 from tests.support.conditions import until
+from tests.support.narrowing import current
 from tests.support.topics import read_topic
 
 TIERS: Final[dict[Tier, BrokerConfig]] = {
@@ -261,7 +262,7 @@ def test_another_process_completes_by_what_was_stored(world: World, decided: boo
     old = world.commit(world.ready(), "old")
     state = world.prepare(world.ready(), "v")
     recovering = world.recovering()
-    assert recovering.state is ProducerState.PREPARED_TRANSACTION
+    assert current(recovering.state) is ProducerState.PREPARED_TRANSACTION
     assert recovering.prepared_txn_state == state
     recovering.complete_transaction(state if decided else old)
     assert recovering.state is ProducerState.READY

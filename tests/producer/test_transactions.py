@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
@@ -131,7 +133,7 @@ def test_offsets_are_committed_with_the_transaction(make_producer: MakeProducer,
     producer.begin_transaction()
     producer.send("orders", "v")
     group = ConsumerGroupMetadata("others")
-    producer.send_offsets_to_transaction({("events", 2): OffsetAndMetadata(3, "note")}, group)  # type: ignore[dict-item]
+    producer.send_offsets_to_transaction({("events", 2): OffsetAndMetadata(3, "note")}, group)
     producer.complete_transaction(producer.prepare_transaction())
     assert committed(emulator, "readers", 1) == 5
     assert committed(emulator, "others", 2) == 3
@@ -222,7 +224,7 @@ def test_what_cannot_be_sent_changes_nothing(
 def test_an_unknown_topic_is_waited_for_no_longer_than_max_block() -> None:
     with Emulator(config=BrokerConfig(auto_create_topics_enable=False)) as emulator:
         # the last request before giving up is followed by a back-off that is longer than max.block.ms
-        settings = {"max_block_ms": 1_500, "retry_backoff_ms": 1_000, "retry_backoff_max_ms": 60_000}
+        settings: dict[str, Any] = {"max_block_ms": 1_500, "retry_backoff_ms": 1_000, "retry_backoff_max_ms": 60_000}
         with Producer(bootstrap_servers=emulator.bootstrap_servers, **settings) as producer:
             with pytest.raises(KafkaTimeoutError, match="not sent"):
                 producer.send("nowhere", "v")

@@ -12,6 +12,7 @@ from dualwrite.errors import FencedError, IllegalStateError, InvalidTxnStateErro
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.support.narrowing import current
 
 
 def prepared(producer: Producer, value: str = "v") -> PreparedTxnState:
@@ -24,9 +25,9 @@ def prepared(producer: Producer, value: str = "v") -> PreparedTxnState:
 def test_prepare_then_complete_commits(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
     producer = make_producer()
     state = prepared(producer)
-    assert producer.state is ProducerState.PREPARED_TRANSACTION
+    assert current(producer.state) is ProducerState.PREPARED_TRANSACTION
     assert producer.prepared_txn_state == state
-    assert producer.transaction_has_records
+    assert current(producer.transaction_has_records)
     assert read_committed() == []
     producer.complete_transaction(state)
     assert producer.state is ProducerState.READY
@@ -67,7 +68,7 @@ def test_recovery_after_a_crash_follows_the_database(
 
     recovering = make_producer()
     recovering.init_transactions(keep_prepared_txn=True)
-    assert recovering.state is ProducerState.PREPARED_TRANSACTION
+    assert current(recovering.state) is ProducerState.PREPARED_TRANSACTION
     assert recovering.prepared_txn_state == state
     recovering.complete_transaction(state if database_committed else PreparedTxnState())
     expected = [b"v"] if database_committed else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
@@ -51,7 +52,8 @@ def test_open_and_aborted_transactions_are_seen_as_by_consumers(emulator: Emulat
     assert late.flush(30) == 0
     for level, committed in (("read_committed", True), ("read_uncommitted", False)):
         seen = [value for _, value in read_topic(emulator.bootstrap_servers, "t", isolation_level=level)]
-        assert [record.value.decode() for record in emulator.records("t", read_committed=committed)] == seen
+        records = emulator.records("t", read_committed=committed)
+        assert [None if record.value is None else record.value.decode() for record in records] == seen
     assert [record.value for record in emulator.records("t", 1)] == [b"0"]
     producers[2].commit_transaction(30)
     assert [record.value for record in emulator.records("t")] == [b"0", b"2", b"late", b"0", b"2"]
@@ -70,7 +72,8 @@ def test_what_is_not_replicated_is_not_shown(emulator: Emulator) -> None:
 
 def test_a_topic_that_is_not_there(emulator: Emulator) -> None:
     emulator.create_topic("t")
-    for call in (lambda: emulator.records("u"), lambda: emulator.records("t", 1)):
+    calls: tuple[Callable[[], object], ...] = (lambda: emulator.records("u"), lambda: emulator.records("t", 1))
+    for call in calls:
         with pytest.raises(KeyError):
             call()
 

@@ -13,11 +13,12 @@ from psycopg_pool import ConnectionPool
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.psycopg.backend import PsycopgPoolBackend
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table, kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import AnyScenario, Scenario
 from tests.support.databases import Database, events, unique
 from tests.support.topics import read_topic
 
@@ -32,14 +33,14 @@ Source = Any
 
 
 @pytest.fixture
-def scenario(request: pytest.FixtureRequest, database: Database, emulator: Emulator) -> Scenario:
+def scenario(request: pytest.FixtureRequest, database: Database, emulator: Emulator) -> AnyScenario:
     """For pools on each database, and on psycopg alone."""
     on_psycopg = request.node.callspec.params["database"] == "psycopg"
     return (PsycopgScenario if on_psycopg else Scenario)(database, emulator, transactional_id=f"{unique('pool')}-0")
 
 
 def make_pool(
-    scenario: Scenario,
+    scenario: AnyScenario,
     *,
     database: Database | None = None,
     source: Source = None,
@@ -48,19 +49,23 @@ def make_pool(
 ) -> AnyPool:
     """Return a pool of the scenario's kind, on its database or on another client of it."""
     engine = (database or scenario.database).engine
-    on_psycopg = isinstance(scenario, PsycopgScenario)
-    made: AnyPool = (PsycopgDualWriterPool if on_psycopg else DualWriterPool)(
-        source or (conninfo_of(engine.url) if on_psycopg else engine),
-        prefix=prefix or prefix_of(scenario),
-        bootstrap_servers=scenario.emulator.bootstrap_servers,
-        **{"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 10_000, "max_block_ms": 20_000, **settings},
-    )
-    return made
+    given: dict[str, Any] = {
+        "prefix": prefix or prefix_of(scenario),
+        "bootstrap_servers": scenario.emulator.bootstrap_servers,
+        "lease_ms": QUIET_LEASE_MS,
+        "lock_timeout_ms": 10_000,
+        "max_block_ms": 20_000,
+        **settings,
+    }
+    if isinstance(scenario, PsycopgScenario):
+        return PsycopgDualWriterPool(source or conninfo_of(engine.url), **given)
+    return DualWriterPool(source or engine, **given)
 
 
 def drop_idle_connections(pool: AnyPool) -> None:
     """Those that the pool's background keeps, or is about to keep."""
     if isinstance(pool, PsycopgDualWriterPool):
+        assert isinstance(pool.backend, PsycopgPoolBackend)
         background: Any = pool.backend.background
         background._most = 0
         for kept in background._kept:
@@ -70,7 +75,7 @@ def drop_idle_connections(pool: AnyPool) -> None:
 
 
 @contextmanager
-def narrow_source(scenario: Scenario, connections: int) -> Iterator[Source]:
+def narrow_source(scenario: AnyScenario, connections: int) -> Iterator[Source]:
     """Limit the number of connections for blocks."""
     url = scenario.database.url
     if isinstance(scenario, PsycopgScenario):
@@ -80,7 +85,7 @@ def narrow_source(scenario: Scenario, connections: int) -> Iterator[Source]:
         yield sa.create_engine(url, pool_size=connections, max_overflow=0, pool_timeout=5)
 
 
-def isolated_source(scenario: Scenario, level: str) -> Source:
+def isolated_source(scenario: AnyScenario, level: str) -> Source:
     """Whose connections have this isolation level."""
     if not isinstance(scenario, PsycopgScenario):
         return scenario.database.engine.execution_options(isolation_level=level)
@@ -98,7 +103,7 @@ def isolated_source(scenario: Scenario, level: str) -> Source:
     return connect
 
 
-def own_binds(scenario: Scenario) -> list[Callable[[], Any]]:
+def own_binds(scenario: AnyScenario) -> list[Callable[[], Any]]:
     """Return functions that create a caller's own session or connection, on which a block may run."""
     if isinstance(scenario, PsycopgScenario):
         conninfo = conninfo_of(scenario.database.url)
@@ -113,19 +118,19 @@ def is_in_transaction(bound: Any) -> bool:
     return bool(bound.in_transaction())
 
 
-def prefix_of(scenario: Scenario) -> str:
+def prefix_of(scenario: AnyScenario) -> str:
     """`scenario.transactional_id` is the pool's first slot."""
     return scenario.transactional_id.removesuffix("-0")
 
 
-def write(pool: AnyPool, scenario: Scenario, number: int) -> AnyWrite:
+def write(pool: AnyPool, scenario: AnyScenario, number: int) -> AnyWrite:
     """One event on both sides."""
     with pool.transaction() as tx:
         put(tx, scenario, number)
     return tx
 
 
-def put(tx: AnyWrite, scenario: Scenario, number: int) -> None:
+def put(tx: AnyWrite, scenario: AnyScenario, number: int) -> None:
     if isinstance(tx, PsycopgDualTransaction):
         tx.connection.execute(INSERT, (number, str(number)))
     else:
@@ -141,7 +146,7 @@ def read(tx: AnyWrite, query: str) -> None:
         tx.session.execute(sa.text(query)).all()
 
 
-def written(scenario: Scenario) -> set[str]:
+def written(scenario: AnyScenario) -> set[str]:
     """Return what is in both table and topic. Fails if they differ, or if a record is there twice."""
     engine = sa.create_engine(scenario.database.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
@@ -154,7 +159,7 @@ def written(scenario: Scenario) -> set[str]:
 class LeaseTable:
     """The leases as an operator would change them, past every pool."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: AnyScenario) -> None:
         self._engine = sa.create_engine(scenario.database.url, poolclass=sa.NullPool)
         self._prefix = prefix_of(scenario)
         create_lease_table(self._engine)

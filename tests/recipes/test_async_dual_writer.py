@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import DeclarativeBase, Mapped
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
@@ -121,6 +121,9 @@ class Base(DeclarativeBase): ...
 class Event(Base):
     __table__ = events
 
+    if TYPE_CHECKING:  # mypy does not look into the table
+        body: Mapped[str]
+
 
 def test_objects_are_readable_after_the_block(awaited: AwaitedScenario) -> None:
     async def use(writer: AsyncDualWriter) -> None:
@@ -209,11 +212,12 @@ def test_a_swallowed_statement_error_ends_in_an_exception(awaited: AwaitedScenar
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 def test_the_transaction_is_ended_by_the_block_only(awaited: AwaitedScenario, ending: str) -> None:
     async def use(writer: AsyncDualWriter) -> None:
-        for end in (
+        ends: tuple[Callable[[Any], Any], ...] = (
             lambda tx: getattr(tx.session, ending)(),
             lambda tx: getattr(tx.connection, ending)(),
             lambda tx: tx.session.execute(sa.text(ending)),
-        ):
+        )
+        for end in ends:
             with pytest.raises(TransactionEndedInsideError):
                 async with writer.transaction() as tx:
                     await put(tx, awaited, 1)

@@ -254,7 +254,7 @@ def test_a_consumer_that_knows_of_no_membership_writes_nothing() -> None:
 
 
 def test_the_database_is_away_while_partitions_are_assigned(
-    emulator: Emulator, sqlite: Database, library: Consumers
+    emulator: Emulator, sqlite: Database, library: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site(emulator, sqlite, library, "database")
     site.fill("a", "b", "c")
@@ -272,7 +272,7 @@ def test_the_database_is_away_while_partitions_are_assigned(
             raise sa.exc.OperationalError("SELECT", {}, Exception("away"))
         return await start(*arguments)
 
-    pipeline._steps._offsets.start = unlucky  # type: ignore[method-assign]
+    monkeypatch.setattr(pipeline._steps._offsets, "start", unlucky)
     while broken:
         with pytest.raises(sa.exc.OperationalError):
             until(lambda: pipeline.step(1_000) > 0)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, TransactionDoomedError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter, DualWriterPool
 from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
@@ -170,6 +170,7 @@ def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) ->
 
 def test_functions_of_a_pool(scenario: Scenario) -> None:
     with make_pool(scenario) as pool:
+        assert isinstance(pool, DualWriterPool)
 
         @pool.transactional
         def inner(tx: DualTransaction, number: int) -> None:

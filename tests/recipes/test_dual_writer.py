@@ -27,6 +27,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import break_a_statement, put
 from tests.support.databases import Database, events
+from tests.support.narrowing import current
 from tests.support.topics import read_topic
 
 
@@ -77,8 +78,8 @@ def test_what_the_session_did_before_the_block_belongs_to_it(scenario: Scenario,
 
 def test_the_outcome_and_the_state_that_was_stored(scenario: Scenario, writer: DualWriter) -> None:
     with writer.transaction() as tx:
-        assert tx.outcome is None
-        assert tx.prepared_state.is_empty
+        assert current(tx.outcome) is None
+        assert current(tx.prepared_state).is_empty
         put(tx, scenario, 1)
     assert tx.outcome is Outcome.COMMITTED
     assert tx.prepared_state == scenario.row()

@@ -33,13 +33,15 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
+from dualwrite.recipes.psycopg.adapter import PsycopgDatabase, PsycopgTransaction
+from dualwrite.recipes.psycopg.backend import PsycopgBackend
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
-from tests.crash.scenario import AtPoint, Predecessor, Scenario, event_texts, make_writer, write_events
+from tests.crash.scenario import AtPoint, Predecessor, Seen, event_texts, make_writer, write_events
 from tests.support.databases import PostgresDatabase, unique
+from tests.support.narrowing import current
 from tests.support.topics import read_topic
 
 
@@ -66,13 +68,13 @@ def writer(scenario: PsycopgScenario) -> Iterator[PsycopgDualWriter]:
 
 
 @pytest.fixture(params=[True, False], ids=["autocommit", "transactional"])
-def connection(request: pytest.FixtureRequest, scenario: Scenario) -> Iterator[psycopg.Connection]:
+def connection(request: pytest.FixtureRequest, scenario: PsycopgScenario) -> Iterator[psycopg.Connection]:
     """Open a connection of the caller."""
     with psycopg.connect(conninfo_of(scenario.database.url), autocommit=request.param) as made:
         yield made
 
 
-def put(tx: PsycopgDualTransaction, scenario: Scenario, number: int) -> None:
+def put(tx: PsycopgDualTransaction, scenario: PsycopgScenario, number: int) -> None:
     """One event to both sides."""
     tx.connection.execute(INSERT, (number, str(number)))
     tx.send(scenario.topic, key="k", value=str(number))
@@ -105,7 +107,9 @@ def from_a_function(conninfo: str) -> Iterator[Callable[[], psycopg.Connection]]
 
 
 @pytest.mark.parametrize("source", [from_a_pool, from_an_autocommit_pool, from_a_function])
-def test_connections_of_every_origin(scenario: Scenario, source: Callable[[str], AbstractContextManager[Any]]) -> None:
+def test_connections_of_every_origin(
+    scenario: PsycopgScenario, source: Callable[[str], AbstractContextManager[Any]]
+) -> None:
     with source(conninfo_of(scenario.database.url)) as database, writer_on(database, scenario) as writer:
         for number in range(8):  # beyond psycopg's threshold for preparing a statement
             with writer.transaction() as tx:
@@ -121,7 +125,7 @@ def test_connections_of_every_origin(scenario: Scenario, source: Callable[[str],
     scenario.assert_both_sides_agree()
 
 
-def writer_on(database: Any, scenario: Scenario, **settings: Any) -> PsycopgDualWriter:
+def writer_on(database: Any, scenario: PsycopgScenario, **settings: Any) -> PsycopgDualWriter:
     return PsycopgDualWriter(
         database,
         transactional_id=scenario.transactional_id,
@@ -130,7 +134,7 @@ def writer_on(database: Any, scenario: Scenario, **settings: Any) -> PsycopgDual
     )
 
 
-def test_a_pool_gets_its_connection_back_as_it_was(scenario: Scenario) -> None:
+def test_a_pool_gets_its_connection_back_as_it_was(scenario: PsycopgScenario) -> None:
     with ConnectionPool(conninfo_of(scenario.database.url), min_size=1, max_size=1, timeout=10) as pool:
         with writer_on(pool, scenario) as writer:
             for _ in range(2):
@@ -153,7 +157,7 @@ def test_a_connection_that_went_away_while_nobody_used_it_is_replaced(
     scenario.assert_both_sides_agree()
 
 
-def test_so_are_those_of_a_pool(scenario: Scenario) -> None:
+def test_so_are_those_of_a_pool(scenario: PsycopgScenario) -> None:
     with ConnectionPool(conninfo_of(scenario.database.engine.url), min_size=2, max_size=2) as pool:
         pool.wait()
         with writer_on(pool, scenario) as writer:
@@ -166,7 +170,7 @@ def test_so_are_those_of_a_pool(scenario: Scenario) -> None:
 
 
 def test_the_callers_own_connection(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     with writer.transaction(connection) as tx:
         assert tx.connection is connection
@@ -184,7 +188,7 @@ def test_the_callers_own_connection(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_the_connection_did_before_the_block_belongs_to_it(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection, fails: bool
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection, fails: bool
 ) -> None:
     if connection.autocommit:
         connection.execute("BEGIN")
@@ -201,7 +205,7 @@ def test_what_the_connection_did_before_the_block_belongs_to_it(
 
 
 def test_the_transaction_is_as_the_connection_says(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.deferrable = False
@@ -218,9 +222,9 @@ def test_the_transaction_is_as_the_connection_says(
 # -- what a block means --
 
 
-def test_the_outcome_and_the_state_that_was_stored(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_the_outcome_and_the_state_that_was_stored(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with writer.transaction() as tx:
-        assert tx.outcome is None
+        assert current(tx.outcome) is None
         put(tx, scenario, 1)
     assert tx.outcome is Outcome.COMMITTED
     assert tx.prepared_state == scenario.row()
@@ -229,7 +233,7 @@ def test_the_outcome_and_the_state_that_was_stored(scenario: Scenario, writer: P
         tx.send(scenario.topic, value="late")
 
 
-def test_without_records_it_is_a_database_transaction(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_without_records_it_is_a_database_transaction(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with writer.transaction() as tx:
         tx.connection.execute(INSERT, (1, "1"))
     assert tx.outcome is Outcome.COMMITTED
@@ -238,7 +242,7 @@ def test_without_records_it_is_a_database_transaction(scenario: Scenario, writer
     assert scenario.emulator.transactions() == []
 
 
-def test_offsets_are_committed_with_it(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_offsets_are_committed_with_it(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with writer.transaction() as tx:
         put(tx, scenario, 1)
         tx.send_offsets({(scenario.topic, 0): 7}, "readers")
@@ -247,7 +251,7 @@ def test_offsets_are_committed_with_it(scenario: Scenario, writer: PsycopgDualWr
 
 
 def test_an_exception_is_the_callers_own_and_neither_side_is_written(
-    scenario: Scenario, writer: PsycopgDualWriter
+    scenario: PsycopgScenario, writer: PsycopgDualWriter
 ) -> None:
     mine = OrdinaryError("mine")
     with pytest.raises(OrdinaryError) as caught, writer.transaction() as tx:
@@ -260,7 +264,7 @@ def test_an_exception_is_the_callers_own_and_neither_side_is_written(
 
 
 def test_a_swallowed_statement_error_ends_in_an_exception(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     with writer.transaction(connection) as tx:
         put(tx, scenario, 1)
@@ -277,7 +281,7 @@ def test_a_swallowed_statement_error_ends_in_an_exception(
 
 @pytest.mark.parametrize("refused", [{"value": 5}, {"value": b"x" * 50_000_000}])
 def test_a_refused_record_that_is_swallowed_dooms_the_block(
-    scenario: Scenario, writer: PsycopgDualWriter, refused: dict[str, Any]
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, refused: dict[str, Any]
 ) -> None:
     with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
         put(tx, scenario, 1)
@@ -289,8 +293,13 @@ def test_a_refused_record_that_is_swallowed_dooms_the_block(
 # -- savepoints --
 
 
+def roll_back(transaction: psycopg.Transaction) -> None:
+    """Raise the error that ends the block of `transaction` and no other."""
+    raise psycopg.Rollback(transaction)
+
+
 def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     with writer.transaction(connection) as tx:
         put(tx, scenario, 1)
@@ -302,7 +311,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(
             put(tx, scenario, 4)
         with tx.connection.transaction() as nested:
             put(tx, scenario, 5)
-            raise psycopg.Rollback(nested)
+            roll_back(nested)
         with tx.connection.transaction(force_rollback=True):
             put(tx, scenario, 6)
         with pytest.raises(psycopg.errors.UniqueViolation), tx.connection.transaction():
@@ -313,7 +322,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(
     scenario.assert_both_sides_agree()
 
 
-def test_a_part_that_may_fail_by_itself(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_a_part_that_may_fail_by_itself(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     """A record that was refused in it is taken back with it; a refused commit is not."""
     with writer.transaction() as tx:
         put(tx, scenario, 1)
@@ -329,20 +338,20 @@ def test_a_part_that_may_fail_by_itself(scenario: Scenario, writer: PsycopgDualW
     scenario.assert_both_sides_agree()
 
 
-def test_a_rollback_that_leaves_several_savepoints(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_a_rollback_that_leaves_several_savepoints(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with writer.transaction() as tx:
         put(tx, scenario, 1)
         with tx.connection.transaction() as outer:
             put(tx, scenario, 2)
             with tx.connection.transaction():
                 put(tx, scenario, 3)
-                raise psycopg.Rollback(outer)
+                roll_back(outer)
         put(tx, scenario, 4)
     scenario.expected += ["1", "4"]
     scenario.assert_both_sides_agree()
 
 
-def test_savepoints_as_statements(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_savepoints_as_statements(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with writer.transaction() as tx:
         execute = tx.connection.execute
         put(tx, scenario, 1)
@@ -359,7 +368,7 @@ def test_savepoints_as_statements(scenario: Scenario, writer: PsycopgDualWriter)
     scenario.assert_both_sides_agree()
 
 
-def test_savepoints_inside_a_pipeline(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_savepoints_inside_a_pipeline(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with writer.transaction() as tx:
         with tx.connection.pipeline():
             put(tx, scenario, 1)
@@ -379,7 +388,7 @@ def test_savepoints_inside_a_pipeline(scenario: Scenario, writer: PsycopgDualWri
 @pytest.mark.parametrize("swallow", [True, False])
 @pytest.mark.parametrize("call", ["commit", "rollback"])
 def test_the_connections_own_commit_and_rollback_are_refused(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection, call: str, swallow: bool
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection, call: str, swallow: bool
 ) -> None:
     expected = TransactionDoomedError if swallow else TransactionEndedInsideError
     with pytest.raises(expected), writer.transaction(connection) as tx:
@@ -412,7 +421,7 @@ def test_the_connections_own_commit_and_rollback_are_refused(
     ],
 )
 def test_a_written_out_end_of_the_transaction_is_refused(
-    scenario: Scenario, writer: PsycopgDualWriter, statement: Any
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, statement: Any
 ) -> None:
     with pytest.raises(TransactionEndedInsideError, match="not executed"), writer.transaction() as tx:
         put(tx, scenario, 1)
@@ -420,7 +429,7 @@ def test_a_written_out_end_of_the_transaction_is_refused(
     scenario.assert_both_sides_agree()
 
 
-def test_savepoints_among_several_statements_are_followed(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_savepoints_among_several_statements_are_followed(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with writer.transaction() as tx:
         put(tx, scenario, 1)
         tx.connection.execute(f"SELECT 1; SAVEPOINT {'x' * 64}--comment")
@@ -436,7 +445,7 @@ def test_savepoints_among_several_statements_are_followed(scenario: Scenario, wr
 
 
 def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
-    scenario: Scenario, writer: PsycopgDualWriter
+    scenario: PsycopgScenario, writer: PsycopgDualWriter
 ) -> None:
     """Its savepoint may exist or not, so which records belong to it is not known."""
     with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
@@ -458,7 +467,7 @@ def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
     ids=["executemany", "stream", "copy"],
 )
 def test_savepoints_by_other_methods_are_refused(
-    scenario: Scenario, writer: PsycopgDualWriter, send: Callable[[Any], object]
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, send: Callable[[Any], object]
 ) -> None:
     with pytest.raises(IllegalStateError, match="by another method"), writer.transaction() as tx:
         put(tx, scenario, 1)
@@ -466,7 +475,7 @@ def test_savepoints_by_other_methods_are_refused(
     scenario.assert_both_sides_agree()
 
 
-def raw(connection: psycopg.Connection, statement: str) -> None:
+def raw(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: str) -> None:
     """Past everything that a dual write can see."""
     connection.pgconn.exec_(statement.encode())
 
@@ -474,7 +483,7 @@ def raw(connection: psycopg.Connection, statement: str) -> None:
 @pytest.mark.parametrize("go_on", [True, False])
 @pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT", "COMMIT AND CHAIN", "COMMIT; BEGIN", "ROLLBACK AND CHAIN"])
 def test_a_transaction_that_was_ended_past_the_connection(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection, ending: str, go_on: bool
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection, ending: str, go_on: bool
 ) -> None:
     """Found by the mark that the transaction bore, even where another one has begun since."""
     with pytest.raises(TransactionEndedInsideError), writer.transaction(connection) as tx:
@@ -501,7 +510,7 @@ def test_a_transaction_that_was_ended_under_the_lock(
 
 
 def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     connection.execute("BEGIN") if connection.autocommit else connection.execute("SELECT 1")
     connection.execute("SAVEPOINT before")
@@ -516,7 +525,7 @@ def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
 
 
 def test_a_failed_transaction_that_is_asked_to_commit_is_told_by_its_answer(
-    scenario: Scenario, writer: PsycopgDualWriter, monkeypatch: pytest.MonkeyPatch
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL answers ROLLBACK and no error."""
     writer.recover()
@@ -537,7 +546,7 @@ def test_a_failed_transaction_that_is_asked_to_commit_is_told_by_its_answer(
     scenario.assert_both_sides_agree()
 
 
-def test_a_connection_that_was_closed_inside(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_a_connection_that_was_closed_inside(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with pytest.raises(TransactionEndedInsideError, match="closed or lost"), writer.transaction() as tx:
         put(tx, scenario, 1)
         tx.connection.close()
@@ -545,7 +554,7 @@ def test_a_connection_that_was_closed_inside(scenario: Scenario, writer: Psycopg
     scenario.assert_both_sides_agree()
 
 
-def test_what_is_unfinished_at_the_end(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_what_is_unfinished_at_the_end(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     for unfinished in (psycopg.Connection.transaction, psycopg.Connection.pipeline):
         with ExitStack() as stack, pytest.raises(IllegalStateError, match=r"ended inside connection\."):
             with writer.transaction() as tx:
@@ -568,7 +577,7 @@ def test_what_is_unfinished_at_the_end(scenario: Scenario, writer: PsycopgDualWr
 
 
 def test_no_dual_write_inside_a_block_of_psycopg(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     with connection.transaction():
         with pytest.raises(IllegalStateError, match="outermost"), writer.transaction(connection):
@@ -586,7 +595,7 @@ def test_no_dual_write_in_pipeline_mode(writer: PsycopgDualWriter, connection: p
             pass
 
 
-def test_no_dual_write_in_a_two_phase_transaction(scenario: Scenario, writer: PsycopgDualWriter) -> None:
+def test_no_dual_write_in_a_two_phase_transaction(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with psycopg.connect(conninfo_of(scenario.database.url)) as connection:
         connection.tpc_begin("ours")
         with pytest.raises(IllegalStateError, match="tpc_begin"), writer.transaction(connection):
@@ -599,7 +608,7 @@ def test_no_dual_write_in_a_two_phase_transaction(scenario: Scenario, writer: Ps
 
 
 def test_no_dual_write_in_a_transaction_that_has_failed(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     if connection.autocommit:
         connection.execute("BEGIN")
@@ -611,7 +620,7 @@ def test_no_dual_write_in_a_transaction_that_has_failed(
 
 
 def test_no_dual_write_inside_another(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     with PsycopgScenario(scenario.database, scenario.emulator).writer() as inner:
         with writer.transaction(connection) as tx:
@@ -625,24 +634,24 @@ def test_no_dual_write_inside_another(
 
 
 def test_a_connection_to_another_database(
-    scenario: Scenario, writer: PsycopgDualWriter, postgres_server: PostgresServer
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, postgres_server: PostgresServer
 ) -> None:
     """A lost commit would be looked up in the wrong one, and Kafka told to abort what is committed."""
     other = postgres_server.create_database(unique("other"))
     with psycopg.connect(conninfo_of(other)) as connection:
         with pytest.raises(IllegalStateError, match="another database"), writer.transaction(connection):
             pass
-        assert connection.info.transaction_status == pq.TransactionStatus.IDLE
+        assert current(connection.info.transaction_status) == pq.TransactionStatus.IDLE
         connection.execute("SELECT 1")
         with pytest.raises(IllegalStateError, match="another database"), writer.transaction(connection):
             pass
-        assert connection.info.transaction_status == pq.TransactionStatus.INTRANS
+        assert current(connection.info.transaction_status) == pq.TransactionStatus.INTRANS
         connection.commit()
     assert scenario.write(writer, 1).error is None
 
 
 def test_a_cursor_factory_that_is_no_class(
-    scenario: Scenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     connection.cursor_factory = lambda *arguments, **keywords: psycopg.Cursor(*arguments, **keywords)  # type: ignore
     with pytest.raises(IllegalStateError, match="cursor_factory"), writer.transaction(connection):
@@ -698,7 +707,9 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
     writer.recover()
-    transaction = PsycopgTransaction(connection, RecordBuffer(), None, writer.backend.database._pin)
+    database = writer.backend.database
+    assert isinstance(database, PsycopgDatabase)
+    transaction = PsycopgTransaction(connection, RecordBuffer(), None, database._pin)
     blocking.run(transaction.begin())
     with pytest.raises(StateRowError, match="past psycopg"):  # the row was not locked
         blocking.run(
@@ -712,7 +723,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
 def test_the_lock_timeout_of_the_transaction_stays_its_own(scenario: PsycopgScenario) -> None:
     with scenario.writer(lock_timeout_ms=20_000) as writer:
         writer.recover()
-        transaction = blocking.run(writer.backend.database.begin())
+        transaction: Any = blocking.run(writer.backend.database.begin())
         transaction.connection.execute("SET LOCAL lock_timeout = '3s'")
         blocking.run(transaction.lock(scenario.transactional_id, timeout_ms=5_000))
         assert transaction.connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
@@ -727,10 +738,14 @@ def test_writers_of_both_kinds_take_an_id_over_from_one_another(scenario: Psycop
     def with_sqlalchemy() -> DualWriter:
         return make_writer(scenario.database.engine, scenario.emulator.bootstrap_servers, scenario.transactional_id)
 
+    kinds: tuple[tuple[Callable[[], Any], Callable[[Any, str, int], Seen]], ...] = (
+        (with_sqlalchemy, write_events),
+        (scenario.writer, write_psycopg_events),
+    )
     scenario.leave_behind(Predecessor.COMMITTED)
     for number in range(1, 5):
-        writer = scenario.writer() if number % 2 else with_sqlalchemy()
-        write = write_psycopg_events if number % 2 else write_events
+        make, write = kinds[number % 2]
+        writer = make()
         assert write(writer, scenario.topic, number).error is None
         scenario.expected += event_texts(str(number))
         writer.close()
@@ -760,6 +775,8 @@ def test_a_forked_child_sends_nothing_through_its_parents_connection(
     scenario: PsycopgScenario, writer: PsycopgDualWriter
 ) -> None:
     """Neither the connection of the block, nor the one that the writer keeps."""
+    backend = writer.backend
+    assert isinstance(backend, PsycopgBackend)
     parent = os.getpid()
     with writer.transaction() as tx:
         put(tx, scenario, 1)
@@ -773,10 +790,11 @@ def test_a_forked_child_sends_nothing_through_its_parents_connection(
         assert os.waitpid(child, 0)[1] == 0
     assert os.getpid() == parent
     scenario.expected.append("1")
+    connections: Any = backend.connections
     child = os.fork()
     if child == 0:
         scenario.database.disarm()
-        kept = writer.backend.connections._take()
+        kept = connections._take()
         os._exit(0 if kept is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert scenario.write(writer, 2).error is None

@@ -28,7 +28,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
-from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
 from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import break_a_statement
@@ -561,6 +561,7 @@ def test_a_pool_commits_several_at_the_same_time(scenario: Scenario) -> None:
             waited.add(threading.get_ident())
 
     with make_pool(scenario, pause=meet) as pool:
+        assert isinstance(pool, DualWriterPool)
         sessions = sessionmaker(scenario.database.engine)
         dual_write_sessions(sessions, pool)
         ids: set[str | None] = set()
@@ -578,6 +579,7 @@ def test_a_pool_commits_several_at_the_same_time(scenario: Scenario) -> None:
 
 def test_a_pool_with_one_session_after_another(scenario: Scenario) -> None:
     with make_pool(scenario) as pool:
+        assert isinstance(pool, DualWriterPool)
         sessions = sessionmaker(scenario.database.engine)
         if isinstance(scenario.database, SqliteDatabase):
             with pytest.raises(ConfigError, match="DualWriter"):

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -83,7 +82,7 @@ class Heard:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     made = Heard()
     monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
     return made

@@ -20,8 +20,8 @@ __all__ = ["engine", "world"]  # fixtures
 
 
 def recover(world: World, engine: sa.Engine, **settings: Any) -> RecoveryReport:
-    settings = {"transactional_ids": ["tid"], "min_age_ms": 0} | settings
-    with RecoveryService(engine, bootstrap_servers=world.emulator.bootstrap_servers, **settings) as recovery:
+    given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0} | settings
+    with RecoveryService(engine, bootstrap_servers=world.emulator.bootstrap_servers, **given) as recovery:
         plan = recovery.plan()
         done = recovery.recover()
     assert [found.action for found in plan.found] == [found.action for found in done.found]

@@ -12,8 +12,9 @@ from tests.crash.scenario import Scenario
 
 def service(scenario: Scenario, **settings: Any) -> RecoveryService:
     """Return a service for the scenario's id, without a minimum age."""
-    settings = {"transactional_ids": [scenario.transactional_id], "min_age_ms": 0, "timeout_ms": 20_000} | settings
-    return RecoveryService(scenario.database.engine, bootstrap_servers=scenario.emulator.bootstrap_servers, **settings)
+    given: dict[str, Any] = {"transactional_ids": [scenario.transactional_id], "min_age_ms": 0, "timeout_ms": 20_000}
+    given |= settings
+    return RecoveryService(scenario.database.engine, bootstrap_servers=scenario.emulator.bootstrap_servers, **given)
 
 
 def left_open(emulator: Emulator, transactional_id: str, topic: str, *, two_phase_commit: bool = True) -> None:

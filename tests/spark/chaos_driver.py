@@ -102,7 +102,7 @@ class Driver:
     def _let_run(self, query: StreamingQuery) -> None:
         """Run the query until it fails or the calm phase is ordered, even in the middle of a batch."""
         try:
-            while not query.awaitTermination(0.2) and not self._job.calm.exists():
+            while not query.awaitTermination(0.2) and not self._job.calm.exists():  # type: ignore[arg-type]  # fractions are taken
                 pass
         finally:
             query.stop()

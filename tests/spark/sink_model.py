@@ -213,7 +213,7 @@ class Stalling:
 
     @property
     def is_over(self) -> bool:
-        return self._greenlet.dead
+        return bool(self._greenlet.dead)
 
 
 def batches(values: Sequence[int]) -> Iterator[pa.RecordBatch]:

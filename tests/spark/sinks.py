@@ -83,7 +83,7 @@ class SinkWorld:
 
         `more` options have underscores for dots; None removes one.
         """
-        given = {**self.options, "checkpointLocation": str(self.checkpoint)}
+        given: dict[str, str | None] = {**self.options, "checkpointLocation": str(self.checkpoint)}
         given |= {name.replace("_", "."): value for name, value in more.items()}
         options = {name: value for name, value in given.items() if value is not None}
         return df.writeStream.format("dualwrite-kafka").options(**options).trigger(availableNow=True)
@@ -167,19 +167,14 @@ def read_records(bootstrap_servers: str, topic: str) -> list[Record]:
         while unfinished:
             message = consumer.poll(15)
             assert message is not None, f"no end of partitions {unfinished} within 15 s"
-            if message.error():
-                assert message.error().name() == "_PARTITION_EOF", message.error()
+            if error := message.error():
+                assert error.name() == "_PARTITION_EOF", error
                 unfinished.discard(message.partition())
                 continue
-            found.append(
-                Record(
-                    topic,
-                    message.partition(),
-                    _text(message.key()),
-                    _text(message.value()),
-                    tuple(message.headers() or ()),
-                )
-            )
+            partition = message.partition()
+            assert partition is not None
+            headers: Any = message.headers() or ()  # a list of pairs, of what the annotation allows
+            found.append(Record(topic, partition, _text(message.key()), _text(message.value()), tuple(headers)))
     finally:
         consumer.close()
     return sorted(found, key=lambda record: record.partition)

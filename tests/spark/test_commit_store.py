@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -253,12 +253,13 @@ def test_a_decision_is_taken_once(store: CommitStore, sink: str) -> None:
 def test_winners_must_be_prepared(store: CommitStore, sink: str, status: str) -> None:
     generation = plan(store, sink)
     good = prepared(store, sink, generation)
-    bad = {
+    losers: dict[str, Callable[[], str]] = {
         "open": lambda: leased(store, sink, generation, 0, 1),
         "condemned": lambda: prepared(store, sink, generation, 0, 1),
         "of another batch": lambda: prepared(store, sink, generation, 1, 1),
         "unknown": lambda: "nobody",
-    }[status]()
+    }
+    bad = losers[status]()
     if status == "condemned":
         store.condemn(sink, query_id=QUERY, batch_id=0, generation=generation)
     with pytest.raises(SinkError if status == "of another batch" else AttemptCondemnedError):

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -233,7 +233,7 @@ def odd_rows() -> pa.RecordBatch:
 def as_python(row: Sequence[Any]) -> list[Any]:
     """Convert what a driver returns to the types of `odd_rows`."""
     names = ("id", "t", "y", "n", "big", "b", "f", "g", "d", "u", "l", "h", "small")
-    read = {
+    read: dict[str, Callable[[Any], object]] = {
         "n": Decimal,
         "b": bool,
         "d": lambda value: dt.date.fromisoformat(str(value)),

@@ -6,6 +6,7 @@ import json
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -53,7 +54,7 @@ def select(store: PostgresDatabase, sql: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in connection.execute(sa.text(sql))]
 
 
-def run(code: str, directory: Path, emulator: Emulator, store: PostgresDatabase, **names: object) -> dict[str, object]:
+def run(code: str, directory: Path, emulator: Emulator, store: PostgresDatabase, **names: object) -> dict[str, Any]:
     """Return an example with the servers of the test instead of those that it shows."""
     for shown, real in {
         "127.0.0.1:9092": emulator.bootstrap_servers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -108,8 +108,7 @@ def test_a_decided_batch_is_skipped_before_a_row_is_asked_for(world: World) -> N
     run_batch(process, 0, [1])
 
     def rows() -> Iterator[pa.RecordBatch]:
-        pytest.fail("nobody needs rows")
-        yield
+        yield pytest.fail("nobody needs rows")
 
     assert process.sink.write(process.plan(), task(0, 0), rows()).outcome is TaskOutcome.SKIPPED
 
@@ -450,7 +449,7 @@ def test_the_database_is_away(faulty: Database, step: str) -> None:
     world = World(new_store(faulty.engine))
     plan = world.process().plan()
     results = prepared_batch(world.process(), 1, 2)
-    steps = {
+    steps: dict[str, tuple[str, Callable[[], object]]] = {
         "plan": ("batch has not begun", lambda: world.process().plan()),
         "write": ("attempt does not become visible", lambda: world.process().write(plan, 0, 0, [1])),
         "commit": ("batch is not decided", lambda: world.process().commit(results, 0, [1, 2])),

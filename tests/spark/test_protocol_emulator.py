@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.guarantee import Tier
 from spark_sink.attempt.states import LIVE
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import AttemptCondemnedError
@@ -19,7 +20,7 @@ from spark_sink.pause_points import PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
-from tests.spark.kafka_world import TIERS, Tier
+from tests.spark.kafka_world import TIERS
 from tests.spark.sink_model import QUERY, Crash, Stalling, task
 from tests.spark.store_engines import engine_on
 from tests.support.databases import unique

@@ -45,7 +45,8 @@ class Stream:
         return [row for batch in self.batches for row in batch]
 
     def source(self, **options: str) -> DataFrame:
-        return reader(self.spark.readStream, self._topics, **options).load()
+        rows: DataFrame = reader(self.spark.readStream, self._topics, **options).load()
+        return rows
 
     def run(self, **options: str) -> list[list[str]]:
         """Return what an availableNow run reads, by batch."""

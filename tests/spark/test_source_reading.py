@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,9 @@ from spark_sink.reading.options import SourceOptions, parse
 from spark_sink.reading.source import DualWriteKafkaSource, read_range
 from tests.spark.written_topics import Topics
 from tests.support.conditions import until
+
+UNCOMMITTED: dict[str, Any] = {"kafka.isolation.level": "read_uncommitted"}
+POLL_FOR_2_S: dict[str, Any] = {"kafkaConsumer.pollTimeoutMs": "2000"}
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +124,7 @@ def test_records_of_an_open_transaction_are_behind_the_end(topics: Topics, read:
         assert cluster.ends([partition]) == {partition: 2}
         assert cluster.high_watermarks([partition]) == {partition: 5}
         assert read.rows(topic, 0, 2) == [(0, "a"), (1, "b")]
-        assert read.rows(topic, 0, 5, **{"kafka.isolation.level": "read_uncommitted"})[2:] == [
-            *((2, "c"), (3, "d"), (4, "e"))
-        ]
+        assert read.rows(topic, 0, 5, **UNCOMMITTED)[2:] == [*((2, "c"), (3, "d"), (4, "e"))]
         writer.commit_transaction(10)
         until(lambda: cluster.ends([partition]) == {partition: 6})
         cluster.close()
@@ -133,7 +135,7 @@ def test_read_uncommitted_gives_what_was_aborted(topics: Topics, read: Reads) ->
     topic = topics.create()
     topics.abort(topic, "x")
     topics.commit(topic, "a")
-    assert read.rows(topic, 0, 4, **{"kafka.isolation.level": "read_uncommitted"}) == [(0, "x"), (2, "a")]
+    assert read.rows(topic, 0, 4, **UNCOMMITTED) == [(0, "x"), (2, "a")]
     assert read.rows(topic, 0, 4) == [(2, "a")]
 
 
@@ -241,7 +243,7 @@ def test_nothing_comes_for_too_long(topics: Topics, read: Reads) -> None:
     with pytest.raises(
         SourceReadError, match=r"nothing of .*-0 from offset 1 on for 2000 ms, although it continues to offset 5"
     ):
-        read.rows(topic, 0, 5, **{"kafkaConsumer.pollTimeoutMs": "2000"})
+        read.rows(topic, 0, 5, **POLL_FOR_2_S)
 
 
 def test_a_broker_that_is_not_there(library: str) -> None:

@@ -50,7 +50,7 @@ class Browser:
 
     def run(self, script: str, *arguments: object) -> Any:
         """What a script returns."""
-        return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+        return self.driver.execute_script(script, *arguments)
 
     def find(self, selector: str) -> WebElement:
         """The first element of a CSS selector."""

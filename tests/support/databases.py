@@ -67,10 +67,11 @@ def event_bodies(database: Database) -> list[str]:
 def state_row(database: Database, transactional_id: str) -> str | None:
     """The prepared state in the row of `transactional_id`, read around every fault."""
     with database.aside.connect() as connection:
-        return connection.scalar(
+        state: str | None = connection.scalar(
             sa.text("SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id"),
             {"id": transactional_id},
         )
+        return state
 
 
 class _BehindProxy:
@@ -148,7 +149,7 @@ class MariaDbDatabase(_BehindProxy):
     def __init__(self, server: MariaDbServer) -> None:
         name = f"test_{uuid.uuid4().hex[:12]}"
         with _engine_of(server.url).begin() as connection:
-            connection.execute(sa.schema.DDL(f"CREATE DATABASE {name}"))
+            connection.execute(sa.schema.DDL(f"CREATE DATABASE {name}"))  # type: ignore[no-untyped-call]  # SQLAlchemy has not annotated it
         super().__init__(server.url.set(database=name))
 
 
@@ -222,7 +223,7 @@ class _SqliteFaults:
 class _FaultyConnection(sqlite3.Connection):
     faults: _SqliteFaults
 
-    def cursor(self, *arguments: Any, **keywords: Any) -> sqlite3.Cursor:
+    def cursor(self, factory: Any = None) -> Any:
         cursor = super().cursor(_FaultyCursor)
         cursor.faults = self.faults
         return cursor
@@ -244,8 +245,8 @@ class _FaultyConnection(sqlite3.Connection):
 class _FaultyCursor(sqlite3.Cursor):
     faults: _SqliteFaults
 
-    def execute(self, *arguments: Any) -> sqlite3.Cursor:
-        result = super().execute(*arguments)
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        result = super().execute(sql, parameters)
         if self.faults.lose_next:
             self.close()  # an open cursor would keep the file locked beyond its connection
             self.connection._lose()  # type: ignore[attr-defined]

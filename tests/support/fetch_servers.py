@@ -9,6 +9,7 @@ skipped, or fail if DUALWRITE_REQUIRE_SERVERS is set.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.franz_go.client import build_program as build_franz_go
@@ -30,10 +31,10 @@ from tests.support.spark_classes import make_spark_classes
 def main() -> None:
     """Fetch all servers; print those that cannot be fetched."""
     for version in (KAFKA_VERSION, OLDER_VERSION):
-        _fetch(f"Apache Kafka {version}", lambda version=version: fetch_kafka(version))
-        _fetch(f"Apache Kafka {version}'s class-data archive", lambda version=version: make_kafka_classes(version))
+        _fetch(f"Apache Kafka {version}", partial(fetch_kafka, version))
+        _fetch(f"Apache Kafka {version}'s class-data archive", partial(make_kafka_classes, version))
     for release in POSTGRES_RELEASES.values():
-        _fetch(f"PostgreSQL {release}", lambda release=release: fetch_postgres(release))
+        _fetch(f"PostgreSQL {release}", partial(fetch_postgres, release))
     _fetch("MariaDB", fetch_mariadb)
     _fetch("PgBouncer", fetch_pgbouncer)
     _fetch("ZooKeeper", fetch_zookeeper)

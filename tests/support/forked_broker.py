@@ -36,6 +36,8 @@ def end_broker(process: ForkServerProcess, number: signal.Signals) -> int:
 
 
 def _serve(tell: Connection, arguments: list[str], log: Path) -> None:
+    assert sys.__stdout__ is not None
+    assert sys.__stderr__ is not None
     os.dup2(tell.fileno(), sys.__stdout__.fileno())
     with log.open("a") as lines:
         os.dup2(lines.fileno(), sys.__stderr__.fileno())

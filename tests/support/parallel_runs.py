@@ -7,7 +7,7 @@ with one when the others have nothing left; those that share a JVM of Spark, or 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -111,7 +111,7 @@ def _place(file: str) -> int:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[object]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     """Brokers that nobody asks any more are ended; one process alone does not know, and keeps them."""
     try:
         return (yield)

@@ -40,7 +40,9 @@ def _make(work: Path) -> Path:
     made.mkdir()
     options = f"{QUICK} -XX:ArchiveClassesAtExit={made / CLASSES_FILE} {QUIET}"
     spark = start_session(spark_driver_extraJavaOptions=options)
-    jvm = spark.sparkContext._gateway.proc
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    jvm = gateway.proc
     with Emulator() as broker:
         _use(spark, broker, work)
     spark.stop()

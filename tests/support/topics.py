@@ -33,9 +33,12 @@ def _read_until_all_ends(consumer: Consumer, unfinished: set[int]) -> list[tuple
     while unfinished:
         message = consumer.poll(15)
         assert message is not None, f"no end of partitions {unfinished} within 15 s"
-        if message.error():
-            assert message.error().name() == "_PARTITION_EOF", message.error()
+        if error := message.error():
+            assert error.name() == "_PARTITION_EOF", error
             unfinished.discard(message.partition())
             continue
-        found[message.partition()].append(((message.key() or b"").decode(), message.value().decode()))
+        partition, value = message.partition(), message.value()
+        assert partition is not None
+        assert value is not None
+        found[partition].append(((message.key() or b"").decode(), value.decode()))
     return [record for partition in sorted(found) for record in found[partition]]

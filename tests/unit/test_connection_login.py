@@ -57,7 +57,9 @@ class Fixture:
         return [api for api, _ in self.transport.written]
 
     def produce(self) -> None:
-        self.connection.send(Api.PRODUCE, 3, b"", lambda body: self.answers.append(body and bytes(body)))
+        self.connection.send(
+            Api.PRODUCE, 3, b"", lambda body: self.answers.append(None if body is None else bytes(body))
+        )
 
     def answer(self, body: bytes = b"x") -> None:
         self.answered += 1

@@ -11,6 +11,7 @@ from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Topology
 from dualwrite.errors import AuthenticationError
+from tests.support.narrowing import current
 
 
 class RefusingSecurity:
@@ -66,7 +67,7 @@ def test_one_attempt_until_a_new_call_needs_it() -> None:
         assert fixture.security.attempts == 1
 
         fixture.connections.retry_refused()
-        assert fixture.connections.refusal is None
+        assert current(fixture.connections.refusal) is None
         assert await fixture.ask() is NodeState.CONNECTING
         assert fixture.security.attempts == 2
         assert fixture.connections.refusal is not None

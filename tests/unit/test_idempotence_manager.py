@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dualwrite.client import messages as m
@@ -9,6 +11,7 @@ from dualwrite.client.backoff import Backoff
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import DeliveryError, FatalError, IllegalStateError, UnsupportedByBrokerError
+from tests.support.narrowing import current
 
 LOST = DeliveryError("lost")
 
@@ -31,7 +34,7 @@ def test_the_id_is_fetched_with_the_first_record() -> None:
     assert outgoing is not None
     assert outgoing.request == m.InitProducerId(None, 2**31 - 1, False, False)
     assert outgoing.node_id == m.ANY_NODE
-    assert not made.may_produce
+    assert not current(made.may_produce)
     assert made.poll(0, delivered=False, in_flight=False) is None
     made.on_response(m.InitProducerIdResponse(0, 42, 0), 0)
     assert made.may_produce
@@ -49,9 +52,9 @@ def test_without_idempotence_there_is_no_id() -> None:
 def test_a_gap_raises_the_epoch_once_nothing_is_on_its_way() -> None:
     made = ready()
     made.fail_abortable(LOST)
-    assert not made.may_produce
+    assert not current(made.may_produce)
     made.poll(0, delivered=False, in_flight=True)
-    assert not made.may_produce
+    assert not current(made.may_produce)
     made.poll(0, delivered=False, in_flight=False)
     assert made.may_produce
     assert (made.producer_id, made.producer_epoch) == (42, 1)
@@ -66,7 +69,11 @@ def test_at_the_epoch_limit_a_new_id_is_fetched() -> None:
 
 def test_lost_and_retriable_answers_are_asked_for_again() -> None:
     made = manager()
-    for lose in (lambda: made.on_no_response(0), lambda: made.on_response(m.InitProducerIdResponse(14), 0)):
+    losses: tuple[Callable[[], object], ...] = (
+        lambda: made.on_no_response(0),
+        lambda: made.on_response(m.InitProducerIdResponse(14), 0),
+    )
+    for lose in losses:
         assert made.poll(5000, delivered=False, in_flight=False) is not None
         lose()
         assert made.poll(50, delivered=False, in_flight=False) is None

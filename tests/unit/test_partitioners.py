@@ -69,7 +69,7 @@ def test_random_is_within_range() -> None:
 
 @pytest.mark.parametrize("answer", [3, -1, None, "0", True, 1.0])
 def test_an_answer_that_is_no_partition_is_refused(answer: object) -> None:
-    ask = partitioning(lambda *_: answer).by_record  # type: ignore[arg-type,return-value]
+    ask = partitioning(lambda *_: answer).by_record  # type: ignore[arg-type]
     assert ask is not None
     with pytest.raises(InvalidRecordError, match="the partitions 0 to 2; the record was not sent"):
         ask("t", None, None, 3)

@@ -27,6 +27,7 @@ from dualwrite.client.transactions.states import Event, ProducerState
 from dualwrite.errors import (
     AbortableError,
     DeliveryError,
+    DualWriteError,
     FatalError,
     IllegalStateError,
     KafkaError,
@@ -420,7 +421,7 @@ class ProducerModel(RuleBasedStateMachine):
         assert error is None or isinstance(error, KafkaError), error
         self._heard(name, error)
 
-    def _heard(self, name: str, error: KafkaError | None) -> None:
+    def _heard(self, name: str, error: DualWriteError | None) -> None:
         transaction = self.current
         if name == "init":
             if error is None and self.manager.state is S.PREPARED_TRANSACTION:

@@ -33,7 +33,7 @@ def test_no_offsets_are_nothing() -> None:
 def test_what_the_caller_changes_later_is_not_what_is_sent() -> None:
     buffer = RecordBuffer()
     value, offsets = bytearray(b"then"), {("in", 0): 1}
-    buffer.send("t", value)  # type: ignore[arg-type]
+    buffer.send("t", value)
     buffer.send_offsets(offsets, "group")
     value[:] = b"now!"
     offsets[("in", 1)] = 2

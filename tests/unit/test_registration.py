@@ -14,6 +14,7 @@ from dualwrite.client.transactions.open_transaction import TxnPartitions
 from dualwrite.client.transactions.recovery import RAISE_CHECKS
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import AbortableError, Api, FatalError, FencedError
+from tests.support.narrowing import current
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = ConsumerGroupMetadata("g")
@@ -28,7 +29,7 @@ def test_a_partition_is_wanted_until_it_is_added_and_for_one_transaction() -> No
     assert not registration.may_write("t", 0)
     assert not registration.may_write("t", 1)
     assert tuple(registration.wanted) == (P0, P1)
-    assert not registration.confirmed
+    assert not current(registration.confirmed)
     registration.add_partitions([P0])
     assert registration.confirmed
     assert registration.may_write("t", 0)
@@ -174,7 +175,7 @@ def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
     driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
     driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
-    assert not driver.manager.may_produce
+    assert not current(driver.manager.may_produce)
     raise_epoch = m.InitProducerId("tid", 60_000, False, False, 42, 7)
     assert driver.poll() == raise_epoch
     driver.manager.on_no_response(driver.now_ms)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -43,7 +44,9 @@ class Broker:
         if api is Api.SASL_HANDSHAKE:
             wanted = SaslHandshakeRequest.decode(body, version=version).mechanism
             error_code = self._error_code or (0 if wanted in self._mechanisms else 33)
-            answer = SaslHandshakeResponse(error_code=error_code, mechanisms=list(self._mechanisms), version=version)
+            answer: ApiMessage = SaslHandshakeResponse(
+                error_code=error_code, mechanisms=list(self._mechanisms), version=version
+            )
         else:
             message = bytes(SaslAuthenticateRequest.decode(body, version=version).auth_bytes)
             self.messages.append(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 import pytest
@@ -11,7 +12,7 @@ from dualwrite.client.transactions.tiers import First, Plan, plan, plan_after_ke
 from dualwrite.errors import Api, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee, Tier, guarantee_of
 
-KIP_939 = {
+KIP_939: dict[int, tuple[int, int]] = {
     Api.INIT_PRODUCER_ID: (0, 6),
     Api.ADD_PARTITIONS_TO_TXN: (0, 5),
     Api.ADD_OFFSETS_TO_TXN: (0, 4),
@@ -26,7 +27,7 @@ del KAFKA_2_5[Api.DESCRIBE_TRANSACTIONS]
 
 
 def planned(
-    versions: dict[Api, tuple[int, int]], level: int, *, two_phase: bool, keep: bool, accepted: bool
+    versions: Mapping[int, tuple[int, int]], level: int, *, two_phase: bool, keep: bool, accepted: bool
 ) -> Plan | UnsupportedByBrokerError:
     features = m.BrokerFeatures(0, versions, level)
     return plan(features, two_phase_commit=two_phase, keep=keep, accepted=accepted, timeout_ms=900_000)
@@ -35,7 +36,7 @@ def planned(
 @pytest.mark.parametrize(("two_phase", "keep", "accepted"), list(product([True, False], repeat=3)))
 @pytest.mark.parametrize(("versions", "level"), [(KAFKA_3_9, 0), *product([KIP_939, KAFKA_4], [0, 1, 2])])
 def test_every_broker_and_wish(
-    versions: dict[Api, tuple[int, int]], level: int, two_phase: bool, keep: bool, accepted: bool
+    versions: Mapping[int, tuple[int, int]], level: int, two_phase: bool, keep: bool, accepted: bool
 ) -> None:
     found = planned(versions, level, two_phase=two_phase, keep=keep, accepted=accepted)
     if versions is KIP_939 and level == 2 and (two_phase or keep):

@@ -27,6 +27,7 @@ from dualwrite.errors import (
 )
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import MAX_PRODUCER_ID, PreparedTxnState
+from tests.support.narrowing import current
 
 NODE = 3
 FIND = m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t")
@@ -280,8 +281,8 @@ def test_prepare_sends_nothing_and_gives_the_pair() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.prepare_transaction()
     assert driver.next(delivered=False) is None
-    assert not operation.done
-    assert driver.manager.state is ProducerState.IN_TRANSACTION
+    assert not current(operation.done)
+    assert current(driver.manager.state) is ProducerState.IN_TRANSACTION
     assert driver.next() is None
     assert operation.done
     assert driver.manager.state is ProducerState.PREPARED_TRANSACTION

@@ -83,7 +83,7 @@ class Site:
     def in_topic(self) -> list[str]:
         """Return the topic's events up to the last stable offset, read with isolation.level=read_committed."""
         partition = TopicPartition(self.topic, 0)
-        consumer: Any = KafkaConsumer(  # type: ignore[no-untyped-call]
+        consumer: Any = KafkaConsumer(
             bootstrap_servers=self.emulator.bootstrap_servers,
             isolation_level="read_committed",
             auto_offset_reset="earliest",

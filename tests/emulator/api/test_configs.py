@@ -108,7 +108,7 @@ def test_a_topic_is_created_with_settings_and_answered_with_all_of_them(client: 
     ],
 )
 def test_a_topic_is_not_created_with_what_it_cannot_have(
-    client: RawClient, emulator: Emulator, configs: dict[str, str | None], said: str
+    client: RawClient, emulator: Emulator, configs: dict[str, Any], said: str
 ) -> None:
     refused = create(client, "refused", **configs)
     assert (refused.error_code, refused.configs) == (INVALID_CONFIG, ())

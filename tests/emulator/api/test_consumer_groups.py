@@ -216,7 +216,7 @@ def test_offsets_of_topics_that_nobody_subscribes_to_expire_and_then_the_group(c
         RawClient(emulator.bootstrap_servers) as client,
     ):
         heartbeat(client, "m1", 0)
-        claim = {"member_id": "m1", "generation_id_or_member_epoch": 2}
+        claim: dict[str, Any] = {"member_id": "m1", "generation_id_or_member_epoch": 2}
         assert commit(client, "g", 5, topic="t", **claim) == 0
         assert commit(client, "g", 5, topic="other", **claim) == 0
         emulator.advance_clock(21 * MINUTE_MS)

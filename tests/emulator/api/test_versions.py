@@ -85,8 +85,9 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
         case "describe_groups":
             return {"groups": ("g",), "include_authorized_operations": True}
         case "consumer_group_heartbeat":
-            names = {"subscribed_topic_names": ("t",), "subscribed_topic_regex": None, "topic_partitions": ()}
-            return {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout": milliseconds(1), **names}
+            subscription = {"subscribed_topic_names": ("t",), "subscribed_topic_regex": None, "topic_partitions": ()}
+            member = {"group_id": "g", "member_id": "m", "member_epoch": 0}
+            return {**member, "rebalance_timeout": milliseconds(1), **subscription}
         case "consumer_group_describe":
             return {"group_ids": ("g",), "include_authorized_operations": True}
         case "list_groups":

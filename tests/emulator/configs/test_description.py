@@ -51,7 +51,7 @@ def entry(entries: list[Entry], name: str) -> Entry:
 
 
 def sources(found: Entry) -> list[tuple[str, str | None, ConfigSource]]:
-    return [tuple(synonym) for synonym in found.synonyms]
+    return [(synonym.name, synonym.value, synonym.source) for synonym in found.synonyms]
 
 
 def test_the_nearest_layer_counts_and_the_others_are_told() -> None:

@@ -98,13 +98,17 @@ def entities(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{member.name: _field(member) for member in fields(kind)})
 
 
+def _is_entity(kind: Any) -> bool:
+    return is_dataclass(kind)
+
+
 def _field(member: Any) -> st.SearchStrategy[Any]:
     kind, is_nullable = _without_none(member.type)
     if get_origin(kind) is tuple:
         inner, _ = _without_none(get_args(kind)[0])
-        element = entities(inner) if is_dataclass(inner) else _primitive(member.metadata["kafka_type"])
+        element = entities(inner) if _is_entity(inner) else _primitive(member.metadata["kafka_type"])
         made: st.SearchStrategy[Any] = st.lists(element, max_size=3).map(tuple)
-    elif is_dataclass(kind):
+    elif _is_entity(kind):
         made = entities(kind)
     else:
         made = _primitive(member.metadata["kafka_type"])

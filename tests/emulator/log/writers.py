@@ -84,7 +84,7 @@ class ReadRecord(NamedTuple):
 
 def foreign_batches(records: bytes) -> Iterator[Any]:
     """Read every batch with kafka-python, with its CRC checked."""
-    batches: Any = MemoryRecords(records)  # type: ignore[no-untyped-call]
+    batches: Any = MemoryRecords(records)
     while (current := batches.next_batch()) is not None:
         assert current.validate_crc()
         yield current

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.groups.group import Group
 from tests.emulator.nodes.conftest import NODES
 from tests.emulator.nodes.moving_clients import TIMEOUT_S
 from tests.emulator.test_group_clients import PARTITIONS, Consumers, KafkaPythonMember, produce
@@ -59,6 +60,7 @@ def committed(emulator: Emulator) -> list[int]:
 
 def membership(emulator: Emulator) -> tuple[int, set[str]]:
     (group,) = emulator.groups()
+    assert isinstance(group, Group)
     return group.generation, set(group.members)
 
 

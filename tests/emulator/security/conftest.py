@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def secured(certificates: Certificates) -> Iterator[Emulator]:
-    identity = {"keystore_location": certificates.broker, "truststore_location": certificates.authority}
+    identity: dict[str, Any] = {"keystore_location": certificates.broker, "truststore_location": certificates.authority}
     sasl = Sasl(mechanisms=MECHANISMS, plain_users={USER: GOOD, OTHER: GOOD})
     listeners = [
         Listener("PLAINTEXT"),

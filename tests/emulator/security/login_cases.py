@@ -48,7 +48,7 @@ PROPERTIES: Final[Mapping[str, str]] = {
 }
 """The settings of the broker, by Kafka's names, without its addresses."""
 
-Script = Callable[[LoginScript], None]
+Script = Callable[[LoginScript], object]
 
 
 def _login(mechanism: str, token: bytes, *more: bytes) -> Script:
@@ -129,7 +129,7 @@ _STAYS: Script = lambda script: script.stays()  # noqa: E731
 _PLAIN: Script = lambda script: script.handshake("PLAIN")  # noqa: E731
 
 
-def _token(token: bytes, version: int = 2) -> Callable[[LoginScript], object]:
+def _token(token: bytes, version: int = 2) -> Script:
     return lambda script: script.token(token, version)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import kafka
@@ -94,7 +95,7 @@ def test_settings_turn_it_on() -> None:
         ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "admin"}, "'admin' is not a principal"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, str], sentence: str) -> None:
+def test_settings_that_cannot_be(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Emulator(config=BrokerConfig(**settings))
 
@@ -168,7 +169,9 @@ def test_confluent_kafka_is_told(emulator: Emulator) -> None:
     consumer.subscribe(["secret"])
     message = consumer.poll(10)
     consumer.close()
-    assert message.error().code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+    error = None if message is None else message.error()
+    assert error is not None
+    assert error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def test_confluent_kafka_grants(emulator: Emulator) -> None:
@@ -193,8 +196,8 @@ def test_confluent_kafka_grants(emulator: Emulator) -> None:
         kind.ResourceType.TOPIC,
         "orders",
         kind.ResourcePatternType.MATCH,
-        None,
-        None,
+        None,  # type: ignore[arg-type]  # a filter may leave it out
+        None,  # type: ignore[arg-type]
         kind.AclOperation.ANY,
         kind.AclPermissionType.ANY,
     )

@@ -8,6 +8,7 @@ import ssl
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -85,7 +86,7 @@ def test_a_client_is_who_its_certificate_names(
 
 
 def test_rules_name_a_client_or_keep_it_out(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
-    identity = {"keystore_location": certificates.broker, "truststore_location": certificates.authority}
+    identity: dict[str, Any] = {"keystore_location": certificates.broker, "truststore_location": certificates.authority}
     listeners = [
         Listener(
             name,

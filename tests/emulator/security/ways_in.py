@@ -65,13 +65,14 @@ class RefusedError(Exception):
 
 
 def with_kafka_python(emulator: Emulator, certificates: Certificates, way: WayIn) -> None:
-    class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    class Tokens(AbstractTokenProvider):
         def token(self) -> str:
             return way.token()
 
     settings: dict[str, Any] = {"security_protocol": way.protocol}
     if way.mechanism:
-        settings |= {"sasl_mechanism": way.mechanism, "sasl_oauth_token_provider": Tokens()}
+        tokens = Tokens()  # type: ignore[no-untyped-call]  # kafka-python's __init__ has no annotations
+        settings |= {"sasl_mechanism": way.mechanism, "sasl_oauth_token_provider": tokens}
         settings |= {"sasl_plain_username": USER, "sasl_plain_password": way.password}
     if way.has_tls:
         settings["ssl_cafile"] = str(way.trusted(certificates))
@@ -90,7 +91,7 @@ def with_kafka_python(emulator: Emulator, certificates: Certificates, way: WayIn
 
 
 def with_aiokafka(emulator: Emulator, certificates: Certificates, way: WayIn) -> None:
-    class Tokens(AwaitedTokenProvider):  # type: ignore[misc]
+    class Tokens(AwaitedTokenProvider):
         async def token(self) -> str:
             return way.token()
 

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.pause_points import PausePoint
-from dualwrite.broker_emulator.transactions import service
+from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 from .fake_cluster import FakeCluster, until, until_state
@@ -511,7 +511,7 @@ async def test_scans_check_only_ids_that_may_be_due(monkeypatch: pytest.MonkeyPa
         return note
 
     for name in ("has_timed_out", "has_expired"):
-        monkeypatch.setattr(service.decisions, name, noting(getattr(service.decisions, name)))
+        monkeypatch.setattr(decisions, name, noting(getattr(decisions, name)))
     for _ in range(9):
         cluster.clock.advance(10_000)
         for name, pair in pairs.items():

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from dualwrite.broker_emulator import PausePoint
+from dualwrite.broker_emulator.cluster.node import Node
 from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, TV2, World
 from tests.interop.wire import Code, Identity, Produced, Wire, wait_until
 
@@ -273,6 +274,7 @@ def ask(world: World, threads: ThreadPoolExecutor, identity: Identity, partition
 def queued_epoch(world: World) -> int | None:
     def look() -> int | None:
         (node,) = world.emulator.cluster.nodes.values()
+        assert isinstance(node, Node)
         queued = node.add_partitions_to_txn._in_flight.get("x")
         return None if queued is None else queued.producer_epoch
 

@@ -92,8 +92,8 @@ class Confluent:
                 failures.append(error)
 
         for message in messages:
-            stamp = {} if message.timestamp_ms is None else {"timestamp": message.timestamp_ms}
-            headers = list(message.headers)
+            stamp: dict[str, Any] = {} if message.timestamp_ms is None else {"timestamp": message.timestamp_ms}
+            headers: list[tuple[str, str | bytes | None]] = list(message.headers)
             producer.produce(
                 topic, message.value, message.key, partition=0, headers=headers, on_delivery=delivered, **stamp
             )

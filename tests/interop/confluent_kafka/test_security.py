@@ -99,8 +99,8 @@ def test_rules_allow_and_deny(secured: SecuredBroker, secured_wire: Wire, secure
         ResourceType.TOPIC,
         secured_topic,
         ResourcePatternType.ANY,
-        None,
-        None,
+        None,  # type: ignore[arg-type]  # a filter may leave it out
+        None,  # type: ignore[arg-type]
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
@@ -119,7 +119,8 @@ def test_users_are_made_over_the_wire(secured: SecuredBroker, secured_wire: Wire
     name = f"user-of-{secured_topic}"
     made = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(name, info, b"its password")])
     made[name].result(DEADLINE_S)
-    described = admin.describe_user_scram_credentials([name])[name].result(DEADLINE_S)
+    descriptions: Any = admin.describe_user_scram_credentials([name])
+    described = descriptions[name].result(DEADLINE_S)
     assert [(each.mechanism, each.iterations) for each in described.scram_credential_infos] == [
         (ScramMechanism.SCRAM_SHA_256, 4096)
     ]

@@ -66,7 +66,7 @@ class KafkaPython:
     """With `api_version` it speaks the protocol of that release instead of the newest that both sides know."""
 
     shortest_timeout_ms = 100
-    codecs = ("none", "gzip", "zstd")  # snappy and lz4 are in packages that this project does not need
+    codecs: tuple[str, ...] = ("none", "gzip", "zstd")  # snappy and lz4 are in packages that this project does not need
 
     def __init__(self, api_version: tuple[int, ...] | None = None) -> None:
         self._api_version = api_version

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import pytest
+from kafka.protocol.api_message import ApiMessage
 
 from dualwrite.broker_emulator import Profile
 from dualwrite.testing.server_unavailable import ServerUnavailableError
@@ -113,6 +114,7 @@ def test_a_rule_decides_from_then_on(secured: SecuredBroker) -> None:
     rule = creation("READ group offsets", user)
     with secured.login(user) as wire:
         heartbeat = REQUESTS["heartbeat"](secured.scene(user))
+        assert isinstance(heartbeat, ApiMessage)
         assert wire.call(heartbeat).error_code == 30
         secured.grant([rule])
         wait_until(lambda: wire.call(heartbeat).error_code == 25)

@@ -152,7 +152,7 @@ def test_a_created_topic_is_answered_with_its_settings(real: Wire, emulated: Wir
 
 def answer_to(wire: Wire, topic: str, case_name: str) -> tuple[int, str | None]:
     case = CASES[case_name]
-    request_class = IncrementalAlterConfigsRequest if case.is_incremental else AlterConfigsRequest
+    request_class: Any = IncrementalAlterConfigsRequest if case.is_incremental else AlterConfigsRequest
     resource_class = request_class.AlterConfigsResource
     changes = [
         resource_class.AlterableConfig(

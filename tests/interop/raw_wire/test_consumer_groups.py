@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator.groups.consumer import records
-from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.consumer.records import apply, decode_consumer_group_key, records_between
 from dualwrite.broker_emulator.groups.records import decode_group_key
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
@@ -381,7 +381,8 @@ def test_in_lists_and_in_descriptions_of_the_classic_kind(members: Group) -> Non
     members.live("m2")
 
     def mine(**filters: Any) -> list[tuple[str, str, str]]:
-        return [tuple(row[1:]) for row in listed(members.client, **filters) if row[0] == members.group_id]
+        rows = listed(members.client, **filters)
+        return [(protocol, state, kind) for group_id, protocol, state, kind in rows if group_id == members.group_id]
 
     assert mine() == mine(types_filter=("Consumer",)) == [("consumer", "Reconciling", "consumer")]
     assert mine(states_filter=("reconciling",)) == mine()
@@ -540,7 +541,7 @@ def test_records(members: Group, broker: Broker) -> None:
     assert kinds[1][:2] == [5, 3]
     assert kinds[2][-1] == 8
     assert kinds[-4:] == [[8, 7, 5, 3], [8], [8, 7, 5, 3, 6], [6, 4, 3]]
-    group: AnyGroup | None = None
+    group: ConsumerGroup | None = None
     for key, value in written:
         decoded = decode_consumer_group_key(key)
         assert decoded is not None

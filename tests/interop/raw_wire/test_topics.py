@@ -87,7 +87,10 @@ def test_topics_that_are_created(wire: Wire, case: New) -> None:
 
 def delete(wire: Wire, *named: tuple[str | None, UUID | None]) -> list[tuple[bool, bool, int, str | None]]:
     """The rows: whether they have a name and an id, and what they say."""
-    states = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in named]
+    states = [
+        DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id)  # type: ignore[arg-type]  # it takes None
+        for name, topic_id in named
+    ]
     answer = wire.call(DeleteTopicsRequest(version=6, topics=states, timeout_ms=10_000))
     return [
         (row.name is not None, bool(row.topic_id and row.topic_id.int), row.error_code, row.error_message)

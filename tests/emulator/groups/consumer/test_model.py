@@ -122,7 +122,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         named = None if topics is None else frozenset(topics)
         self._heartbeat(client, owned=client.owned if reports else None, subscribed_topics=named)
 
-    @precondition(lambda self: isinstance(self.coordinator.group, ConsumerGroup) and self.coordinator.group.members)
+    @precondition(
+        lambda self: isinstance(self.coordinator.group, ConsumerGroup) and bool(self.coordinator.group.members)
+    )
     @rule(name=st.sampled_from(["c1", "c2"]), topics=st.sets(st.sampled_from("abc")))
     def join_as_a_classic_member(self, name: str, topics: set[str]) -> None:
         self.classic[name] = ClassicClient(self.coordinator, name, topics)
