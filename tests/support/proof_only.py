@@ -79,7 +79,11 @@ FUNCTIONS: Final = frozenset(
     }
 )
 
-PARAMETERS: Final = {"database": {"mariadb"}, "cluster": {"tier 3", "tier 4"}}
+PARAMETERS: Final = {
+    "database": {"mariadb"},
+    "engine": {"mariadb"},
+    "cluster": {"tier 3", "tier 4"},
+}
 """Of fixtures: the ids of what only `make proof` tries."""
 
 

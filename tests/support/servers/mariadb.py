@@ -131,8 +131,12 @@ def _run(resources: ExitStack, program: Path, share: Path) -> sa.URL:
     resources.callback(shutil.rmtree, root, ignore_errors=True)
     data = root / "data"
     (data / "mysql").mkdir(parents=True)
+    temporary = root / "tmp"
+    temporary.mkdir()
     command: list[str] = [
         *(str(program), "--no-defaults", f"--basedir={share.parent}", f"--lc-messages-dir={share}"),
+        # of its own: a server that starts deletes the temporary tables of all others in a directory that they share
+        f"--tmpdir={temporary}",
         *(f"--datadir={data}", *_SMALL, *(["--user=root"] if os.geteuid() == 0 else [])),
     ]
     _initialise(command, share)
