@@ -542,7 +542,7 @@ def test_a_commit_that_would_wait_for_its_own_thread_is_refused_at_once(
         tx.send(scenario.topic, value="1")
         with sessions() as session:
             send(session, scenario.topic, value="2")
-            with pytest.raises(IllegalStateError, match="of this very thread"):
+            with pytest.raises(IllegalStateError, match="of this same thread"):
                 session.commit()
         tx.session.add(Event(1))
     scenario.expected.append("1")

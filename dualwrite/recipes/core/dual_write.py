@@ -100,9 +100,7 @@ class DualWrite:
         if progress.outcome is Outcome.ROLLED_BACK:
             return "The dual write is rolled back: neither database nor Kafka is changed."
         if progress.outcome is Outcome.COMMITTED:
-            return (
-                f"The dual write {progress.prepared_state} of {progress.transactional_id!r} is committed all the same."
-            )
+            return f"The dual write {progress.prepared_state} of {progress.transactional_id!r} is committed anyway."
         if progress.prepared_state.is_empty:
             return "The database commit was sent and not answered; without records no row tells what became of it."
         return (

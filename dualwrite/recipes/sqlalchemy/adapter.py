@@ -40,58 +40,58 @@ class SqlAlchemyPort:
 
     can_lock_and_write: Final = False  # COMMIT is sent by SQLAlchemy, and proves nothing
 
-    def __init__(self, work: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
-        self._work = work
+    def __init__(self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
+        self._transaction = transaction
         self._store = store
         self._carry = carry
 
     @property
     def commit_was_sent(self) -> bool:
-        return self._work.commit_was_sent
+        return self._transaction.commit_was_sent
 
     def doom(self, error: BaseException) -> None:
-        self._work.doom(error)
+        self._transaction.doom(error)
 
     def assert_intact(self) -> None:
-        self._work.assert_intact()
+        self._transaction.assert_intact()
 
     async def flush(self) -> None:
-        await self._carry(self._work.flush)
+        await self._carry(self._transaction.flush)
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        self._work.transactional_id = transactional_id
+        self._transaction.transactional_id = transactional_id
         return await self._carry(
-            lambda: self._store.lock(self._work.connection, transactional_id, timeout_ms=timeout_ms)
+            lambda: self._store.lock(self._transaction.connection, transactional_id, timeout_ms=timeout_ms)
         )
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
-        return await self._carry(lambda: self._store.read(self._work.connection, transactional_id))
+        return await self._carry(lambda: self._store.read(self._transaction.connection, transactional_id))
 
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
         await self._carry(
-            lambda: self._store.write(self._work.connection, transactional_id, previous=previous, new=new)
+            lambda: self._store.write(self._transaction.connection, transactional_id, previous=previous, new=new)
         )
-        self._work.decides(self._store.raise_durability)
+        self._transaction.decides(self._store.raise_durability)
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
         return False
 
     async def commit(self) -> None:
-        if self._work.connection.dialect.driver == "asyncpg":
-            await interrupted_by(self._work.drop, _carried(self._carry, self._work.commit))
+        if self._transaction.connection.dialect.driver == "asyncpg":
+            await interrupted_by(self._transaction.drop, _carried(self._carry, self._transaction.commit))
         else:
-            await self._carry(self._work.commit)
+            await self._carry(self._transaction.commit)
 
     async def rollback(self) -> None:
-        await self._carry(self._work.rollback)
+        await self._carry(self._transaction.rollback)
 
     async def close(self) -> None:
-        await self._carry(self._work.close)
+        await self._carry(self._transaction.close)
 
     def close_at_once(self) -> bool:
         if self._carry is not here:
             return False
-        self._work.close()
+        self._transaction.close()
         return True
 
 
@@ -132,14 +132,14 @@ class SqlAlchemyDatabase:
         await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
 
     async def begin(self) -> SqlAlchemyPort:
-        return await self._carry(lambda: self.transaction(self._new_work()))
+        return await self._carry(lambda: self.transaction(self._new_transaction()))
 
-    def _new_work(self) -> SqlAlchemyTransaction:
+    def _new_transaction(self) -> SqlAlchemyTransaction:
         return SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
 
-    def transaction(self, work: SqlAlchemyTransaction) -> SqlAlchemyPort:
-        """Return `work`, which was begun elsewhere, as the steps of a dual write need it."""
-        return SqlAlchemyPort(work, self._store, self._carry)
+    def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
+        """Return `transaction`, which was begun elsewhere, as the steps of a dual write need it."""
+        return SqlAlchemyPort(transaction, self._store, self._carry)
 
 
 class CarryOut(Protocol):

@@ -89,7 +89,7 @@ def _lock_wait_limit(connection: sa.Connection, timeout_s: int) -> Iterator[None
             connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
 
 
-def patience(connection: sa.Connection) -> AbstractContextManager[None]:
+def lock_wait_limit(connection: sa.Connection) -> AbstractContextManager[None]:
     """Limit waits for locks, which this very process may hold, to `INSERT_TIMEOUT_MS`."""
     return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
 
@@ -101,7 +101,7 @@ def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, s
     had to wait for a slot, and then lost it, would wait here for its own transaction, a deadlock invisible to the
     server.
     """
-    with patience(connection):
+    with lock_wait_limit(connection):
         connection.execute(insert, values, execution_options=AS_NAMED)
 
 

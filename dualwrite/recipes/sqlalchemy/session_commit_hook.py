@@ -113,7 +113,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
     ) -> None:
         self._arrival = _Arrival(connection)
         self._has_ended = False
-        self._follow(self._arrival, engine, records)
+        self._initialise(self._arrival, engine, records)
         self._driver_has_begun = self._driver_is_in_transaction()
         self._follower = follower(self)
 

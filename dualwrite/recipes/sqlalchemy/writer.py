@@ -44,22 +44,26 @@ __all__ = ["DualTransaction", "DualWriter", "DualWriterPool", "PoolStatus", "Res
 class DualTransaction(DualWrite):
     """One dual write; what `transaction()` of a `DualWriter` or a `DualWriterPool` yields."""
 
-    def __init__(self, work: SqlAlchemyTransaction, database: SqlAlchemyDatabase, records: RecordBuffer) -> None:
-        super().__init__(database.transaction(work), records)
-        self._work = work
-        work.write = self
+    def __init__(self, transaction: SqlAlchemyTransaction, database: SqlAlchemyDatabase, records: RecordBuffer) -> None:
+        super().__init__(database.transaction(transaction), records)
+        self._transaction = transaction
+        transaction.write = self
 
     @property
     def session(self) -> Session:
         """The Session of this dual write. Raises IllegalStateError where it runs on a bare Connection."""
-        if self._work.session is None:
+        if self._transaction.session is None:
             raise IllegalStateError("this dual write runs on a Connection; use tx.connection")
-        return self._work.session
+        return self._transaction.session
 
     @property
     def connection(self) -> sa.Connection:
         """The Connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
-        return self._work.connection if self._work.session is None else self._work.session.connection()
+        return (
+            self._transaction.connection
+            if self._transaction.session is None
+            else self._transaction.session.connection()
+        )
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
@@ -67,7 +71,7 @@ class DualTransaction(DualWrite):
 
         Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
-        with (self._work.session or self._work.connection).begin_nested():
+        with (self._transaction.session or self._transaction.connection).begin_nested():
             yield self
 
 
@@ -96,10 +100,10 @@ class ThreadBackend(SqlAlchemyBackend):
 
     async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
         bound = self._session_factory() if bind is None else bind
-        work = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
-        tx = DualTransaction(work, self.database, records)
+        transaction = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
+        tx = DualTransaction(transaction, self.database, records)
         if use.needs_slot_early:
-            await self.take_slot_before_snapshot(use, work.connection, tx)
+            await self.take_slot_before_snapshot(use, transaction.connection, tx)
         return tx
 
 

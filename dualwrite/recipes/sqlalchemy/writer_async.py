@@ -80,15 +80,15 @@ class AsyncDualTransaction(DualWrite):
 
     def __init__(
         self,
-        work: SqlAlchemyTransaction,
+        transaction: SqlAlchemyTransaction,
         database: SqlAlchemyDatabase,
         records: RecordBuffer,
         *,
         session: AsyncSession | None,
         connection: AsyncConnection,
     ) -> None:
-        super().__init__(database.transaction(work), records, shield)
-        work.write = self
+        super().__init__(database.transaction(transaction), records, shield)
+        transaction.write = self
         self._session = session
         self._connection = connection
 
@@ -141,12 +141,12 @@ class TaskBackend(SqlAlchemyBackend):
             session = bound if isinstance(bound, AsyncSession) else None
             connection = bound if isinstance(bound, AsyncConnection) else await bound.connection()
             engine, owned = self.engine, bind is None
-            work = await in_a_greenlet(lambda: SqlAlchemyTransaction(awaited, engine, records, owned=owned))
+            transaction = await in_a_greenlet(lambda: SqlAlchemyTransaction(awaited, engine, records, owned=owned))
         except BaseException:
             if bind is None:
                 await shield(bound.close())
             raise
-        tx = AsyncDualTransaction(work, self.database, records, session=session, connection=connection)
+        tx = AsyncDualTransaction(transaction, self.database, records, session=session, connection=connection)
         if use.needs_slot_early:
             await self.take_slot_before_snapshot(use, connection.sync_connection, tx)
         return tx
