@@ -347,7 +347,7 @@ def test_a_unit_that_outlives_its_group_leaves_the_connection_alone(scenario: Aw
             (group,) = groups._groups._groups
             group.cancel()
             await asyncio.wait([group])
-            tx._group._begun.begin_at_once = lambda: pytest.fail("began a unit on it")  # type: ignore[method-assign]
+            tx._group._units.begin_at_once = lambda: pytest.fail("began a unit on it")  # type: ignore[method-assign]
 
         with pytest.raises(asyncio.CancelledError):
             await writer.write(0, end_the_group)
