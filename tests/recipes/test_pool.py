@@ -142,7 +142,9 @@ def test_a_block_that_fails_or_has_no_records_needs_no_id(holder: Callable[..., 
 
 def test_who_waits_too_long_hears_how_many_there_are(holder: Callable[..., Holder], scenario: Scenario) -> None:
     held = holder(max_writers=1, acquire_timeout_ms=50)
-    with pytest.raises(PoolTimeoutError, match=r"within 50 ms: 1 of 1 carry a dual write; 0 more blocks wait; nothing"):
+    with pytest.raises(
+        PoolTimeoutError, match=r"within 50 ms: 1 of 1 carry a dual write; 0 more blocks are waiting; nothing"
+    ):
         write(held.pool, scenario, 2)
     assert held.pool.status.timeouts_total == 1
     held.let_go()
@@ -496,7 +498,7 @@ def test_a_setting_that_is_not_one(settings: dict[str, Any], sentence: str) -> N
 def test_a_database_whose_clock_nobody_knows_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = sa.create_engine("sqlite://")
     monkeypatch.setattr(engine.dialect, "name", "firebird")
-    with pytest.raises(ConfigError, match=r"whose clock can be asked \(postgresql, .*, not firebird"):
+    with pytest.raises(ConfigError, match=r"whose clock can be queried \(postgresql, .*, not firebird"):
         DualWriterPool(engine, prefix="p", bootstrap_servers="127.0.0.1:1")
 
 
