@@ -47,7 +47,7 @@ class CommitWait:
         self.was_given_up = False
         """Whether the server gave up waiting for a synchronous standby but still reported success."""
 
-    def hear(self, connection: Any, message: Any) -> None:
+    def on_message(self, connection: Any, message: Any) -> None:
         """Record a server message; called as an asyncpg log listener."""
         if getattr(message, "server_source_function", None) == GIVEN_UP_IN:
             self.was_given_up = True
@@ -60,16 +60,16 @@ def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
     if driver == "psycopg":
         from dualwrite.recipes.psycopg.driver import StandbyWait, uncancelled
 
-        with StandbyWait(connection) as heard, uncancelled(connection):
+        with StandbyWait(connection) as standby_wait, uncancelled(connection):
             yield wait
-        wait.was_given_up = heard.was_given_up
+        wait.was_given_up = standby_wait.was_given_up
     elif driver == "asyncpg":
-        connection.add_log_listener(wait.hear)
+        connection.add_log_listener(wait.on_message)
         try:
             yield wait
         finally:
             if not connection.is_closed():
-                connection.remove_log_listener(wait.hear)
+                connection.remove_log_listener(wait.on_message)
     else:
         yield wait
 

@@ -22,7 +22,7 @@ WITNESS_ID: Final = "dualwrite/witness"
 """The row that is changed to have a commit that comes after everything visible; it belongs to no transactional id.
 
 A commit is in the server's log, and in the log of a replica that confirms it, after everything its transaction has
-seen. It needs a row of its own, because the caller holds the lock on the row in question.
+seen. It needs a separate row, because the caller holds the lock on the row in question.
 """
 
 _NO_SUCH_SAVEPOINT: Final = 1305
