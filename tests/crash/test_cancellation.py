@@ -15,7 +15,7 @@ from tests.support.databases import unique
 NOTES = {
     Outcome.COMMITTED: "is committed anyway",
     Outcome.ROLLED_BACK: "neither database nor Kafka is changed",
-    None: "finds out what became of it",
+    None: "reads its outcome and completes Kafka's side",
 }
 
 
