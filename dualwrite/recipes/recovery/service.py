@@ -56,7 +56,7 @@ _WITH_LOCK_MS: Final = 5_000
 """How long a row stays locked while a coordinator does not respond to the query that precedes any change."""
 
 _DURABLE_MS: Final = 10_000
-"""How long a decision that was read may take to become durable, before Kafka is asked to complete it."""
+"""How long a decision that was read may take to become durable, before it is sent to Kafka."""
 
 Progress = Callable[[int, int], None]
 """Called after each id with the number of ids done and the number of all."""
