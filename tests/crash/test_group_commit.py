@@ -235,7 +235,7 @@ def test_a_statement_that_is_left_under_way_takes_the_group_with_it(scenario: Aw
 
         units = await writer.together([0, 1, 2], {1: leave_a_copy})
         assert [type(unit) for unit in units[:2]] == [IllegalStateError, IllegalStateError]
-        assert "another unit of this group ended while a COPY" in str(units[0])
+        assert "another unit of this group ended while its COPY" in str(units[0])
         assert isinstance(units[2], GroupedDualWrite), "it was not in that group yet"
 
     with_groups(scenario, use)

@@ -482,7 +482,7 @@ def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> No
         ({"max_writers": 0}, "max_writers takes a whole number of at least 1, not 0"),
         ({"lease_ms": 5}, "lease_ms takes a whole number of at least 100, not 5"),
         ({"acquire_timeout_ms": -1}, "acquire_timeout_ms takes"),
-        ({"transactional_id": "t"}, "a pool makes its ids from the prefix"),
+        ({"transactional_id": "t"}, "a pool, which makes its ids from the prefix"),
         ({"no_such_setting": 1}, "no_such_setting"),
     ],
 )

@@ -419,9 +419,7 @@ class DualWriteCoordinator:
             owned.reach(PausePoint.AFTER_LOCK)
             if examine is not None:
                 examine(row)
-            if (
-                self._slot.state is SlotState.READY
-            ):  # another process may have taken the id over and left a transaction open
+            if self._slot.state is SlotState.READY:  # another process may have taken the id over meanwhile
                 if row != owned.row:
                     await leave_to_successor(owned, row)
                 else:

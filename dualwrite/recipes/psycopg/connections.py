@@ -85,9 +85,7 @@ class KeptConnections:
             closed(kept)
 
     def _take(self) -> AnyConnection | None:
-        if (
-            os.getpid() != self._process_id
-        ):  # forked: the sockets belong to the parent, and psycopg does not close them in a child
+        if os.getpid() != self._process_id:  # forked: the sockets are the parent's, and psycopg does not close them
             self._process_id = os.getpid()
             self._kept.clear()
         with suppress(IndexError):
