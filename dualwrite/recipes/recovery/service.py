@@ -84,7 +84,7 @@ class RecoveryService:
     name is looked up. `timeout_ms` limits each request to Kafka. The other settings are those of the connections to
     Kafka.
 
-    Any number of services, writers and other processes may run at the same time. A living owner that has nothing open
+    Any number of services, writers and other processes may run at the same time. A live owner that has nothing open
     is not disturbed. Not thread-safe.
     """
 

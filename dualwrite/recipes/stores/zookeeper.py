@@ -288,7 +288,7 @@ class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDua
     multi without a response, and `max_buffered_bytes` the memory for the records of one dual write. `producer_settings`
     are those of the producer, by Kafka's names with underscores.
 
-    Two living writers with one transactional id are safe but useless: each fences the other. Use one id per
+    Two live writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not thread-safe. Raises ConfigError.
     """
 
