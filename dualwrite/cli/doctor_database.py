@@ -11,7 +11,7 @@ from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.database_safety import MYSQL_QUESTION, of_mysql
+from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
@@ -175,7 +175,7 @@ def _mysql(connection: sa.Connection) -> list[Check]:
 
 def _refusals(connection: sa.Connection) -> list[Check]:
     """Check the settings with which a writer refuses the database."""
-    values = {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_QUESTION)}
+    values = {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_SETTINGS_QUERY)}
     return [
         failure(_WHERE, finding.name, finding.found, finding.why)
         for finding in of_mysql(values)

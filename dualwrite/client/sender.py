@@ -131,7 +131,7 @@ class Sender:
             self._fail_on_bug(error)
 
     def _fail_on_bug(self, error: Exception) -> None:
-        _log.exception("a bug in the producer; it is not usable any more")
+        _log.exception("a bug in the producer; the producer is no longer usable")
         fatal = FatalError(f"a bug in the producer: {type(error).__name__}: {error}")
         fatal.__cause__ = error
         with self._lock:
@@ -164,9 +164,9 @@ class Sender:
         self._arm_timer(now_ms)
 
     def _end_waits_on_refusal(self) -> None:
-        """End waits for requests that a broker's refusal of the login holds back, at once and not after the timeout.
+        """Fail callers at once, without waiting for the timeout, if a broker has refused the login.
 
-        The requests stay queued.
+        Their requests stay queued.
         """
         with self._lock:
             refusal = self._cluster.refusal  # again: a caller that wants another try withdraws it under the lock
@@ -494,7 +494,7 @@ class Sender:
 
 
 def _not_sent(cause: KafkaError | None) -> KafkaError:
-    """Return the error of records that are never going to be sent: as severe as their producer's, and no worse."""
+    """Return the error of records that are never going to be sent: fatal only if the producer's error is fatal."""
     if cause is None:
         return DeliveryError("not sent: the transaction was aborted")
     if isinstance(cause, FatalError):

@@ -67,7 +67,7 @@ CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
 
 
 def assert_can(backend: BackendName, feature: Feature) -> None:
-    """Raise ConfigError, with the reason, where `backend` cannot carry `feature`."""
+    """Raise ConfigError, with the reason, if `backend` does not support `feature`."""
     why = CANNOT.get((backend, feature))
     if why is not None:
         raise ConfigError(f"{backend} cannot carry {feature}: {why}")

@@ -1,11 +1,12 @@
-"""The writers: two faces (for threads, for asyncio), over any backend and either slot policy.
+"""The writers: two interfaces (for threads and for asyncio) over any backend and either slot policy.
 
-A face is what users call. A `Backend` (SQLAlchemy, psycopg, RocksDB, ZooKeeper) begins the database transaction of a
-block and makes the handle that the block gets. A slot policy says under which transactional id the block is committed:
-`OneId`, a fixed one, or `PoolSettings`, leased ones. The public classes (`DualWriter`, `PsycopgDualWriterPool`, ...)
-choose a backend and a policy, and stand with their backends; what a backend cannot carry says `capabilities.py`.
+Users call a face (`ThreadFace`, `TaskFace`). A `Backend` (SQLAlchemy, psycopg, RocksDB, ZooKeeper) begins the database
+transaction of a block and creates the handle for the block. A slot policy determines the transactional id under which
+the block is committed: `OneId` a fixed one, `PoolSettings` leased ones. The public classes (`DualWriter`,
+`PsycopgDualWriterPool`, ...) combine a backend with a policy, and are defined in the folders of their backends.
+`capabilities.py` lists what a backend cannot do.
 
-May import `core` and `pool`; knows no database library.
+May import `core`, `pool`, `transactional` and `capabilities.py`; knows no database library.
 """
 
 from __future__ import annotations
@@ -47,63 +48,63 @@ TxT_co = TypeVar("TxT_co", bound=DualWrite, covariant=True)
 
 
 class Use(Protocol):
-    """The use of a transactional id by one block."""
+    """One block's use of a transactional id."""
 
     @property
     def needs_slot_early(self) -> bool:
-        """Whether `take_slot` must be called before a transaction that keeps a snapshot takes it."""
+        """Whether `take_slot` must be called before a transaction takes the snapshot that it keeps."""
 
     async def get_ready(self) -> None:
         """Do what must come before the block's database transaction."""
 
     async def take_slot(self) -> None:
-        """Have a transactional id from now on."""
+        """Acquire a transactional id."""
 
     async def commit(self, write: DualWriteProgress) -> None:
-        """Commit both sides, or roll back both and raise why."""
+        """Commit both sides, or roll back both and raise the reason."""
 
     async def roll_back(self, write: DualWriteProgress) -> None:
-        """Change neither side."""
+        """Roll back both sides."""
 
     def leave(self) -> None:
-        """Let others use the id."""
+        """Release the id for other blocks."""
 
 
 class Slots(Protocol):
-    """A slot policy at work: under which transactional ids the dual writes of one writer are committed."""
+    """A slot policy in operation: assigns transactional ids to the dual writes of one writer."""
 
     @property
     def leases_at_commit(self) -> bool:
         """Whether an id may have to be leased while a database transaction is about to commit."""
 
     def enter(self) -> Use:
-        """Begin a block, which must `leave`. Raises IllegalStateError, and FencedError."""
+        """Begin a block; the caller must call `leave` on the result. Raises IllegalStateError and FencedError."""
 
     async def get_ready_for_sessions(self) -> None:
-        """Do what cannot be done once a Session's transaction has begun. Costs nothing when repeated."""
+        """Prepare what cannot be prepared once a Session's transaction has begun. Costs nothing when repeated."""
 
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
-        """Commit a dual write of a Session, or roll back both sides and raise why."""
+        """Commit a dual write of a Session, or roll back both sides and raise the reason."""
 
 
 class Backend(Protocol[BindT_contra, TxT_co]):
-    """A database: what begins transactions there, and makes the handles of blocks."""
+    """A database: begins its transactions and creates the handles for blocks."""
 
     @property
     def name(self) -> BackendName: ...
 
     @property
     def database(self) -> Database:
-        """Where the state rows are; another one in each process, for a backend of pools."""
+        """The database with the state rows; for a pool, a separate object in each process."""
 
     @property
     def waiting(self) -> Waiting: ...
 
     async def begin(self, bind: BindT_contra | None, records: RecordBuffer, use: Use) -> TxT_co:
-        """Begin the transaction of a block, on `bind` or on a connection of the backend's own.
+        """Begin the transaction of a block, on `bind` or on one of the backend's own connections.
 
-        Let `use` take its slot before, where it needs that and the connection keeps a snapshot. Gives back what it
-        opened where it raises.
+        If the connection keeps a snapshot and `use.needs_slot_early`, call `use.take_slot` first. On an error, close
+        everything that was opened here.
         """
 
     async def close(self) -> None:
@@ -114,10 +115,10 @@ class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
     """A database with leases."""
 
     def begin_life(self) -> None:
-        """Make `database`, for this process."""
+        """Create `database` for this process."""
 
     def leases(self, settings: PoolSettings) -> Leases:
-        """Return the leases of a new owner, by the connections of this process."""
+        """Return the leases of a new owner, on connections of this process."""
 
     @property
     def leases_inside_blocks(self) -> bool:
@@ -125,11 +126,11 @@ class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
 
     @property
     def connect_first(self) -> Callable[[], Awaitable[None]] | None:
-        """What must be awaited before the first lease."""
+        """A function to await before the first lease; None if there is none."""
 
 
 class OneId:
-    """The slot policy "one fixed transactional id". Raises ConfigError for settings that are unknown or malformed."""
+    """The slot policy "one fixed transactional id". Raises ConfigError for unknown or malformed settings."""
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class OneId:
 
 
 class ThreadBlocks(Generic[TxT]):
-    """The block of a writer that each thread is in."""
+    """The current block of a writer in each thread."""
 
     def __init__(self) -> None:
         self.of_thread: Final = threading.local()
@@ -178,31 +179,31 @@ class ThreadBlocks(Generic[TxT]):
 
     @property
     def current(self) -> TxT | None:
-        """That of this thread, the innermost one."""
+        """The innermost block of this thread."""
         tx: TxT | None = getattr(self.of_thread, "tx", None)
         return tx
 
 
 class TaskBlocks(Generic[TxT]):
-    """The block of a writer that each task is in.
+    """The current block of a writer in each task.
 
-    By the task and not by a context variable, which the tasks that a block starts would inherit: they are not in it,
-    as two tasks must not use one Session.
+    Keyed by task, because tasks that a block starts would inherit a context variable. They must not be in the block:
+    two tasks must not use one Session.
     """
 
     def __init__(self) -> None:
-        # By id(), because a WeakKeyDictionary is written in Python. The reference tells a task from a later one.
+        # Keyed by id(): WeakKeyDictionary is slow. The reference detects that a later task has reused the id.
         self._of_task: dict[int, tuple[weakref.ref[asyncio.Task[Any]], TxT]] = {}
 
     @property
     def current(self) -> TxT | None:
-        """That of this task, the innermost one."""
+        """The innermost block of this task."""
         task = asyncio.current_task()
         found = self._of_task.get(id(task))
         return found[1] if found is not None and found[0]() is task else None
 
     def move(self, task: asyncio.Task[Any], tx: TxT | None) -> TxT | None:
-        """Note that `task` is in the block of `tx` from now on, and return the one that it was in before."""
+        """Make the block of `tx` the current one of `task`, and return the previous one."""
         found = self._of_task.pop(id(task), None)
         if tx is not None:
             self._of_task[id(task)] = (weakref.ref(task), tx)
@@ -210,7 +211,7 @@ class TaskBlocks(Generic[TxT]):
 
 
 class _TransactionScope(Generic[BindT, TxT]):
-    """The beginning and the end of one block; once for both faces."""
+    """The beginning and the end of one block; shared by both faces."""
 
     __slots__ = ("_bind", "_tx", "_use")
 
@@ -228,7 +229,7 @@ class _TransactionScope(Generic[BindT, TxT]):
         return tx
 
     async def _end(self, error: BaseException | None) -> None:
-        """Commit or roll back, give back what was opened, and add a note about the outcome to an interruption."""
+        """Commit or roll back, close what was opened, and add a note about the outcome to an interrupting exception."""
         use, write = self._use, self._tx.progress
         try:
             try:
@@ -249,7 +250,7 @@ class _TransactionScope(Generic[BindT, TxT]):
             self._tx.tell(error)
 
 
-_ENTERED_TWICE: Final = "this block is running already; nothing was done: call transaction() for each block"
+_ENTERED_TWICE: Final = "this block is already running; nothing was done: call transaction() for each block"
 
 
 class _BlockingScope(_TransactionScope[BindT, TxT]):
@@ -277,12 +278,12 @@ class _BlockingScope(_TransactionScope[BindT, TxT]):
     ) -> None:
         self._is_open = False
         of_thread = self._writer.blocks.of_thread
-        if getattr(of_thread, "tx", None) is self._tx:  # it may be left in another thread
+        if getattr(of_thread, "tx", None) is self._tx:  # the block may end in another thread
             of_thread.tx = self._outer
         blocking.run(self._end(error))
 
     def __del__(self) -> None:
-        if self._is_open:  # dropped without being left: roll back, as a generator's block would
+        if self._is_open:  # garbage-collected inside the block: roll back, as a generator's block would
             self._is_open = False
             of_thread = self._writer.blocks.of_thread
             if getattr(of_thread, "tx", None) is self._tx:  # it may be collected in another thread
@@ -299,7 +300,7 @@ class _AsyncScope(_TransactionScope[BindT, TxT]):
         self._writer = writer
         self._bind = bind
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Of a block that was entered and not left yet."""
+        """The event loop of an entered block; None before and after the block."""
 
     async def __aenter__(self) -> TxT:
         if self._loop is not None:
@@ -321,9 +322,9 @@ class _AsyncScope(_TransactionScope[BindT, TxT]):
 
     def __del__(self) -> None:
         loop = self._loop
-        if loop is not None and not loop.is_closed():  # dropped without being left: as asyncio closes a generator
+        if loop is not None and not loop.is_closed():  # garbage-collected inside the block: roll back, as for a thread
             self._loop = None
-            assert self._task is not None, "the loop is that of the task"
+            assert self._task is not None, "the loop was taken from the task"
             self._writer.blocks.move(self._task, self._outer)
             loop.call_soon_threadsafe(loop.create_task, self._end(GeneratorExit()))
 
@@ -332,10 +333,12 @@ class _AsyncScope(_TransactionScope[BindT, TxT]):
 
 
 class _Writer(Generic[BindT, TxT]):
-    """What all writers have."""
+    """The members that all writers have.
+
+    These four attributes are for recipes that extend writers, not for users.
+    """
 
     backend: Backend[BindT, TxT]
-    """For the recipes that work on writers, and not for their users; so are the other three."""
     slots: Slots
     new_records: Callable[[], RecordBuffer]
     producer_settings: Mapping[str, Any]
@@ -406,7 +409,7 @@ class _OneIdWriter(_Writer[BindT, TxT]):
 
     @property
     def transactional_id(self) -> str:
-        """The name that this writer was given, by which the database knows its row."""
+        """The name given to this writer, which is also the key of its state row."""
         return self.coordinator.transactional_id
 
     @property
@@ -440,17 +443,18 @@ class OneIdWriter(_OneIdWriter[BindT, TxT], ThreadFace[BindT, TxT]):
     def recover(self) -> Resolution:
         """Complete what a crash left open under this transactional id, by the row; harmless at any time.
 
-        A living owner of the id is fenced by it. Several processes may do it at once: the row lock makes them queue
-        and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds the row.
+        This fences a live owner of the id. Several processes may call it at the same time: the row lock makes them
+        queue, and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds
+        the row.
         """
         with self.coordinator.exclusively():
             return blocking.run(self.coordinator.recover())
 
     def resolve(self) -> Resolution:
-        """Find out what became of the commit that raised OutcomeUnknown, and complete Kafka accordingly.
+        """Read the outcome of the commit that raised OutcomeUnknown, and complete Kafka's transaction accordingly.
 
-        Raises OutcomeUnknown again while the database cannot be asked, or where a later dual write of another process
-        has replaced the row. With nothing unresolved it does what `recover()` does.
+        Raises OutcomeUnknown again while the database cannot be queried, or if a later dual write of another process
+        has replaced the row. With nothing unresolved it does the same as `recover()`.
         """
         return self.recover()
 
@@ -471,7 +475,7 @@ class AsyncOneIdWriter(_OneIdWriter[BindT, TxT], TaskFace[BindT, TxT]):
     async def recover(self) -> Resolution:
         """Complete what a crash left open under this transactional id, by the row; harmless at any time.
 
-        As `DualWriter.recover`. When it is cancelled, nothing is lost: the next one does what is left.
+        As `DualWriter.recover`. Cancelling it loses nothing: the next call does the rest.
         """
         self.slots.enter()
         try:
@@ -480,7 +484,7 @@ class AsyncOneIdWriter(_OneIdWriter[BindT, TxT], TaskFace[BindT, TxT]):
             self.slots.leave()
 
     async def resolve(self) -> Resolution:
-        """Find out what became of a commit that raised OutcomeUnknown, or that was cancelled, and let Kafka follow.
+        """Read the outcome of a commit that raised OutcomeUnknown or was cancelled, and complete Kafka's transaction.
 
         As `DualWriter.resolve`.
         """
@@ -505,7 +509,7 @@ class _PooledWriter(_Writer[BindT, TxT]):
         self.producer_settings = settings.producer_settings
 
     def new_coordinator(self) -> PoolCoordinator:
-        """Return the coordinator of this process, with slots, leases and a background of its own."""
+        """Return a new coordinator for this process, with its own slots, leases and background task."""
         backend, settings = self.backend, self.settings
         backend.begin_life()
         coordinator = self.slots = PoolCoordinator(
@@ -528,7 +532,7 @@ class _PooledWriter(_Writer[BindT, TxT]):
 
     @property
     def status(self) -> PoolStatus:
-        """What goes on now, and the sums since the pool was made. Cheap, and from any thread."""
+        """The current state, and totals since the pool was created. Cheap to read, from any thread."""
         return self.coordinator.status()
 
 
@@ -544,16 +548,16 @@ class PooledWriter(_PooledWriter[BindT, TxT], BeginsAnewInChildren, ThreadFace[B
         return ThreadRuntime()
 
     def recover(self) -> list[Resolution]:
-        """Complete what was left open under the ids of this prefix that no living process has; harmless at any time.
+        """Complete what was left open under those ids of this prefix that no live process leases; harmless at any time.
 
-        Return what that was, and what became of it. The background does the same all the time. It learns that a process
-        is dead from its lease, so at most `lease_ms` after it died. Raises what the first that could not be resolved
-        now raised, after all others were tried.
+        Return each transaction found and its outcome. The background does the same continuously; a dead process is
+        detected by its lease, at most `lease_ms` after its death. If some ids cannot be recovered now, the others still
+        are; then the first error is raised.
         """
         return blocking.run(self.coordinator.recover())
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Let no block begin, wait `timeout_s` seconds at the most for those that run, and give all ids back.
+        """Accept no new blocks, wait at most `timeout_s` seconds for running ones, and release all ids.
 
         Idempotent. What is in doubt stays so, safely, and is recovered by the other processes, or the next one.
         """
@@ -573,14 +577,14 @@ class AsyncPooledWriter(_PooledWriter[BindT, TxT], TaskFace[BindT, TxT]):
         return TaskRuntime()
 
     async def recover(self) -> list[Resolution]:
-        """Complete what was left open under the ids of this prefix that no living process has; harmless at any time.
+        """Complete what was left open under those ids of this prefix that no live process leases; harmless at any time.
 
         As `DualWriterPool.recover`.
         """
         return await self.coordinator.recover()
 
     async def close(self, timeout_s: float = 30.0) -> None:
-        """Let no block begin, wait `timeout_s` seconds at the most for those that run, and give all ids back.
+        """Accept no new blocks, wait at most `timeout_s` seconds for running ones, and release all ids.
 
         As `DualWriterPool.close`.
         """

@@ -13,9 +13,9 @@ from tests.producer.cancelling import Moment, cancelled_at
 from tests.support.databases import unique
 
 NOTES = {
-    Outcome.COMMITTED: "is committed all the same",
+    Outcome.COMMITTED: "is committed anyway",
     Outcome.ROLLED_BACK: "neither database nor Kafka is changed",
-    None: "finds out what became of it",
+    None: "reads its outcome and completes Kafka's side",
 }
 
 

@@ -236,7 +236,7 @@ def test_a_statement_that_is_left_under_way_takes_the_group_with_it(scenario: Aw
 
         units = await writer.together([0, 1, 2], {1: leave_a_copy})
         assert [type(unit) for unit in units[:2]] == [IllegalStateError, IllegalStateError]
-        assert "another unit of this group ended while a COPY" in str(units[0])
+        assert "another unit of this group ended while its COPY" in str(units[0])
         assert isinstance(units[2], GroupedDualWrite), "it was not in that group yet"
 
     with_groups(scenario, use)
@@ -348,7 +348,7 @@ def test_a_unit_that_outlives_its_group_leaves_the_connection_alone(scenario: Aw
             (group,) = groups._groups._groups
             group.cancel()
             await asyncio.wait([group])
-            tx._group._begun.begin_at_once = lambda: pytest.fail("began a unit on it")  # type: ignore[method-assign]
+            tx._group._units.begin_at_once = lambda: pytest.fail("began a unit on it")  # type: ignore[method-assign]
 
         with pytest.raises(asyncio.CancelledError):
             await writer.write(0, end_the_group)

@@ -448,7 +448,7 @@ def test_a_commit_without_records_that_is_cancelled_says_that_no_row_tells(await
                     await tx.session.execute(sa.select(1))
             assert _this_task().uncancel() == 0
             assert tx.outcome is None
-            assert "without records no row tells" in raised.value.__notes__[0]
+            assert "without records, no row shows its outcome" in raised.value.__notes__[0]
         assert writer.state is SlotState.READY
 
     with_writer(awaited, use)

@@ -168,7 +168,7 @@ def test_a_block_is_entered_once(scenario: PsycopgScenario) -> None:
     with scenario.writer() as writer:
         block = writer.transaction()
         with block as tx:
-            with pytest.raises(IllegalStateError, match="running already"):
+            with pytest.raises(IllegalStateError, match="already running"):
                 block.__enter__()
             put(tx, scenario, 1)
     scenario.expected.append("1")

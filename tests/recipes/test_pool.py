@@ -143,7 +143,9 @@ def test_a_block_that_fails_or_has_no_records_needs_no_id(holder: Callable[..., 
 
 def test_who_waits_too_long_hears_how_many_there_are(holder: Callable[..., Holder], scenario: Scenario) -> None:
     held = holder(max_writers=1, acquire_timeout_ms=50)
-    with pytest.raises(PoolTimeoutError, match=r"within 50 ms: 1 of 1 carry a dual write; 0 more blocks wait; nothing"):
+    with pytest.raises(
+        PoolTimeoutError, match=r"within 50 ms: 1 of 1 carry a dual write; 0 more blocks are waiting; nothing"
+    ):
         write(held.pool, scenario, 2)
     assert held.pool.status.timeouts_total == 1
     held.let_go()
@@ -481,7 +483,7 @@ def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> No
         ({"max_writers": 0}, "max_writers takes a whole number of at least 1, not 0"),
         ({"lease_ms": 5}, "lease_ms takes a whole number of at least 100, not 5"),
         ({"acquire_timeout_ms": -1}, "acquire_timeout_ms takes"),
-        ({"transactional_id": "t"}, "a pool makes its ids from the prefix"),
+        ({"transactional_id": "t"}, "a pool, which makes its ids from the prefix"),
         ({"no_such_setting": 1}, "no_such_setting"),
     ],
 )
@@ -497,7 +499,7 @@ def test_a_setting_that_is_not_one(settings: dict[str, Any], sentence: str) -> N
 def test_a_database_whose_clock_nobody_knows_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = sa.create_engine("sqlite://")
     monkeypatch.setattr(engine.dialect, "name", "firebird")
-    with pytest.raises(ConfigError, match=r"whose clock can be asked \(postgresql, .*, not firebird"):
+    with pytest.raises(ConfigError, match=r"whose clock can be queried \(postgresql, .*, not firebird"):
         DualWriterPool(engine, prefix="p", bootstrap_servers="127.0.0.1:1")
 
 

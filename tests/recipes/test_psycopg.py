@@ -469,7 +469,7 @@ def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
 def test_savepoints_by_other_methods_are_refused(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, send: Callable[[Any], object]
 ) -> None:
-    with pytest.raises(IllegalStateError, match="by another method"), writer.transaction() as tx:
+    with pytest.raises(IllegalStateError, match="by a method other than execute"), writer.transaction() as tx:
         put(tx, scenario, 1)
         send(tx.connection.cursor())
     scenario.assert_both_sides_agree()
@@ -627,7 +627,7 @@ def test_no_dual_write_inside_another(
             put(tx, scenario, 1)
             with pytest.raises(IllegalStateError, match="already carries"), writer.transaction(connection):
                 pass
-            with pytest.raises(IllegalStateError, match="cannot decide two"), inner.transaction(connection):
+            with pytest.raises(IllegalStateError, match="cannot decide a second one"), inner.transaction(connection):
                 pass
     scenario.expected.append("1")
     scenario.assert_both_sides_agree()

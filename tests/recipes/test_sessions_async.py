@@ -230,7 +230,7 @@ def test_a_commit_that_would_wait_too_long_or_for_itself_is_refused(on_postgres:
                     await asyncio.create_task(commit(2))
                 async with sessions() as session:
                     await put(session, on_postgres, 3)
-                    with pytest.raises(IllegalStateError, match="of this very task"):
+                    with pytest.raises(IllegalStateError, match="of this same task"):
                         await session.commit()
             await commit(4)
 

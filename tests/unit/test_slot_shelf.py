@@ -26,7 +26,7 @@ class Asker:
     """A caller that asks for a turn, and records in `served` when it was woken."""
 
     def __init__(self, shelf: SlotRegistry, name: int, served: list[int]) -> None:
-        self.turn = shelf.ask(lambda: served.append(name))
+        self.turn = shelf.request_turn(lambda: served.append(name))
 
 
 def test_turns_are_given_in_the_order_of_asking() -> None:
@@ -66,11 +66,11 @@ def test_the_slot_that_was_used_last_is_used_next() -> None:
     shelf = SlotRegistry(2)
     slots = [a_slot(0), a_slot(1)]
     for slot in slots:
-        shelf.ask(lambda: None)
+        shelf.request_turn(lambda: None)
         shelf.take_new(slot)
     for slot in slots:
         shelf.put_idle(slot)
-    shelf.ask(lambda: None)
+    shelf.request_turn(lambda: None)
     assert shelf.take_idle() is slots[1]
 
 
@@ -106,7 +106,7 @@ def test_a_slot_is_attended_to_by_one_and_when_it_is_due() -> None:
     shelf = SlotRegistry(2)
     slot = a_slot(0)
     slot.not_before_s = 10.0
-    shelf.ask(lambda: None)
+    shelf.request_turn(lambda: None)
     shelf.take_new(slot)
     shelf.put_aside(slot)
     assert shelf.next_due_s == 10.0
@@ -122,7 +122,7 @@ def test_an_idle_slot_whose_lease_is_lost_is_gone() -> None:
     shelf = SlotRegistry(2)
     idle, used = a_slot(0), a_slot(1)
     for slot in (idle, used):
-        shelf.ask(lambda: None)
+        shelf.request_turn(lambda: None)
         shelf.take_new(slot)
     shelf.put_idle(idle)
     assert shelf.lose([idle, used]) == [idle]

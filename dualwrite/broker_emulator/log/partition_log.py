@@ -454,7 +454,8 @@ class PartitionLog:
         """Read whole batches from the one with `fetch_offset`, up to `max_bytes`.
 
         With `at_least_one` the first batch is returned even if it alone is larger than `max_bytes`. Between the high
-        watermark (or last stable offset) and the log end there is nothing to read; beyond the log end, the error is 1.
+        watermark (or last stable offset) and the log end there is nothing to read; below the log start and beyond the
+        log end, the error is 1.
         """
         if not self._log_start_offset <= fetch_offset <= self._log_end_offset:
             return ReadResult(ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
@@ -596,7 +597,7 @@ class PartitionLog:
             self._move_start(start)
 
     def compact(self, now_ms: int) -> Iterator[None]:
-        """Keep only the newest record of each key (KIP-87's cleaner), in steps; a step takes some milliseconds.
+        """Keep only the newest record of each key (log compaction), in steps; a step takes some milliseconds.
 
         The log may be used between the steps. Records that are replicated, decided and not in the newest segment are
         compacted once enough of them are dirty. Raises StorageError.

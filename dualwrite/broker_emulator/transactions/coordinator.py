@@ -279,32 +279,32 @@ class _EndAction(Enum):
 
 _S = TransactionState
 _END, _REPLAY, _LATE_COMMIT = _EndAction
-_48 = ErrorCode.invalid_txn_state
-_51 = ErrorCode.concurrent_transactions
-_90 = ErrorCode.producer_fenced
+_INVALID_STATE = ErrorCode.invalid_txn_state
+_CONCURRENT = ErrorCode.concurrent_transactions
+_FENCED = ErrorCode.producer_fenced
 
 _EndRow = tuple[_EndAction | ErrorCode, ...]
 
 # fmt: off
 # EndTxn v0-4, with the id's own pair and nothing pending:
 END_TXN_V0: Mapping[TransactionState, _EndRow] = {
-    #                    commit        abort
-    _S.EMPTY:           (_48,          _48),
-    _S.ONGOING:         (_END,         _END),
-    _S.PREPARE_COMMIT:  (_51,          _48),
-    _S.PREPARE_ABORT:   (_48,          _51),
-    _S.COMPLETE_COMMIT: (_REPLAY,      _48),
-    _S.COMPLETE_ABORT:  (_48,          _REPLAY),
+    #                    commit           abort
+    _S.EMPTY:           (_INVALID_STATE,  _INVALID_STATE),
+    _S.ONGOING:         (_END,            _END),
+    _S.PREPARE_COMMIT:  (_CONCURRENT,     _INVALID_STATE),
+    _S.PREPARE_ABORT:   (_INVALID_STATE,  _CONCURRENT),
+    _S.COMPLETE_COMMIT: (_REPLAY,         _INVALID_STATE),
+    _S.COMPLETE_ABORT:  (_INVALID_STATE,  _REPLAY),
 }
 # EndTxn v5 with nothing pending; a retry comes with the pair that the last decision was made with:
 END_TXN_V5: Mapping[TransactionState, _EndRow] = {
-    #                    commit current  commit retry   abort current  abort retry
-    _S.EMPTY:           (_48,            _90,           _END,          _90),
-    _S.ONGOING:         (_END,           _90,           _END,          _90),
-    _S.PREPARE_COMMIT:  (_90,            _51,           _90,           _48),
-    _S.PREPARE_ABORT:   (_90,            _48,           _90,           _51),
-    _S.COMPLETE_COMMIT: (_48,            _REPLAY,       _END,          _48),
-    _S.COMPLETE_ABORT:  (_48,            _LATE_COMMIT,  _END,          _REPLAY),
+    #                    commit current   commit retry     abort current    abort retry
+    _S.EMPTY:           (_INVALID_STATE,  _FENCED,         _END,            _FENCED),
+    _S.ONGOING:         (_END,            _FENCED,         _END,            _FENCED),
+    _S.PREPARE_COMMIT:  (_FENCED,         _CONCURRENT,     _FENCED,         _INVALID_STATE),
+    _S.PREPARE_ABORT:   (_FENCED,         _INVALID_STATE,  _FENCED,         _CONCURRENT),
+    _S.COMPLETE_COMMIT: (_INVALID_STATE,  _REPLAY,         _END,            _INVALID_STATE),
+    _S.COMPLETE_ABORT:  (_INVALID_STATE,  _LATE_COMMIT,    _END,            _REPLAY),
 }
 # fmt: on
 
@@ -408,7 +408,7 @@ def _is_end_retry(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
 
 
 def _is_one_epoch_behind(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
-    """Return what Kafka takes for a retry of EndTxn, whichever version and producer made the last decision."""
+    """Return whether Kafka would take it for a retry of EndTxn, whichever version and producer decided last."""
     if pair == (metadata.producer_id, metadata.producer_epoch - 1):
         return True
     return metadata.producer_epoch == 0 and pair == (metadata.previous_producer_id, LAST_USABLE_EPOCH)
@@ -420,7 +420,7 @@ def _is_one_epoch_behind(metadata: TransactionMetadata, pair: ProducerPair) -> b
 def _server_abort(
     metadata: TransactionMetadata, rules: CoordinatorRules, new_producer_id: int, now_ms: int
 ) -> Transition:
-    """Abort with one epoch bump in the abort itself under transaction version 2 (KAFKA-19367); below, fence first."""
+    """Abort; version 2 raises the epoch in the abort itself (KAFKA-19367), earlier versions fence first."""
     if rules.transaction_version < 2 or metadata.producer_epoch == MAX_EPOCH:
         return transitions.fenced_and_aborted(metadata, now_ms)
     return transitions.ended_with_bump(
@@ -482,7 +482,7 @@ class MarkerReaction(Enum):
 
 RETRY: Final = MarkerReaction.RETRY
 CANCEL: Final = MarkerReaction.CANCEL
-"""Under names that are quick to read (see `no_error.py`)."""
+"""Module-level names, which are faster to look up (see `error_codes.py`)."""
 
 REACTIONS: Mapping[ErrorCode | None, MarkerReaction] = {
     NO_ERROR: MarkerReaction.ACKNOWLEDGED,

@@ -27,7 +27,7 @@ from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.producer_state import COMPLETE_TRANSACTION
 from dualwrite.client.transactions.recovery import Recovery
 from dualwrite.client.transactions.states import CALLS, Call, Event, ProducerState
-from dualwrite.client.transactions.take_over import ENDED_BY_ANOTHER, INVALID_TXN_STATE, TakeOver
+from dualwrite.client.transactions.take_over import ENDED_BY_ANOTHER_CODES, INVALID_TXN_STATE, TakeOver
 from dualwrite.errors import NETWORK_EXCEPTION, Api, IllegalStateError, InvalidTxnStateError, KafkaError
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -49,8 +49,8 @@ _BEFORE_PREPARED: Final = (ProducerState.READY, ProducerState.IN_TRANSACTION)
 _BEFORE_COMPLETION: Final = (ProducerState.READY, ProducerState.PREPARED_TRANSACTION, ProducerState.INITIALIZING)
 _DROPPING: Final = (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION, *FINISHED)
 
-# Refusals of EndTxn after which it may take effect all the same: its record may be replicated later, or is written and
-# the coordinator has moved. UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
+# Error codes of EndTxn after which it may still take effect: its record may be replicated later, or it was written and
+# then the coordinator moved. UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
 _MAY_TAKE_EFFECT: Final = (-1, 7, 15, 16)
 
 # Requests that change a transaction whenever they arrive.
@@ -88,7 +88,7 @@ class TransactionManager(TransactionContext):
     # ---- calls of the application ---------------------------------------------------------------------------
 
     def init_transactions(self, keep_prepared_txn: bool) -> Operation:
-        """Take the transactional id over, and end what its past left open, or (keep) find it and leave it open."""
+        """Take the transactional id over; end an open transaction or, with `keep_prepared_txn`, leave it open."""
         joined = self.join(Call.INIT_TRANSACTIONS.value, keep_prepared_txn)
         if joined is not None:
             return joined
@@ -342,7 +342,7 @@ class TransactionManager(TransactionContext):
         if transaction.offsets.current is not None:
             return self._offsets_request(transaction.offsets.current)
         if state in _ENDING and delivered:
-            # Of a prepared transaction nothing may fail any more, so its offsets are not sent again.
+            # A prepared transaction must not fail, so its offsets are not sent again.
             offsets = transaction.offsets
             if offsets.must_repeat and state is _COMMITTING and transaction.prepared_state.is_empty:
                 return self._offsets_request(offsets.next_repeated())
@@ -356,7 +356,7 @@ class TransactionManager(TransactionContext):
     def _steps_are_due(self) -> bool:
         if self.state is ProducerState.INITIALIZING:
             return True
-        # of a transaction that was found and is being committed, the steps come afterwards
+        # while a prepared transaction from a previous owner is being committed, the steps wait until it is complete
         transaction = self.transaction
         return transaction.has_records and self.state in PRODUCING and transaction.prepared_state.is_empty
 
@@ -424,7 +424,7 @@ class TransactionManager(TransactionContext):
                 raise AssertionError(f"{response!r} does not answer {request!r}")
 
     def on_no_response(self, now_ms: float, *, sent: bool = True) -> None:
-        """Send the request in flight again. If it was `sent`, it may have been carried out, or may be later."""
+        """Send the request in flight again. If it was `sent`, the broker may execute it now or later."""
         request, step = self.exchange.end()
         if request is None:
             raise AssertionError("no request is in flight")
@@ -504,7 +504,7 @@ class TransactionManager(TransactionContext):
 
     def _on_end_refused(self, request: m.EndTxn, error_code: int, now_ms: float) -> None:
         prepared = not self.transaction.prepared_state.is_empty
-        if request.committed and prepared and error_code in ENDED_BY_ANOTHER and self.initialisation.describes:
+        if request.committed and prepared and error_code in ENDED_BY_ANOTHER_CODES and self.initialisation.describes:
             self._take_over.refused_with = error_code
         elif self._had_nothing_to_abort(request, error_code):
             self.ended()

@@ -1,6 +1,7 @@
-"""Taking over a transactional id, and completing what its previous owner left: carry out what `initialisation` plans.
+"""The take-over of a transactional id, and the completion of what its previous owner left.
 
-`initialisation` and `recovery` decide (steps and tables); this changes the producer's state by their decisions.
+`initialisation` plans the steps and `recovery` has the decision tables; this module carries them out and changes the
+producer's state accordingly.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dualwrite.client.transactions.states import Call, Event, ProducerState
 from dualwrite.errors import Api, ErrorClass, KafkaError, error_class
 from dualwrite.prepared_state import PreparedTxnState
 
-ENDED_BY_ANOTHER: Final = (47, 48, 49, 90)
+ENDED_BY_ANOTHER_CODES: Final = (47, 48, 49, 90)
 """Refusals of EndTxn after which DescribeTransactions may show how another producer ended a prepared transaction:
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
 
@@ -42,15 +43,16 @@ INVALID_TXN_STATE: Final = 48
 _CONCURRENT_TRANSACTIONS: Final = 51
 
 _KEEPING: Final = (Step.TRY_KEEP, Step.PROBE_KEEP)
-_KEEP_IS_SUPPORTED: Final = (42, 90)
-"""To KeepPreparedTxn with a pair that no producer has: INVALID_REQUEST, as KIP-939 has it, or PRODUCER_FENCED."""
+_KEEP_IS_SUPPORTED_CODES: Final = (42, 90)
+"""Responses to KeepPreparedTxn with a pair that no producer has, from a broker that supports it: INVALID_REQUEST, as in
+KIP-939, or PRODUCER_FENCED."""
 
 
 class TakeOver:
-    """The transactional id of one producer, until it is this producer's alone, or left to others.
+    """The take-over of one producer's transactional id: ends when the producer owns the id or leaves it to another.
 
-    Invariant: nothing that another producer may have decided is changed before it was compared with the stored pair;
-    and the initialisation ends only when no step of the take-over is left.
+    Invariant: a transaction that another producer may have decided is compared with the stored pair before it is
+    changed; and the initialisation ends only when no step of the take-over is left.
     """
 
     def __init__(self, context: TransactionContext) -> None:
@@ -100,11 +102,11 @@ class TakeOver:
         return context.start(name, stored)
 
     def _may_leave_id(self, found: Described, stored: PreparedTxnState | None) -> bool:
-        """Return whether EndTxn alone ends a transaction that is not to be committed, and fences its writer.
+        """Return whether EndTxn alone, or no request at all, ends the transaction and stops the producer that began it.
 
-        An abort raises the epoch (KIP-890) but not before transaction.version 2. What was committed before had been
-        prepared, so its writer is done; a writer whose transaction is to be aborted and not open yet may be about to
-        begin it.
+        From transaction.version 2 an abort raises the epoch (KIP-890), which fences that producer; before, it does not.
+        If no transaction is open and a pair is stored, the dual write was prepared and has been committed, so its
+        producer has finished. Without a stored pair, the producer may be about to begin its transaction.
         """
         if found.state is DescribedState.ONGOING:
             return self._initialisation.is_v2
@@ -196,7 +198,7 @@ class TakeOver:
 
     def _failed(self, api: Api, error_code: int, now_ms: float) -> None:
         context = self._context
-        if self._initialisation.found is not None and error_code in ENDED_BY_ANOTHER:
+        if self._initialisation.found is not None and error_code in ENDED_BY_ANOTHER_CODES:
             refusal = context.refusal(api, error_code, ErrorClass.FENCED)
             context.fail_fatal(taken_meanwhile(refusal, error_code))
             return
@@ -205,7 +207,7 @@ class TakeOver:
     def _on_refused_keep(self, step: Step | None, error_code: int) -> bool:
         """Continue without KeepPreparedTxn if the refusal allows that; return whether it was handled."""
         context = self._context
-        if step is Step.PROBE_KEEP and error_code in _KEEP_IS_SUPPORTED:
+        if step is Step.PROBE_KEEP and error_code in _KEEP_IS_SUPPORTED_CODES:
             context.exchange.backoff.succeeded()
             self._on_nothing_open(self._initialisation.take_support_of_keep())
             return True

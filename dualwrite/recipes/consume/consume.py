@@ -78,7 +78,7 @@ class ConsumeTransformWrite:
 
     `handle(tx, record)` is called for each record in order. If it raises, or if its records cannot be sent, nothing of
     the batch is written, and the batch is divided. A record that fails alone is passed to `poison(tx, record, error)`
-    in a dual write of its own, which may store or send it elsewhere, and is then skipped. If `poison` raises or is not
+    in a separate dual write, which may store or send it elsewhere, and is then skipped. If `poison` raises or is not
     given, `step()` and `run()` raise the error, and the record will be read again.
 
     Database failures that no record causes (locks, deadlocks, a full disk, a lost connection) make the step repeat for

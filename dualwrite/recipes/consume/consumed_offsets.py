@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 MAX_NAME_LENGTH: Final = 255
-"""Of a group or a topic, in characters. Kafka limits topics to 249."""
+"""The longest name of a group or a topic, in characters. Kafka limits topics to 249."""
 
 NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -50,7 +50,7 @@ class WriterAdapter(Protocol):
 
 
 class _RefusedError(Exception):
-    """A dual write failed because of its records; `index` is that of the record, None if it is not known."""
+    """A dual write failed because of its records; `index` is the index of the bad record, None if unknown."""
 
     def __init__(self, error: Exception, index: int | None) -> None:
         super().__init__(error, index)
@@ -214,7 +214,7 @@ class ConsumeSteps:
         self._resume_at.update(next_offsets)
 
     async def _is_written(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the dual write is committed all the same, because it failed after its decision."""
+        """Return whether the dual write is committed despite the error, which came after its decision."""
         await self._writer.recover()
         stored = await self._offsets.resume_positions(self._consumer, next_offsets.keys())
         return any(stored.get(partition, -1) >= offset for partition, offset in next_offsets.items())

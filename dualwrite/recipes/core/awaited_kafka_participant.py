@@ -11,7 +11,7 @@ from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 
 
 class AsyncKafkaParticipant:
-    """`KafkaParticipant` with the producer for asyncio. It lives in the loop in which an id is taken over."""
+    """`KafkaParticipant` with the producer for asyncio. It is bound to the event loop of its take-over."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)

@@ -17,9 +17,9 @@ def run(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
         result: ResultT = end.value
         return result
     steps.close()
-    raise AssertionError(f"{steps!r} waits for a loop, though it was given blocking calls only")
+    raise AssertionError(f"{steps!r} waits for an event loop, but may make only blocking calls")
 
 
 async def sleep(seconds: float) -> None:
     """Block this thread."""
-    time.sleep(seconds)  # noqa: ASYNC251 - what runs here has no loop that could be held up
+    time.sleep(seconds)  # noqa: ASYNC251 - code here has no event loop to block

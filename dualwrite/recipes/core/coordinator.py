@@ -1,4 +1,4 @@
-"""The dual writes under one transactional id, step by step; once for threads and for asyncio.
+"""The dual writes under one transactional id, step by step; one implementation for threads and asyncio.
 
 The order of steps is KIP-939's recipe and is what makes it safe:
 
@@ -56,13 +56,13 @@ from dualwrite.recipes.core.take_over import leave_to_successor, take_over
 _log = logging.getLogger(__name__)
 
 _MOST_MARGIN_MS: Final = 1_000
-"""How long before a prepared transaction times out no COMMIT is sent any more; at most a tenth of the timeout."""
+"""How long before the timeout of a prepared transaction to stop sending COMMIT; at most a tenth of the timeout."""
 
 
 class DualWriteCoordinator:
     """Carries out dual writes under one transactional id, one at a time.
 
-    Two living ones with one id are safe but useless: each fences the other.
+    Two live coordinators with one id are safe but useless: each fences the other.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class DualWriteCoordinator:
 
     @property
     def state(self) -> SlotState:
-        """What is known about the transactional id."""
+        """The state of the transactional id, as far as this process knows."""
         return self._slot.state
 
     @property
     def kafka_transactional_id(self) -> str | None:
-        """The transactional id as Kafka knows it; None before the database was first asked."""
+        """The transactional id as Kafka knows it; None before the database was first queried."""
         return self.owned.kafka_id
 
     @property
@@ -116,7 +116,7 @@ class DualWriteCoordinator:
     leases_at_commit = False
 
     def enter(self) -> Self:
-        """Acquire the id without waiting. Raises IllegalStateError if it is in use, FencedError where it is lost."""
+        """Acquire the id without waiting. Raises IllegalStateError if it is in use, FencedError if it is lost."""
         if not self._in_use.acquire(blocking=False):
             raise IllegalStateError(
                 f"transactional id {self.transactional_id!r} already carries a dual write; "
@@ -132,9 +132,9 @@ class DualWriteCoordinator:
         return self
 
     def _enter_in_turn(self) -> None:
-        """Acquire the id, and wait for other threads at most as long as for the row's lock.
+        """Acquire the id, and wait for other threads at most as long as for the row lock.
 
-        Raises IllegalStateError where that takes too long, or where this thread itself has the id.
+        Raises IllegalStateError if that takes too long, or if this thread itself has the id.
         """
         timeout_s = -1 if self.lock_timeout_ms is None else self.lock_timeout_ms / 1000
         is_mine = self._user == threading.get_ident()
@@ -148,13 +148,13 @@ class DualWriteCoordinator:
             raise
 
     def leave(self) -> None:
-        """Let the next user have the id."""
+        """Release the id for the next user."""
         self._user = None
         self._in_use.release()
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Acquire the id without waiting, for the length of a `with`. Raises as `enter` does."""
+        """Acquire the id without waiting, for the duration of a `with`. Raises as `enter` does."""
         self.enter()
         try:
             yield
@@ -170,10 +170,10 @@ class DualWriteCoordinator:
             self.leave()
 
     def not_its_turn(self, user: str, *, is_mine: bool) -> IllegalStateError:
-        """Return the error for a thread or task that waited too long, or that would wait for itself."""
+        """Return the error for a thread or task that waited too long, or would wait for itself."""
         return IllegalStateError(
             f"transactional id {self.transactional_id!r} carries another dual write "
-            + (f"of this very {user}" if is_mine else f"and was not free within {self.lock_timeout_ms} ms")
+            + (f"of this same {user}" if is_mine else f"and was not free within {self.lock_timeout_ms} ms")
             + "; nothing was written: one DualWriter carries one dual write at a time, a DualWriterPool several"
         )
 
@@ -195,11 +195,11 @@ class DualWriteCoordinator:
         """Do nothing: the block has its id from `enter` on."""
 
     async def confirm(self) -> None:
-        """Wait for a commit of Kafka's that was started and not waited for. Raises PreparedTransactionLost."""
+        """Wait for a Kafka commit that was started but not awaited. Raises PreparedTransactionLost."""
         await self.owned.confirm()
 
     async def commit(self, write: DualWriteProgress) -> None:
-        """Commit both sides, or roll back both and raise why."""
+        """Commit both sides, or roll back both and raise the reason."""
         try:
             carries_records = await settle(write)
             if carries_records:
@@ -207,7 +207,7 @@ class DualWriteCoordinator:
         except BaseException as error:
             await self.roll_back(write)
             if isinstance(error, AbortableError) and self._slot.state is SlotState.FENCED:
-                raise self.owned.fenced() from error  # the broker refuses a zombie's records by an abortable code first
+                raise self.owned.fenced() from error  # brokers first refuse a zombie's records with an abortable code
             raise
         if carries_records:
             await self._decide(write)
@@ -215,11 +215,11 @@ class DualWriteCoordinator:
             await commit_database_alone(write)
 
     async def commit_or_let_go(self, write: DualWriteProgress) -> DualWriteError | None:
-        """`commit` a settled dual write with records, for a caller that can turn to another id.
+        """Commit a settled dual write with records, for a caller that can retry under another id.
 
-        Returns why this id cannot carry the write, where nothing else is changed: nothing was decided, the row does
-        not name the write, so that no process can commit what Kafka may hold of it, and its database transaction was
-        left alone. Whether that still stands, the lock of the next id's row finds out.
+        Returns the reason if this id cannot carry the dual write. Then nothing else has changed: nothing was decided;
+        the row does not name the dual write, so no process can commit records of it that Kafka may hold; and the
+        database transaction is still open. If the database has ended it meanwhile, locking the next id's row fails.
         """
         try:
             try:
@@ -237,20 +237,20 @@ class DualWriteCoordinator:
     def _why_let_go(self, error: DualWriteError) -> DualWriteError:
         if not isinstance(error, AbortableError):
             return error
-        fenced = self.owned.fenced()  # the broker refuses a zombie's records with an abortable code first
+        fenced = self.owned.fenced()  # brokers first refuse a zombie's records with an abortable code
         fenced.__cause__ = error
         return fenced
 
     async def _let_go(self, write: DualWriteProgress, error: DualWriteError) -> bool:
-        """End Kafka's side alone. Return whether the id is lost to this write, and the row surely does not name it."""
+        """End Kafka's side only. Return whether the id is lost and the row certainly does not name this dual write."""
         if not write.prepared_state.is_empty:
-            return False  # the state may have been written to the row: only rolling back takes that away
+            return False  # the state may have been written to the row: only a rollback undoes that
         if self._slot.state is SlotState.OPEN:
             await self.owned.finish_kafka(write.locked_row, Outcome.ROLLED_BACK)
         if isinstance(error, AbortableError) and self._slot.state is not SlotState.FENCED:
-            return False  # what is wrong is wrong with the records
+            return False  # the records are the cause, so another id would not help
         if write.written_row != write.locked_row:
-            await self._write_state(write, write.locked_row)  # the row keeps what its next owner may have to know
+            await self._write_state(write, write.locked_row)  # restore what the next owner of the id may need
         write.transactional_id = None
         write.locked_row = NOTHING_PREPARED
         return True
@@ -264,7 +264,7 @@ class DualWriteCoordinator:
         if not await self._lock_and_write(write):
             write.locked_row = write.written_row = await self._lock(write.database)
         write.transactional_id = self.transactional_id
-        slot.move(SlotState.OPEN)  # first, so that a failing or interrupted begin ends in a take-over
+        slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
         write.sends_since_s = time.monotonic()
         await kafka.begin()
         owned.reach(PausePoint.AFTER_BEGIN)
@@ -277,9 +277,9 @@ class DualWriteCoordinator:
         owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
     async def _lock_and_write(self, write: DualWriteProgress) -> bool:
-        """Lock and write the row by one statement, where its content and the next prepared state are known.
+        """Lock and write the row with one statement, if its content and the next prepared state can be predicted.
 
-        Both are guessed, and checked: the row by the statement, the state when Kafka is prepared.
+        Both predictions are verified: the row by the statement, the state when Kafka is prepared.
         """
         if not write.database.can_lock_and_write or self._slot.state is not SlotState.READY:
             return False
@@ -294,20 +294,21 @@ class DualWriteCoordinator:
         return True
 
     async def _write_state(self, write: DualWriteProgress, state: PreparedTxnState) -> None:
-        """Write the row by the last statement: in a failed Postgres transaction it fails too, where COMMIT would not.
+        """Write the state with the last statement before COMMIT.
 
-        COMMIT would quietly roll such a transaction back.
+        In a PostgreSQL transaction that has already failed, this statement raises. COMMIT would not raise: it would
+        silently roll back.
         """
         await write.database.write(self.transactional_id, previous=write.written_row, new=state)
         write.written_row = state
 
     async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
-        """Lock the row, and take the id over unless it is this process's own. Return what the row holds."""
+        """Lock the row, and take the id over unless this process already owns it. Return the content of the row."""
         owned = self.owned
         row = await database.lock(self.transactional_id, timeout_ms=self.lock_timeout_ms)
         owned.reach(PausePoint.AFTER_LOCK)
         if self._slot.state is SlotState.UNRESOLVED:
-            # This transaction was there before the block could ask. Its lock waited for the lost commit as any other.
+            # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
             await self._lost_commits.resolve_by(row)
             owned.assert_usable()
         if self._slot.state is SlotState.READY:
@@ -328,7 +329,7 @@ class DualWriteCoordinator:
             await self._after_commit(write)
 
     def _assert_within_bound(self, write: DualWriteProgress) -> None:
-        """Raise BoundExceededError where Kafka may abort the transaction before it is told of the decision.
+        """Raise BoundExceededError if Kafka may abort the transaction before it receives the decision.
 
         Kafka counts from the first record, which it received after `sends_since_s`.
         """
@@ -341,9 +342,9 @@ class DualWriteCoordinator:
         raise BoundExceededError(
             f"the dual write {write.prepared_state} of transactional id {self.transactional_id!r} has taken "
             f"{passed_ms:.0f} ms since its first record, and Kafka aborts it after "
-            f"transaction.timeout.ms={bounded_ms}: committing the database now could leave it alone with the change. "
-            "Neither side is changed; repeat the "
-            "write, and if it always takes so long, make it smaller or transaction.timeout.ms longer"
+            f"transaction.timeout.ms={bounded_ms}: committing the database now could change the database only. "
+            "Neither side was changed; repeat the dual write, and if it always takes so long, make it smaller or "
+            "increase transaction.timeout.ms"
         )
 
     async def _after_commit(self, write: DualWriteProgress) -> None:
@@ -362,13 +363,13 @@ class DualWriteCoordinator:
             if self._slot.state is SlotState.DECIDING:
                 await owned.leave_in_doubt(ours)
             if not isinstance(error, PreparedTransactionLost):
-                error.add_note(f"The dual write {ours} of {self.transactional_id!r} is committed all the same.")
+                error.add_note(f"The dual write {ours} of {self.transactional_id!r} is committed anyway.")
             raise
 
     async def _after_failed_commit(self, write: DualWriteProgress, error: BaseException) -> None:
-        """Roll back while COMMIT was not sent; once it was, only the row can tell the outcome.
+        """Roll back if COMMIT was not sent; after that, only the row shows the outcome.
 
-        Our own transaction must be over before the row can be locked, here or in resolve().
+        This transaction must be over before the row can be locked, here or in resolve().
         """
         if not write.database.commit_was_sent:
             await self.roll_back(write)
@@ -376,7 +377,7 @@ class DualWriteCoordinator:
         self._lost_commits.begin(write)
         await self.owned.uninterrupted(write.database.rollback())
         if not isinstance(error, Exception):
-            raise error  # interrupted: asking the database may take long, so leave it to resolve()
+            raise error  # interrupted: querying the database may take long, so leave it to resolve()
         try:
             outcome = (await self._lost_commits.resolve()).outcome
         except OutcomeUnknown as unknown:
@@ -391,7 +392,7 @@ class DualWriteCoordinator:
         )
 
     async def roll_back(self, write: DualWriteProgress) -> None:
-        """Roll both sides back, whatever interrupts the caller."""
+        """Roll both sides back, even if the caller is interrupted."""
         await self.owned.uninterrupted(self._roll_back(write))
 
     async def _roll_back(self, write: DualWriteProgress) -> None:
@@ -404,7 +405,7 @@ class DualWriteCoordinator:
     async def recover(self, examine: Callable[[PreparedTxnState], None] | None = None) -> Resolution:
         """Complete what was left open under the id, by the row. The id must be acquired.
 
-        `examine` sees the row under its lock, before the owner of the id is fenced; by raising it leaves all as it is.
+        `examine` is called with the locked row before the owner of the id is fenced. If it raises, nothing is changed.
         """
         owned = self.owned
         if self._slot.state is SlotState.UNRESOLVED:
@@ -418,7 +419,7 @@ class DualWriteCoordinator:
             owned.reach(PausePoint.AFTER_LOCK)
             if examine is not None:
                 examine(row)
-            if self._slot.state is SlotState.READY:  # another process may have taken the id over, and left something
+            if self._slot.state is SlotState.READY:  # another process may have taken the id over meanwhile
                 if row != owned.row:
                     await leave_to_successor(owned, row)
                 else:
@@ -432,7 +433,7 @@ class DualWriteCoordinator:
     async def close(self, *, waits: bool = True) -> None:
         """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered.
 
-        Waits for a commit of Kafka's that is on its way, if `waits`.
+        With `waits`, first wait for a Kafka commit in progress.
         """
         if not self._in_use.acquire(blocking=False):
             raise IllegalStateError("a dual write is running; leave its block before closing the writer")

@@ -1,4 +1,4 @@
-"""Classify and describe the errors of databases, by what their drivers raise; imports no driver."""
+"""Classify and describe database errors by the exceptions of their drivers; imports no driver."""
 
 from __future__ import annotations
 

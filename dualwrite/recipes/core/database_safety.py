@@ -22,9 +22,11 @@ ACCEPT_OPTION: Final = "dualwrite_accept"
 Answers = Mapping[str, str]
 """Settings of the database and of the connection, names in lower case; those that it does not have are missing."""
 
-POSTGRES_QUESTION: Final = "SELECT version(), current_setting('fsync', true), current_setting('full_page_writes', true)"
+POSTGRES_SETTINGS_QUERY: Final = (
+    "SELECT version(), current_setting('fsync', true), current_setting('full_page_writes', true)"
+)
 POSTGRES_NAMES: Final = ("version", "fsync", "full_page_writes")
-MYSQL_QUESTION: Final = (
+MYSQL_SETTINGS_QUERY: Final = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'log_bin',"
     " 'sync_binlog', 'wsrep_on', 'wsrep_provider', 'group_replication_group_name',"
     " 'group_replication_single_primary_mode', 'tidb_txn_mode')"

@@ -15,11 +15,11 @@ class Outcome(StrEnum):
     NOTHING = "nothing"
     """There was nothing to complete."""
     SUPERSEDED = "superseded"
-    """A later dual write has replaced the row: database and Kafka agree, but the row no longer says on what."""
+    """A later dual write has replaced the row: database and Kafka agree, but the row no longer shows the outcome."""
 
 
 def recovery_outcome(row: PreparedTxnState, ongoing: PreparedTxnState) -> Outcome:
-    """Return what becomes of the transaction that is open in Kafka, given the row that was read under its lock."""
+    """Return the outcome of the transaction that is open in Kafka, given the row that was read under its lock."""
     if ongoing.is_empty:
         return Outcome.NOTHING
     return Outcome.COMMITTED if row == ongoing else Outcome.ROLLED_BACK

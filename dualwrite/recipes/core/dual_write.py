@@ -23,7 +23,7 @@ NOTHING_PREPARED: Final = PreparedTxnState()
 class Resolution:
     """The outcome of a transaction that was left open, or of a commit whose response was lost.
 
-    `prepared_state` is the producer id and epoch in question; empty where nothing was open.
+    `prepared_state` is the producer id and epoch in question; empty if nothing was open.
     """
 
     transactional_id: str
@@ -52,9 +52,9 @@ class DualWriteProgress:
         self.uninterrupted: Final = uninterrupted
         self.transactional_id: str | None = None
         self.locked_row = NOTHING_PREPARED
-        """What the state row held when it was locked."""
+        """The content of the state row when it was locked."""
         self.written_row = NOTHING_PREPARED
-        """What this transaction wrote to the state row last."""
+        """The last content that this transaction wrote to the state row."""
         self.prepared_state = NOTHING_PREPARED
         self.sends_since_s = 0.0
         self.outcome: Outcome | None = None
@@ -67,7 +67,7 @@ class DualWrite:
         self, database: DatabaseTransaction, records: RecordBuffer, uninterrupted: Uninterrupted = direct
     ) -> None:
         self.progress: Final = DualWriteProgress(database, records, uninterrupted)
-        """For the steps of the dual write; not for its users."""
+        """For the steps of the dual write; not for users."""
 
     @property
     def transactional_id(self) -> str | None:
@@ -83,12 +83,12 @@ class DualWrite:
     def outcome(self) -> Outcome | None:
         """COMMITTED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
 
-        It is set when this process resolves a lost commit, be it by the next dual write under the id.
+        It is also set when this process resolves a lost commit later, for example at the next dual write under the id.
         """
         return self.progress.outcome
 
     def tell(self, interruption: BaseException) -> None:
-        """Add a note about the outcome to an interruption, which says nothing about it by itself."""
+        """Add a note about the outcome to an interruption, such as CancelledError."""
         if isinstance(interruption, Exception):
             return
         note = self._outcome_note()
@@ -100,14 +100,12 @@ class DualWrite:
         if progress.outcome is Outcome.ROLLED_BACK:
             return "The dual write is rolled back: neither database nor Kafka is changed."
         if progress.outcome is Outcome.COMMITTED:
-            return (
-                f"The dual write {progress.prepared_state} of {progress.transactional_id!r} is committed all the same."
-            )
+            return f"The dual write {progress.prepared_state} of {progress.transactional_id!r} is committed anyway."
         if progress.prepared_state.is_empty:
-            return "The database commit was sent and not answered; without records no row tells what became of it."
+            return "The database commit was sent and got no response; without records, no row shows its outcome."
         return (
             f"The database commit of dual write {progress.prepared_state} of {progress.transactional_id!r} was sent "
-            "and not answered: resolve(), or the next use of the id, finds out what became of it, and Kafka follows."
+            "and got no response: resolve(), or the next use of the id, reads its outcome and completes Kafka's side."
         )
 
     def send(
@@ -121,9 +119,9 @@ class DualWrite:
     ) -> BufferedRecord:
         """Make one record part of this dual write; the arguments are those of `Producer.send`.
 
-        It is kept until the block ends, sent right before the database commits, and visible only if that does.
-        Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed, and
-        IllegalStateError after the block has ended, which it has for a `before_commit` hook too.
+        It is kept until the block ends, sent right before the database commits, and visible only if the database
+        commits. Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed,
+        and IllegalStateError after the block has ended, which includes `before_commit` hooks.
         """
         try:
             return self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
@@ -146,7 +144,7 @@ async def settle(write: DualWriteProgress) -> bool:
     database.assert_intact()
     await database.flush()
     database.assert_intact()
-    records.close()  # what a hook inside COMMIT sent would come after the state was written
+    records.close()  # records sent by a hook inside COMMIT would come after the state was written
     return bool(records)
 
 
@@ -159,13 +157,13 @@ async def commit_database_alone(write: DualWriteProgress) -> None:
             await roll_back_database(write)
         finally:
             if write.database.commit_was_sent:
-                write.outcome = None  # no row tells what became of it
+                write.outcome = None  # no row shows the outcome
         raise
     write.outcome = Outcome.COMMITTED
 
 
 async def roll_back_database(write: DualWriteProgress) -> None:
-    """Close the buffer and roll the database transaction back, whatever interrupts the caller."""
+    """Close the buffer and roll the database transaction back, even if the caller is interrupted."""
     write.records.close()
     await write.uninterrupted(_roll_back_database(write))
 

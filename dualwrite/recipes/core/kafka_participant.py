@@ -1,4 +1,4 @@
-"""Kafka's side of the dual writes under one transactional id: what they need of a producer, and the one for threads."""
+"""Kafka's side of the dual writes under one transactional id: the interface, and its implementation for threads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 
 
 class KafkaParticipant(Protocol):
-    """One producer at a time, which can be given up and replaced. Raises what a producer raises."""
+    """A producer that can be given up and replaced. Raises the errors of a producer."""
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
-        """Fence the previous owner by a new producer with this transactional id. Return what it left open, or empty."""
+        """Fence the previous owner with a new producer of this id. Return the transaction it left open, or empty."""
 
     async def complete(self, row: PreparedTxnState) -> None:
         """Commit what was left open if the row names it, else abort it.
@@ -23,23 +23,23 @@ class KafkaParticipant(Protocol):
         """
 
     async def own(self) -> None:
-        """Make the id this producer's alone. Call it once the lock was seen to be held still."""
+        """Fence all other producers of the id. Call it after checking that the lock is still held."""
 
     async def is_current(self) -> bool:
-        """Return whether, as Kafka says, no other producer has used the id since this one. For between transactions."""
+        """Return whether no other producer has used the id since, according to Kafka. Call it between transactions."""
 
     @property
     def bounded_ms(self) -> int | None:
-        """How long after its first record Kafka aborts what is prepared; None where it does not."""
+        """How long after its first record Kafka aborts a prepared transaction; None if it never does."""
 
     @property
     def next_state(self) -> PreparedTxnState:
-        """What `prepare` is going to return for the next transaction; empty where that is not known."""
+        """What `prepare` is going to return for the next transaction; empty if that is not known."""
 
     async def begin(self) -> None: ...
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
-        """Hand all entries over to the open transaction, in order. Call `after_each` after each record."""
+        """Send all entries in the open transaction, in order. Call `after_each` after each record."""
 
     async def prepare(self) -> PreparedTxnState:
         """Wait until everything is stored. Return the producer id and epoch by which it can be committed."""
@@ -52,7 +52,7 @@ class KafkaParticipant(Protocol):
     async def abort(self) -> None: ...
 
     async def give_up(self) -> None:
-        """Close the producer without ending anything: the next take-over completes an open transaction."""
+        """Close the producer without ending its transaction, which the next take-over completes."""
 
 
 class BlockingKafkaParticipant:

@@ -1,7 +1,7 @@
-"""Leases of transactional ids: what a pool needs of the table by which its processes share the ids out.
+"""Leases of transactional ids: the interface of the table that divides a pool's ids among its processes.
 
-A lease only saves work. Whether a dual write is safe, its row lock and Kafka's epoch decide: two processes that hold
-one lease fence each other, and nothing else happens.
+A lease only saves work. The safety of a dual write depends on its row lock and Kafka's epoch: two processes with the
+same lease fence each other, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_SLOTS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The lease of one slot as the database has it."""
+    """The lease of one slot as stored in the database."""
 
     slot: int
     free: bool
@@ -28,29 +28,29 @@ class Lease:
 
 
 class Leases(Protocol):
-    """The leases of one prefix, as one owner uses them. Each call is a database transaction of its own."""
+    """The leases of one prefix, as one owner uses them. Each call is a separate database transaction."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What it raises when the database cannot be reached or refuses a statement."""
+        """The types of error raised if the database is unreachable or refuses a statement."""
 
     async def every_lease(self) -> list[Lease]:
         """Return all slots of the prefix that have ever been leased, lowest first."""
 
     async def add(self, slot: int) -> bool:
-        """Lease a slot that has no lease yet. Return False where another process was faster."""
+        """Lease a slot that has no lease yet. Return False if another process was faster."""
 
     async def claim(self, lease: Lease) -> bool:
-        """Lease a slot that is free or expired. Return False where it is so no more."""
+        """Lease a slot that is free or expired. Return False if that is no longer the case."""
 
     async def renew(self, slots: set[int]) -> set[int]:
         """Renew the leases of these slots. Return those that this owner still has."""
 
     async def release(self, slot: int) -> None:
-        """Give back a slot that has nothing open. Harmless where this owner does not have it."""
+        """Give back a slot that has nothing open. Harmless if this owner does not have it."""
 
     async def abandon(self, slot: int) -> None:
-        """Let a lease expire now, so that its slot is recovered before use. Harmless where it is another owner's."""
+        """Let a lease expire now, so that its slot is recovered before use. Harmless if it belongs to another owner."""
 
     async def adopt(self) -> None:
         """Create expired leases for slots that have a state row and no lease, because the table was emptied."""
@@ -62,7 +62,7 @@ def transactional_id_of(prefix: str, slot: int) -> str:
 
 
 def slot_of(prefix: str, transactional_id: str) -> int | None:
-    """Return the slot of `prefix` that an id is, or None: `orders-eu-0` is none of `orders`."""
+    """Return the slot of `prefix` that an id is, or None: `orders-eu-0` is not a slot of `orders`."""
     text = transactional_id.removeprefix(f"{prefix}-")
     if text == transactional_id or not (text.isascii() and text.isdecimal() and text == str(int(text))):
         return None
@@ -71,9 +71,9 @@ def slot_of(prefix: str, transactional_id: str) -> int | None:
 
 def checked_prefix(prefix: object) -> str:
     """Return a prefix whose ids fit into the state table. Raises ConfigError."""
-    if not isinstance(prefix, str) or not prefix or prefix != prefix.strip():  # MySQL ignores blanks at the end
+    if not isinstance(prefix, str) or not prefix or prefix != prefix.strip():  # MySQL ignores trailing blanks
         raise ConfigError(
-            f"prefix takes what the transactional ids of an application begin with, without blanks around it, "
+            f"prefix must be the beginning of an application's transactional ids, without surrounding blanks, "
             f"not {prefix!r}"
         )
     checked_transactional_id(transactional_id_of(prefix, MAX_SLOTS))

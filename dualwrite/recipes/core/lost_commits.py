@@ -1,4 +1,4 @@
-"""A database commit whose response was lost: read the state row, which tells the outcome, and complete Kafka by it."""
+"""A database commit whose response was lost: read the outcome from the state row, and complete Kafka accordingly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LostCommits:
         self._owned.slot.move(SlotState.UNRESOLVED)
 
     async def resolve(self) -> Resolution:
-        """Read the row and complete Kafka accordingly. Raises OutcomeUnknown where the row cannot be read."""
+        """Read the row and complete Kafka accordingly. Raises OutcomeUnknown if the row cannot be read."""
         return await self.resolve_by(await self._read_row(self._in_question))
 
     @property
@@ -71,7 +71,7 @@ class LostCommits:
             await self._owned.make_durable(write.prepared_state)
         except expected as error:
             raise self._outcome_unknown(
-                write, f"it shows in the database and is not durable yet ({_first_line(error)})"
+                write, f"it is visible in the database but not durable yet ({_first_line(error)})"
             ) from error
 
     async def _read_row(self, write: DualWriteProgress) -> PreparedTxnState:
@@ -88,7 +88,7 @@ class LostCommits:
                 attempt += 1
                 if time.monotonic() + backoff_s >= deadline_s:
                     raise self._outcome_unknown(
-                        write, f"the database cannot be asked ({_first_line(error)})"
+                        write, f"the database cannot be queried ({_first_line(error)})"
                     ) from error
                 self._owned.telemetry.retried()
                 await self._sleep(backoff_s)
@@ -105,18 +105,18 @@ class LostCommits:
         return OutcomeUnknown(
             f"the database commit of dual write {write.prepared_state} (transactional id {transactional_id!r}) "
             f"was sent and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the "
-            "write before resolve(), or recover() in any process, has told which",
+            "dual write before resolve(), or recover() in any process, has returned the outcome",
             transactional_id=transactional_id,
             prepared_state=str(write.prepared_state),
         )
 
 
 async def end(database: DatabaseTransaction) -> None:
-    """Roll a database transaction back and give back what it opened."""
+    """Roll a database transaction back and close what it opened."""
     await database.rollback()
     await database.close()
 
 
 def _first_line(error: Exception) -> str:
-    cause = getattr(error, "orig", None) or error  # SQLAlchemy's wraps what the driver said
+    cause = getattr(error, "orig", None) or error  # SQLAlchemy wraps the driver's error
     return str(cause).strip().partition("\n")[0]

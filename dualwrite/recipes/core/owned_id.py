@@ -1,6 +1,6 @@
-"""What this process knows about its transactional id, and how Kafka's side of a dual write ends.
+"""What this process knows about its transactional id, and the completion of Kafka's side of a dual write.
 
-The state machine is `slot.py`; the state row and the in-doubt transaction belong to it. `take_over.py`,
+The state machine is `slot.py`; this adds the state row and the in-doubt transaction. `take_over.py`,
 `lost_commits.py` and `coordinator.py` share one `OwnedId`.
 """
 
@@ -22,11 +22,11 @@ from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
 
-_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one name for the steps of a dual write
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
 
 class OwnedId:
-    """One transactional id of this process: its state, its row, and the producer that has it."""
+    """One transactional id of this process: its state, its row, and its producer."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class OwnedId:
         """Report that a step is done; the pause hook, if there is one, runs after the telemetry."""
         self.slot: Final = Slot(transactional_id, self.telemetry.moved)
         self.kafka_id: str | None = None
-        """The transactional id as Kafka knows it; None before the database was first asked for the suffix."""
+        """The transactional id as Kafka knows it; None before the database was first queried for the suffix."""
         self.row = NOTHING_PREPARED
-        """What the state row holds as far as this process knows; the database compares before anything relies on it."""
+        """The content of the state row as far as this process knows; the database verifies it before every use."""
         self.in_doubt = NOTHING_PREPARED
         self.resolve_timeout_ms = resolve_timeout_ms
 
     def assert_usable(self) -> None:
-        """Raise IllegalStateError where the id was closed, FencedError where another process has taken it over."""
+        """Raise IllegalStateError if the id was closed, FencedError if another process has taken it over."""
         if self.slot.state is SlotState.CLOSED:
             raise IllegalStateError("this DualWriter is closed; make a new one")
         if self.slot.state is SlotState.FENCED:
@@ -64,7 +64,7 @@ class OwnedId:
         """Return the error for an id that another process has taken over."""
         return FencedError(
             f"transactional id {self.transactional_id!r} was taken over by another process; nothing was "
-            "written: make a new DualWriter to take it back, or give each process an id of its own"
+            "written: make a new DualWriter to take it back, or give each process its own id"
         )
 
     async def ensure_row(self) -> None:
@@ -74,20 +74,20 @@ class OwnedId:
             self.kafka_id = identity.kafka_id(self.transactional_id)
 
     async def make_durable(self, row: PreparedTxnState, ongoing: PreparedTxnState = NOTHING_PREPARED) -> None:
-        """Make sure that the row, which was read, outlasts this server before Kafka is told.
+        """Make sure that the row that was read survives the loss of this server, before Kafka receives the decision.
 
-        Its COMMIT may still be waiting for a standby, possibly forever. An abort of what is open follows from the row
-        as well: a primary that was cut off from its standbys still locks rows, and shows old ones.
+        Its COMMIT may still be waiting for a standby, possibly forever. This applies before aborting an open
+        transaction too: a primary that is cut off from its standbys still locks rows, and may show outdated ones.
         """
         if not (row.is_empty and ongoing.is_empty):
             await self.database.make_durable(self.transactional_id, row, timeout_ms=self.resolve_timeout_ms)
 
     async def give_up(self) -> None:
-        """Close the producer without ending its transaction, whatever interrupts the caller."""
+        """Close the producer without ending its transaction, even if the caller is interrupted."""
         await self.uninterrupted(self.kafka.give_up())
 
     async def leave_in_doubt(self, state: PreparedTxnState) -> None:
-        """Give the producer up while a decided dual write is not confirmed by Kafka."""
+        """Give the producer up while Kafka has not confirmed a decided dual write."""
         self.in_doubt = state
         self.slot.move(SlotState.IN_DOUBT)
         await self.give_up()
@@ -97,7 +97,7 @@ class OwnedId:
     def let_kafka_follow(self) -> None:
         """Start Kafka's commit without waiting for its response; `confirm` waits."""
         self.slot.move(SlotState.CONFIRMING)
-        with suppress(DualWriteError):  # `confirm` meets the same error again
+        with suppress(DualWriteError):  # `confirm` gets the same error again
             self.kafka.start_commit()
 
     async def confirm(self) -> None:
@@ -109,9 +109,9 @@ class OwnedId:
     async def finish_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
         """Commit or abort the open Kafka transaction.
 
-        Raises PreparedTransactionLost, because no take-over can complete that one, and no other error of Kafka's: the
-        decision has been taken. A producer that cannot confirm is given up, and the next take-over completes the
-        transaction by the row.
+        Raises PreparedTransactionLost, because no take-over can complete that transaction, and no other Kafka error,
+        because the decision has been made. A producer that cannot confirm is given up, and the next take-over completes
+        the transaction by the row.
         """
         self.telemetry.decided(state, outcome)
         try:
@@ -173,7 +173,7 @@ def _reached(telemetry: Telemetry, pause: PauseHook | None) -> Callable[[PausePo
 
 
 def _completion_by_successor(state: PreparedTxnState, outcome: Outcome) -> str:
-    """Describe what the process does that took an id over in the middle of a completion that was decided here."""
+    """Describe what a process does after it took over an id whose completion was in progress here."""
     if outcome is Outcome.ROLLED_BACK:
         return "aborts what is open"
     return f"commits {state}"

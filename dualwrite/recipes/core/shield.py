@@ -1,7 +1,7 @@
 """Shield cleanup from cancellation.
 
-Rolling back, or giving a connection up, must not stop halfway: the next use of the id would find a row lock of a
-transaction that no task ends, or a state that does not hold.
+Rolling back, or giving a connection up, must not stop halfway: the next use of the id would find the row locked by a
+transaction that no task ends, or an inconsistent state.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ ResultT = TypeVar("ResultT")
 
 
 class Uninterrupted(Protocol):
-    """Carries steps out to the end and returns their result; an interruption meanwhile is raised after that."""
+    """Carries out all steps and returns their result; an interruption meanwhile is raised afterwards."""
 
     def __call__(self, steps: Coroutine[Any, Any, ResultT]) -> Awaitable[ResultT]: ...
 
 
 async def direct(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Carry steps out in a thread, which cannot be cancelled."""
+    """Carry out steps in a thread, which cannot be cancelled."""
     return await steps
 
 
 async def shield(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Carry steps out in a task of its own, which no cancellation of this one reaches, however often it comes."""
+    """Carry out steps in a separate task, which cancellations of the current task never reach."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return await steps  # a forked child runs no loop, and none of its steps waits
+        return await steps  # a forked child has no running loop, and none of these steps waits there
     task = loop.create_task(steps)
     interruption: asyncio.CancelledError | None = None
     while not task.done():

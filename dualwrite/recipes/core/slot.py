@@ -1,8 +1,8 @@
 """The states of one transactional id inside one process, as a table.
 
-A slot is what a `DualWriter` knows about its transactional id. It never decides an outcome; the state row does. It only
-says which calls are allowed now, and whether the id must be taken over (initialised with `keep_prepared_txn`, then
-completed by the row) before its next transaction.
+A slot is what a `DualWriter` knows about its transactional id. It never decides an outcome; the state row does. It
+only determines which calls are allowed now, and whether the id must be taken over (initialised with
+`keep_prepared_txn`, then completed by the row) before its next transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dualwrite.errors import IllegalStateError
 class SlotState(StrEnum):
     """What this process knows about the transactional id."""
 
-    __hash__ = str.__hash__  # an Enum's is written in Python, and is slower than the look-up for which it is called
+    __hash__ = str.__hash__  # Enum.__hash__ is written in Python, and slower than the look-ups that call it
 
     NEW = "new"
     """No producer of this process has the id, or its producer was abandoned: take over before use."""
@@ -28,7 +28,7 @@ class SlotState(StrEnum):
     DECIDING = "deciding"
     """Kafka is prepared; the database commit is about to be sent, or was sent."""
     CONFIRMING = "confirming"
-    """The database committed; Kafka's commit is under way and has not been confirmed yet."""
+    """The database committed; Kafka's commit is in progress and not confirmed yet."""
     IN_DOUBT = "in-doubt"
     """The database committed; Kafka's commit is not confirmed. The next take-over completes it."""
     UNRESOLVED = "unresolved"
@@ -63,7 +63,7 @@ class Slot:
     def __init__(self, transactional_id: str, moved: Callable[[SlotState], None] | None = None) -> None:
         self._transactional_id = transactional_id
         self._moved = moved
-        self.state = SlotState.NEW  # an attribute, which is read ten times in a dual write; only `move` changes it
+        self.state = SlotState.NEW  # a plain attribute, because a dual write reads it ten times; only `move` changes it
 
     def move(self, to: SlotState) -> None:
         """Change the state. Raises IllegalStateError if the table does not allow the transition."""

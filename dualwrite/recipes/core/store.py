@@ -38,7 +38,7 @@ class DatabaseTransaction(Protocol):
 
     @property
     def can_lock_and_write(self) -> bool:
-        """Whether `lock_and_write` may return True; asked before the work that it needs."""
+        """Whether `lock_and_write` may return True; checked before the preparations for it."""
 
     def doom(self, error: BaseException) -> None:
         """Allow only a rollback from now on, even if the block swallows `error`."""
@@ -82,7 +82,7 @@ class DatabaseTransaction(Protocol):
         """Release the resources that this transaction acquired."""
 
     def close_at_once(self) -> bool:
-        """`close`, where that waits for nothing. Return False, and do nothing, where it would have to wait."""
+        """Close without waiting. Return False, and do nothing, if closing would have to wait."""
 
 
 class Database(Protocol):
@@ -93,20 +93,20 @@ class Database(Protocol):
         """The types of error that it raises when it is unreachable or refuses a statement."""
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        """Create the row, empty, in a transaction of its own; do nothing if it exists.
+        """Create an empty row in a separate transaction; do nothing if it exists.
 
         Returns the identity that gives this database's transactional ids their suffix; it is queried once. Raises
         DatabaseMovedError if the rows were created in another database.
         """
 
     async def begin(self) -> DatabaseTransaction:
-        """Begin a new transaction on a connection of its own."""
+        """Begin a new transaction on a separate connection."""
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """Return once the row, which was read as `row`, survives everything the database promises to survive.
 
         Visible is not always durable: a COMMIT whose wait for a synchronous standby was cancelled, or whose server was
-        restarted meanwhile, is visible on the primary only. Where that can happen, this commits a change of its own
+        restarted meanwhile, is visible on the primary only. If that can happen, this commits a separate change
         after it has seen `row`, on a connection that takes no locks others hold, and relies on that commit alone.
 
         Raises NotDurableError if that does not succeed within `timeout_ms`, and the database's own errors.

@@ -13,19 +13,19 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
 
-_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one name for the steps of a dual write
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
 
 async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
     """Fence the previous owner and complete what it left. The row must be locked by this transaction.
 
-    The row is read again after initialising. Between the first read and the initialisation this process may have
-    slept, lost its database connection and with it the lock, and another may have taken over and prepared a new
-    transaction: deciding that one by the old reading would lose a committed write. The second read fails if the
-    lock is gone.
+    The row is read again after initialising. Between the first read and the initialisation this process may have been
+    paused and have lost its database connection, and with it the lock; another process may then have taken over and
+    prepared a new transaction. Deciding that one by the outdated row would lose a committed dual write. The second
+    read fails if the lock is gone.
 
-    So do the third and the fourth. A response of Kafka's to our request may be given to another process too once
-    the lock is lost. Then nothing more is sent, so that the traces of the loss stay, and the id is not used.
+    The third and the fourth read fail in the same case. Once the lock is lost, another process may get the same
+    response from Kafka as this one. Then send nothing more, which preserves the evidence, and do not use the id.
     """
     try:
         assert owned.kafka_id is not None, "the row was locked, so it exists"
@@ -57,9 +57,9 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
 
 
 async def leave_to_successor(owned: OwnedId, row: PreparedTxnState) -> None:
-    """Move to NEW because the row is not as this id left it: another process has used the id, which raises its epoch.
+    """Move to NEW, because the row has changed: another process has used the id, which raises its epoch.
 
-    Raises DatabaseWentBackError where Kafka says that no other process has.
+    Raises DatabaseWentBackError if Kafka reports that no other process has.
     """
     try:
         is_current = await owned.kafka.is_current()
@@ -73,21 +73,21 @@ async def leave_to_successor(owned: OwnedId, row: PreparedTxnState) -> None:
 
 
 async def _assert_still_locked(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> None:
-    """Read the row once more, which fails where the transaction that locked it is over."""
+    """Read the row once more, which fails if the transaction that locked it is over."""
     found = await database.read(owned.transactional_id)
     if found != row:
         raise FencedError(
             f"the state row of transactional id {owned.transactional_id!r} has changed from {str(row)!r} to "
-            f"{str(found)!r} under its lock, while the id was taken over: its database transaction is not the one "
-            "that locked it any more. Nothing was written; the next use takes the id over anew"
+            f"{str(found)!r} under its lock, while the id was taken over: its database transaction is no longer the "
+            "one that locked it. Nothing was written; the next use takes the id over anew"
         )
 
 
 def _went_back(owned: OwnedId, remembered: PreparedTxnState, row: PreparedTxnState) -> DatabaseWentBackError:
     return DatabaseWentBackError(
         f"the state row of transactional id {owned.transactional_id!r} holds {str(row)!r}, and this process knows "
-        f"that {str(remembered)!r} was committed to it, while Kafka says that nobody has used the id since: the "
-        "database was restored or failed over to an earlier state, or the row was edited. Nothing was changed on "
-        "either side. Records of what the database lost are in Kafka all the same: find out which, and repair "
+        f"that {str(remembered)!r} was committed to it, while Kafka reports that no producer has used the id since: "
+        "the database was restored or failed over to an earlier state, or the row was edited. Nothing was changed on "
+        "either side. Kafka still holds the records of the changes that the database lost: find out which, and repair "
         "one side; then close this writer, and a new one goes on from what the row holds"
     )

@@ -48,7 +48,7 @@ class TaskTurns:
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
         """Commit a dual write of this task when the id is free.
 
-        Raises IllegalStateError where its turn does not come within the row's lock timeout.
+        Raises IllegalStateError if its turn does not come within the lock timeout of the row.
         """
         if self._user is not None and self._user is asyncio.current_task():
             raise self._coordinator.not_its_turn("task", is_mine=True)

@@ -116,7 +116,7 @@ class Telemetry:
         """Note the new state of the slot."""
 
     def decided(self, state: PreparedTxnState, outcome: Outcome) -> None:
-        """Note a decision, before Kafka is asked to complete the transaction."""
+        """Note a decision, before the request to Kafka to complete the transaction."""
 
     def confirmed(self, outcome: Outcome) -> None:
         """Note that Kafka has completed the transaction."""

@@ -18,7 +18,7 @@ class Waiting:
     """What the steps of a dual write need in order to wait."""
 
     new_kafka: Callable[[Mapping[str, Any]], KafkaParticipant]
-    """Makes Kafka's side of one transactional id from the settings of its producer."""
+    """Creates Kafka's side of one transactional id from the settings of its producer."""
     sleep: Callable[[float], Awaitable[None]]
     uninterrupted: Uninterrupted
 

@@ -1,9 +1,9 @@
-"""Dual writes under a pool of transactional ids, step by step; once for threads and for asyncio.
+"""Dual writes under a pool of transactional ids, step by step; one implementation for threads and asyncio.
 
-A block takes a slot at its end, when its records are about to be sent; where the isolation level asks for it, at its
-start. From then on it is the dual write of `core/coordinator.py`, with its row lock and its epoch, which are what makes
-it safe. Leases (`core/leases.py`) only keep processes out of each other's way. Where a lease is broken, the process
-that lost the slot is fenced before it could decide, and its records, which are still here, go out under another slot.
+A block takes a slot at its end, when its records are about to be sent, or at its start if the isolation level requires
+it. From then on `core/coordinator.py` carries out the dual write, and its row lock and epoch make it safe. Leases
+(`core/leases.py`) only keep processes out of each other's way. If another process breaks a lease, the process that lost
+the slot is fenced before it can decide, and its buffered records are sent under another slot.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from dualwrite.recipes.pool.status import Counts, PoolStatus
 _log = logging.getLogger(__name__)
 
 _MOST_SLOTS_TRIED: Final = 5
-"""By one dual write. One that loses that many in a row has a rival from which no other slot would hide it."""
+"""For one dual write. If it loses that many slots in a row, the rival will find it under any other slot too."""
 
 _MOST_RACES: Final = 100
-"""For a lease, that a process may lose to others in a row."""
+"""How many attempts to lease a slot a process may lose to others in a row."""
 
 
 class PooledBlock:
-    """One block of the application in a pool, and the slot that it has, if any."""
+    """One block of the application in a pool, and its slot, if it has one."""
 
     __slots__ = ("_pool", "slot")
 
     needs_slot_early = True
-    """Whether `take_slot` must be called before the transaction has a snapshot."""
+    """Whether `take_slot` must be called before the transaction takes its snapshot."""
 
     def __init__(self, pool: PoolCoordinator) -> None:
         self._pool = pool
         self.slot: PooledSlot | None = None
 
     def leave(self) -> None:
-        """End the block: its slot is for others."""
+        """End the block, and release its slot for others."""
         pool = self._pool
         if pool.is_of_this_process:
             if self.slot is not None:
@@ -65,12 +65,12 @@ class PooledBlock:
         pool = self._pool
         if pool.connect_first is not None:
             await pool.connect()
-        pool.maintenance.start()  # not before: its connections are of an engine that must not be the first
+        pool.maintenance.start()  # not earlier: the background's engine must not be the first to connect
         if not pool.leases_inside_blocks:
             await self.take_slot()
 
     async def take_slot(self) -> None:
-        """Take a slot, unless the block has one. Raises PoolTimeoutError, and the database's errors of a lease."""
+        """Take a slot, unless the block has one. Raises PoolTimeoutError, and database errors from leasing."""
         if self.slot is None:
             waiting = SlotWait(self._pool.prefix)
             try:
@@ -80,12 +80,12 @@ class PooledBlock:
                 waiting.over()
 
     async def commit(self, write: DualWriteProgress) -> None:
-        """Commit both sides, or roll back both and raise why."""
+        """Commit both sides, or roll back both and raise the reason."""
         try:
             if not self._pool.is_of_this_process:
                 raise IllegalStateError(
                     "this dual write belongs to the process that forked; nothing was written here: leave its block in "
-                    "the parent, and begin blocks of the child's own"
+                    "the parent, and begin new blocks in the child"
                 )
             carries_records = await settle(write)
             if carries_records:
@@ -106,7 +106,7 @@ class PooledBlock:
         tried = 0
         while True:
             slot = self.slot
-            assert slot is not None, "it was taken, or exchanged for another one"
+            assert slot is not None, "the slot was taken, or exchanged for another one"
             slot.coordinator.enter()
             try:
                 why_not = await slot.coordinator.commit_or_let_go(write)
@@ -136,7 +136,7 @@ class PooledBlock:
 
 
 class PoolCoordinator:
-    """Carries out dual writes under the slots of one prefix, as many at a time as there may be."""
+    """Carries out dual writes under the slots of one prefix, at most `max_writers` at a time."""
 
     leases_at_commit = True
 
@@ -179,23 +179,23 @@ class PoolCoordinator:
         pool_gauges.observe(self)
 
     def status(self) -> PoolStatus:
-        """Return what goes on now, and the sums since the pool was made."""
+        """Return the current numbers, and totals since the pool was created."""
         return self._counts.status(self._max_writers, self.registry.places())
 
     # ---- blocks ---------------------------------------------------------------------------------------------
 
     def enter(self) -> PooledBlock:
-        """Begin a block of the application, which must `leave`. Raises IllegalStateError after `close`."""
+        """Begin a block; the caller must call its `leave`. Raises IllegalStateError after `close`."""
         self.registry.enter()
         return PooledBlock(self)
 
     def end_block(self) -> None:
-        """Count a block out; `close` may be waiting for the last one."""
+        """Unregister a block; `close` may be waiting for the last one."""
         self.registry.leave()
         self._last_block_bell.ring()
 
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
-        """Commit a dual write whose block is elsewhere: that of a Session."""
+        """Commit the dual write of a Session, which has no block of the pool."""
         block = self.enter()
         try:
             self.maintenance.start()
@@ -216,9 +216,9 @@ class PoolCoordinator:
             self.connect_first = None
 
     def leave_to_parent(self) -> None:
-        """Give everything up in a forked child.
+        """Abandon everything in a forked child.
 
-        Slots, leases and blocks are the parent's; its locks may be held by threads that the child does not have.
+        Slots, leases and blocks belong to the parent; its locks may be held by threads that the child does not have.
         """
         self.is_of_this_process = False
 
@@ -230,7 +230,7 @@ class PoolCoordinator:
             return
         bell = self._runtime.bell()
         deadline_s = time.monotonic() + self._acquire_timeout_ms / 1000
-        turn = self.registry.ask(bell.ring)
+        turn = self.registry.request_turn(bell.ring)
         try:
             while not turn.granted and (remaining_s := deadline_s - time.monotonic()) > 0:
                 await bell.wait(remaining_s)
@@ -249,9 +249,10 @@ class PoolCoordinator:
         background = self._counts.last_background_error
         return PoolTimeoutError(
             f"no transactional id of pool {self.prefix!r} became free within {self._acquire_timeout_ms} ms: "
-            f"{places.in_use} of {self._max_writers} carry a dual write{aside}; {places.waiting} more blocks wait; "
-            "nothing was written: try again later, raise max_writers or acquire_timeout_ms, or make blocks shorter"
-            + (f" (the background says: {background})" if background else "")
+            f"{places.in_use} of {self._max_writers} carry a dual write{aside}; "
+            f"{places.waiting} more blocks are waiting; nothing was written: try again later, raise "
+            "max_writers or acquire_timeout_ms, or make blocks shorter"
+            + (f" (last error in the background: {background})" if background else "")
         )
 
     async def replace(self, lost: PooledSlot, why: Exception) -> PooledSlot:
@@ -265,15 +266,17 @@ class PoolCoordinator:
                 raise why
             return idle
         try:
-            await self.maintenance.renew()  # the process that took the one may have taken others that are idle here
+            await (
+                self.maintenance.renew()
+            )  # the process that took this slot may also have taken slots that are idle here
         except BaseException:
             self.registry.give_back_turn()
             raise
-        # not what dead processes left: that may wait for a row, which may be the lost one, whose lock this block holds
+        # not slots of dead processes: recovery waits for a row lock, and this block may hold that of the lost slot
         return await self.slot_for_turn(recover_dead=False)
 
     async def slot_for_turn(self, *, recover_dead: bool = True) -> PooledSlot:
-        """Return an idle slot, or lease one; for a caller that has a turn, which is given back where this fails."""
+        """Return an idle slot, or lease one. The caller must have a turn, which is given back if this fails."""
         try:
             slot = self.registry.take_idle(rather_new=True)
             if slot is None:
@@ -285,7 +288,7 @@ class PoolCoordinator:
         return slot
 
     async def _lease_one(self, *, recover_dead: bool) -> PooledSlot:
-        """Lease a slot that is free, else one of a dead process, once it is recovered, else a new one."""
+        """Lease a free slot, else one of a dead process after recovering it, else a new one."""
         for _ in range(_MOST_RACES):
             leases = await self._leases.every_lease()
             for lease in leases:
@@ -311,7 +314,7 @@ class PoolCoordinator:
     # ---- the pool -------------------------------------------------------------------------------------------
 
     async def recover(self) -> list[Resolution]:
-        """Complete what this process, or processes whose leases are over, left open. Return what that was."""
+        """Complete the transactions that this process, or processes with expired leases, left open. Return them."""
         await self.connect()
         self.registry.enter()
         try:
@@ -327,15 +330,15 @@ class PoolCoordinator:
             self.maintenance.begin_no_more()
 
     async def close(self, timeout_s: float) -> None:
-        """Let no block begin, wait for the blocks that run, and give all ids back."""
+        """Accept no new blocks, wait for running ones, and release all ids."""
         self.registry.close()
         deadline_s = time.monotonic() + timeout_s
         while self.registry.blocks and (remaining_s := deadline_s - time.monotonic()) > 0:
             await self._last_block_bell.wait(remaining_s)
         if self.registry.blocks:
             _log.warning(
-                "pool %s is closed while %d blocks run; they may end, and their slots are used again when the leases "
-                "have expired",
+                "pool %s is closed while %d blocks run; they may end, and their slots can be used again after their "
+                "leases have expired",
                 self.prefix,
                 self.registry.blocks,
             )

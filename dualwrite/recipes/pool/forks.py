@@ -1,4 +1,4 @@
-"""Pools for threads across `os.fork()`: the child gets slots, leases and a background of its own."""
+"""Pools for threads across `os.fork()`: the child gets its own slots, leases and background."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dualwrite.recipes.pool.coordinator import PoolCoordinator
 
 
 class BeginsAnewInChildren:
-    """A pool that has another coordinator in each process."""
+    """A pool that has a separate coordinator in each process."""
 
     coordinator: PoolCoordinator
 
     def new_coordinator(self) -> PoolCoordinator:
-        """Return the coordinator of this process, over connections that are not the parent's."""
+        """Return a new coordinator for this process, on connections that are not shared with the parent."""
         raise NotImplementedError
 
     def begin_life(self) -> None:
-        """Make the coordinator of this process; call it once, when all settings are known."""
+        """Create the coordinator of this process; call it once, when all settings are known."""
         self._of_parents: list[PoolCoordinator] = []
         self.coordinator = self.new_coordinator()
         weakref.finalize(self, self.coordinator.forget)
         _pools.add(self)
 
     def begin_life_of_child(self) -> None:
-        """Leave everything to the parent, and make the coordinator of this process, which was forked."""
+        """Leave everything to the parent, and create a new coordinator for this forked process."""
         self.coordinator.leave_to_parent()
-        self._of_parents.append(self.coordinator)  # kept, so that nothing of it is ended by being collected
+        self._of_parents.append(self.coordinator)  # kept, so that garbage collection does not close anything of it
         self.coordinator = self.new_coordinator()
         weakref.finalize(self, self.coordinator.forget)
 

@@ -6,5 +6,5 @@ _SEES_NOW = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})
 
 
 def sees_now(level: str | None) -> bool:
-    """Return whether each statement at an isolation level sees what is committed by then."""
+    """Return whether each statement at this isolation level sees everything committed before it."""
     return level is not None and level.upper() in _SEES_NOW

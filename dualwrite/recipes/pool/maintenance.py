@@ -1,8 +1,8 @@
 """The background of a pool: renews leases, and resolves slots in which a transaction may be open.
 
-Those may be our own, put aside by a block that could not finish, or those of a process that is gone: their lease has
-expired, or was deleted. Each is resolved by the row under its lock before it is used again. What fails is logged,
-counted, and tried again, a little later each time.
+These are slots of this process, put aside by a block that could not finish, or slots of a process that is gone, whose
+lease has expired or was deleted. Each is resolved by the row under its lock before it is used again. Failures are
+logged, counted, and retried with increasing delays.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PoolMaintenance:
     # ---- loops ----------------------------------------------------------------------------------------------
 
     def start(self, *, swept: bool = False) -> None:
-        """Start the background; harmless when repeated. `swept`: what dead processes left was recovered just now."""
+        """Start the background; harmless when repeated. `swept`: dead processes' slots have just been recovered."""
         if self._background or self._stopped:
             return
         with self._starting:
@@ -74,13 +74,13 @@ class PoolMaintenance:
                 self._background = [heartbeat, resolver]
 
     def begin_no_more(self) -> None:
-        """Let the background end after what it does now."""
+        """Let the background end after its current attempt."""
         self._stopped = True
         self._heartbeat_bell.ring()
         self._resolver_bell.ring()
 
     async def stop(self) -> None:
-        """Begin no new attempt, and wait some seconds at the most for one that is under way."""
+        """Begin no new attempt, and wait at most some seconds for one in progress."""
         self.begin_no_more()
         for background in self._background:
             await background.join(_SECONDS_TO_STOP)
@@ -126,7 +126,7 @@ class PoolMaintenance:
         self._counts.last_background_error = f"{type(error).__name__}: {error}"
         expected = isinstance(error, (*self._leases.errors, DualWriteError))
         _log.warning(
-            "pool %s: work in the background failed and is tried again: %s",
+            "pool %s: work in the background failed and will be retried: %s",
             self._prefix,
             str(error).partition("\n")[0],
             exc_info=None if expected else error,
@@ -137,7 +137,7 @@ class PoolMaintenance:
     async def renew(self) -> None:
         """Renew our leases, and give up the slots that other processes have taken.
 
-        Only of slots that have their place here: a lease whose taking failed halfway must expire.
+        Only leases of registered slots are renewed: a lease that was taken only halfway must expire.
         """
         before = [slot for slot in self._registry.all_slots() if not slot.lease_lost]
         held = await self._leases.renew({slot.number for slot in before})
@@ -151,7 +151,7 @@ class PoolMaintenance:
     # ---- slots ----------------------------------------------------------------------------------------------
 
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
-        """Put a slot whose dual write is over idle or aside, by the state of its transactional id."""
+        """Put back a slot whose dual write is over, idle or aside, depending on the state of its id."""
         may_be_used_again = not slot.lease_lost and not self._registry.is_closed
         if may_be_used_again and slot.coordinator.state is SlotState.READY:
             self._registry.put_idle(slot)
@@ -162,20 +162,20 @@ class PoolMaintenance:
             self._resolver_bell.ring()
 
     async def recover(self) -> list[Resolution]:
-        """Resolve everything that is known to be left open. Raises the first error, after all others were tried."""
+        """Resolve every slot that may have an open transaction. Raises the first error, after trying all slots."""
         ours, our_errors = await self._resolve_set_aside(due_s=None)
         theirs, their_errors = await self._sweep()
         errors = our_errors + their_errors
         if errors:
             errors[0].add_note(
                 f"{len(errors)} slots of pool {self._prefix!r} could not be resolved now, {len(ours) + len(theirs)} "
-                "could; the background goes on trying"
+                "could; the background keeps trying"
             )
             raise errors[0]
         return ours + theirs
 
     async def _confirm_idle(self) -> list[Exception]:
-        """Wait for the commits in Kafka that were not waited for, of slots that were not used since."""
+        """Wait for Kafka commits that were not awaited, in slots that have been idle since."""
         errors: list[Exception] = []
         for slot in self._registry.attend_confirming():
             try:
@@ -201,7 +201,7 @@ class PoolMaintenance:
         return found, errors
 
     async def _resolve(self, slot: PooledSlot) -> list[Resolution]:
-        """Resolve a slot that the caller has attended to; afterwards it is idle, aside, or gone."""
+        """Resolve a slot that the caller got from `attend`; afterwards it is idle, aside, or gone."""
         found: list[Resolution] = []
         try:
             if self._is_ours_to_resolve(slot):
@@ -214,11 +214,11 @@ class PoolMaintenance:
                 slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
                 self._registry.put_aside(slot)
                 raise
-            # No caller waits here for the error, and a lost commit that was superseded stays unknown for good.
+            # No caller waits for this error, and the outcome of a superseded lost commit stays unknown.
             _log.warning("pool %s: %s is given up: %s", self._prefix, slot.coordinator.transactional_id, error)
         if slot.failures:
             slot.failures = 0
-            self._registry.make_due()  # the broker or database that was away for this slot is back for the others
+            self._registry.make_due()  # the broker or database that failed for this slot is back for the others too
         if slot.coordinator.state is SlotState.READY and not slot.lease_lost and not self._registry.is_closed:
             self._registry.put_idle(slot)
         else:
@@ -237,9 +237,9 @@ class PoolMaintenance:
         )
 
     async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> bool:
-        """Close a slot and end its lease. Return False where a commit in Kafka stays in doubt.
+        """Close a slot and end its lease. Return False if a Kafka commit stays in doubt.
 
-        `waits`: wait for a commit that is on its way.
+        `waits`: first wait for a commit in progress.
         """
         if waits:
             await self._wait_for_commit(slot)
@@ -252,7 +252,7 @@ class PoolMaintenance:
 
     @staticmethod
     async def _wait_for_commit(slot: PooledSlot) -> None:
-        """Wait for a commit that is on its way; one that is lost or in doubt is found again by recovery."""
+        """Wait for a commit in progress; recovery finds one that is lost or in doubt."""
         try:
             await slot.coordinator.confirm()
         except DualWriteError as error:
@@ -265,10 +265,10 @@ class PoolMaintenance:
             else:
                 await self._leases.abandon(number)
         except Exception:
-            _log.warning("pool %s: a lease was not given back, and will expire", self._prefix, exc_info=True)
+            _log.warning("pool %s: a lease could not be released, and will expire", self._prefix, exc_info=True)
 
     async def _sweep(self) -> tuple[list[Resolution], list[Exception]]:
-        """Recover the slots that dead processes left, so that living ones can use them."""
+        """Recover the slots of dead processes, so that live ones can use them."""
         found: list[Resolution] = []
         errors: list[Exception] = []
         try:
@@ -286,9 +286,9 @@ class PoolMaintenance:
         return found, errors
 
     async def free_one_of_the_dead(self, leases: Iterable[Lease]) -> bool:
-        """Recover the lowest slot whose lease has expired, unless another process does, so that no new one is needed.
+        """Recover the lowest slot with an expired lease, unless another process does, so that no new one is needed.
 
-        Where that fails, the background tries it again. Return whether a slot was recovered.
+        Return whether a slot was recovered. If recovery fails, the background tries again.
         """
         for lease in leases:
             if lease.expired:
@@ -320,7 +320,7 @@ class PoolMaintenance:
 
     async def give_up_all(self) -> None:
         """Close all slots that no block uses now. What is in doubt stays so, safely, until it is recovered."""
-        waits = True  # until one was waited for in vain
+        waits = True  # until waiting for one commit has failed
         for slot in self._registry.take_all_idle():
             waits = await self._part_with(slot, waits=waits) and waits
         while (aside := self._registry.attend(None)) is not None:

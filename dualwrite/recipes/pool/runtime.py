@@ -1,4 +1,4 @@
-"""What a pool needs of threads, or of tasks: a bell to wait for, and work in the background."""
+"""The thread and asyncio primitives of a pool: a bell to wait for, and background work."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Steps = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Bell(Protocol):
-    """One thread or task waits, others ring. A ring that comes while none waits is remembered."""
+    """An event for one waiting thread or task. A ring is remembered if none waits."""
 
     def ring(self) -> None: ...
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Wait until it rings, or the time is over."""
+        """Wait until it rings or the time is over."""
 
 
 class Background(Protocol):
-    """Work in the background of the dual writes."""
+    """Work that runs in the background of the dual writes."""
 
     async def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, `timeout_s` seconds at the most."""
+        """Wait until it has ended, at most `timeout_s` seconds."""
 
 
 class Runtime(Protocol):
     def bell(self) -> Bell: ...
 
     def spawn(self, name: str, steps: Steps) -> Background:
-        """Carry `steps` out in the background."""
+        """Run `steps` in the background."""
 
 
 class _ThreadBell:
@@ -59,7 +59,7 @@ class _BackgroundThread:
 
 
 class ThreadRuntime:
-    """Threads, which wait by blocking."""
+    """A runtime on threads, which wait by blocking."""
 
     def bell(self) -> Bell:
         return _ThreadBell()
@@ -92,7 +92,7 @@ class _BackgroundTask:
 
 
 class TaskRuntime:
-    """Tasks of the running loop."""
+    """A runtime on tasks of the running event loop."""
 
     def bell(self) -> Bell:
         return _TaskBell()

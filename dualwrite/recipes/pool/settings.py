@@ -20,18 +20,21 @@ from dualwrite.recipes.core.waiting import Waiting
 _LEAST_LEASE_MS: Final = 100
 
 _RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
-"""How long the background waits for a row that a dead process's connection may still lock, before it tries others."""
+"""How long the background waits for a row that the connection of a dead process may still lock."""
 
 
 class NewCoordinator(Protocol):
-    """Makes the coordinator of one transactional id."""
+    """Creates the coordinator of one transactional id."""
 
     def __call__(self, transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
-        """Return one that writes, or with `recovery` one that resolves what a dead process left."""
+        """Return a coordinator for dual writes, or with `recovery` one that resolves a dead process's transaction."""
 
 
 class PoolSettings:
-    """The slot policy "leased ids". Raises ConfigError for settings that are unknown, malformed, or not for pools."""
+    """The slot policy "leased ids".
+
+    Raises ConfigError for settings that are unknown or malformed, or that pools do not have.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class PoolSettings:
         producer_settings: Mapping[str, Any],
     ) -> None:
         if "transactional_id" in producer_settings:
-            raise ConfigError("transactional_id is not a choice here: a pool makes its ids from the prefix")
+            raise ConfigError("transactional_id cannot be set for a pool, which makes its ids from the prefix")
         self.prefix: Final = checked_prefix(prefix)
         self.max_writers: Final = _at_least(1, "max_writers", max_writers)
         self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", acquire_timeout_ms)
@@ -66,11 +69,11 @@ class PoolSettings:
 
     @staticmethod
     def new_owner() -> str:
-        """Return a name for the holder of leases: the process id, for people, and a part that is never used again."""
+        """Return a name for the holder of leases: the process id, for readers, and a unique part."""
         return f"{os.getpid()}-{uuid.uuid4().hex}"
 
     def coordinator_maker(self, database: Database, waiting: Waiting) -> NewCoordinator:
-        """Return what makes the coordinator of a slot."""
+        """Return the function that creates the coordinator of a slot."""
 
         def new_coordinator(transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
             return DualWriteCoordinator(

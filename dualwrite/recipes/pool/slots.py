@@ -1,7 +1,7 @@
-"""The slots of this process: which blocks use them, and which blocks wait for one. Neither I/O nor a clock.
+"""The slots of this process: which blocks use them, and which blocks wait for one. No I/O and no clock.
 
-Turns are given in the order in which they were requested. A block that has a turn may use one slot: an idle one, or one
-that it leases first. A slot that cannot be used now is put aside, where the background looks after it.
+Turns are granted in the order in which they were requested. A block that has a turn may use one slot: an idle one, or
+one that it leases first. A slot that cannot be used now is put aside for the background to resolve.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The numbers of slots and of waiting blocks at one instant."""
+    """The numbers of slots and of waiting blocks at one moment."""
 
     in_use: int
     idle: int
@@ -66,24 +66,24 @@ class SlotRegistry:
     # ---- blocks ---------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Count a block in. Raises IllegalStateError after `close`."""
+        """Register a block. Raises IllegalStateError after `close`."""
         with self._lock:
             if self._closed:
                 raise IllegalStateError("this pool of dual writers is closed; nothing was written: make a new one")
             self._blocks += 1
 
     def leave(self) -> None:
-        """Count a block out."""
+        """Unregister a block."""
         with self._lock:
             self._blocks -= 1
 
     @property
     def blocks(self) -> int:
-        """The number of blocks that run now."""
+        """The number of running blocks."""
         return self._blocks
 
     def close(self) -> None:
-        """Refuse new blocks; those that run may end."""
+        """Refuse new blocks; running ones may end."""
         with self._lock:
             self._closed = True
 
@@ -94,15 +94,15 @@ class SlotRegistry:
     # ---- turns ----------------------------------------------------------------------------------------------
 
     def has_turn_now(self) -> bool:
-        """Take a turn if there is one without waiting. Return whether there was."""
+        """Take a turn if one is available without waiting. Return whether it was."""
         with self._lock:
             if self._waiting or not self._has_turn:
                 return False
             self._in_use += 1
             return True
 
-    def ask(self, wake: Callable[[], None]) -> Turn:
-        """Request a turn, which is granted at once or later; then `wake` is called, from any thread."""
+    def request_turn(self, wake: Callable[[], None]) -> Turn:
+        """Request a turn. If it is not granted at once, `wake` is called when it is, from any thread."""
         turn = Turn(wake)
         with self._lock:
             if not self._waiting and self._has_turn:
@@ -112,14 +112,14 @@ class SlotRegistry:
         return turn
 
     def withdraw(self, turn: Turn) -> bool:
-        """Stop waiting. Return False where the turn was granted meanwhile, and so must be used or given back."""
+        """Stop waiting. Return False if the turn was granted meanwhile, and so must be used or given back."""
         with self._lock:
             if not turn.granted:
                 self._waiting.remove(turn)
             return not turn.granted
 
     def give_back_turn(self) -> None:
-        """Give a turn back that was not used for a slot."""
+        """Give back a turn that was not used for a slot."""
         with self._lock:
             self._in_use -= 1
             woken = self._grant_all()
@@ -127,7 +127,7 @@ class SlotRegistry:
 
     @property
     def _has_turn(self) -> bool:
-        # New slots stand in for those that were put aside, but not without limit.
+        # New slots replace those that were put aside, up to a limit.
         return self._in_use < self.max_writers and len(self._aside) + len(self._attended) <= self.max_writers
 
     def _grant(self, turn: Turn) -> None:
@@ -144,12 +144,12 @@ class SlotRegistry:
     # ---- slots ----------------------------------------------------------------------------------------------
 
     def take_idle(self, *, rather_new: bool = False) -> PooledSlot | None:
-        """Return the slot that was used last, whose connections are warm, to a caller that has a turn; else None.
+        """Return the most recently used idle slot, whose connections are warm, or None. The caller must have a turn.
 
-        `rather_new`: return None where that slot would have to wait for Kafka, and there may be more slots.
+        `rather_new`: return None if that slot would have to wait for Kafka and more slots are allowed.
         """
         with self._lock:
-            may_be_more = len(self._idle) + self._in_use <= self.max_writers  # in use by the caller's turn too
+            may_be_more = len(self._idle) + self._in_use <= self.max_writers  # `_in_use` includes the caller's turn
             waits = bool(self._idle) and self._idle[-1].coordinator.state is SlotState.CONFIRMING
             slot = self._idle.pop() if self._idle and not (rather_new and waits and may_be_more) else None
             if slot is not None:
@@ -157,20 +157,20 @@ class SlotRegistry:
             return slot
 
     def take_new(self, slot: PooledSlot) -> None:
-        """Note that a caller which has a turn has leased this slot."""
+        """Register a slot that was leased by a caller with a turn."""
         with self._lock:
             self._used.add(slot)
 
     def put_idle(self, slot: PooledSlot) -> None:
-        """Put a slot back whose dual write is over and left nothing open."""
+        """Put back a slot whose dual write is over and left nothing open."""
         self._end_use(slot, self._idle.append)
 
     def put_confirming(self, slot: PooledSlot) -> None:
-        """Put a slot back whose commit in Kafka is on its way; its next user waits for that, so it is taken last."""
+        """Put back a slot whose Kafka commit is in progress; its next user must wait for that, so it is taken last."""
         self._end_use(slot, lambda confirming: self._idle.insert(0, confirming))
 
     def attend_confirming(self) -> list[PooledSlot]:
-        """Return the idle slots whose commit in Kafka is not confirmed, for the caller alone, who puts them back."""
+        """Return the idle slots whose Kafka commit is not confirmed, reserved for the caller, which puts them back."""
         with self._lock:
             found = [slot for slot in self._idle if slot.coordinator.state is SlotState.CONFIRMING]
             self._idle = [slot for slot in self._idle if slot not in found]
@@ -178,7 +178,7 @@ class SlotRegistry:
             return found
 
     def put_aside(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
-        """Put a slot aside whose dual write may have left something open; its user may keep the turn."""
+        """Put aside a slot whose dual write may have left something open; its user may keep the turn."""
         self._end_use(slot, self._aside.append, keep_turn=keep_turn)
 
     def forget(self, slot: PooledSlot) -> None:
@@ -195,13 +195,13 @@ class SlotRegistry:
             woken = self._grant_all()
         _wake(woken)
 
-    # ---- those that were put aside --------------------------------------------------------------------------
+    # ---- slots that were put aside ---------------------------------------------------------------------------
 
     def attend(self, due_s: float | None) -> PooledSlot | None:
-        """Return a slot that was put aside and is due (None: any), for the caller alone.
+        """Return a slot that was put aside and is due (`due_s` None: any), reserved for the caller.
 
-        The caller puts it idle or aside again, or forgets it. Count the calls of one round: a slot that is put aside
-        again comes last.
+        The caller puts it idle or aside again, or forgets it. Limit the calls in one round: a slot that is put aside
+        again is returned again, after all others.
         """
         with self._lock:
             for slot in self._aside:
@@ -219,7 +219,7 @@ class SlotRegistry:
 
     @property
     def next_due_s(self) -> float | None:
-        """When the next slot that was put aside is due; None where there is none."""
+        """When the next slot that was put aside is due; None if there is none."""
         with self._lock:
             return min((slot.not_before_s for slot in self._aside), default=None)
 
@@ -230,7 +230,7 @@ class SlotRegistry:
             return [*self._idle, *self._used, *self._aside, *self._attended]
 
     def lose(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
-        """Mark slots whose leases other processes have now. Remove and return those that no block uses."""
+        """Mark slots whose leases other processes now hold. Remove and return those that no block uses."""
         with self._lock:
             gone = []
             for slot in slots:
@@ -253,6 +253,6 @@ class SlotRegistry:
 
 
 def _wake(turns: Iterable[Turn]) -> None:
-    """Wake blocks up, outside the lock, because they may come back here at once."""
+    """Wake blocks, outside the lock, because they may call back at once."""
     for turn in turns:
         turn.wake()

@@ -1,4 +1,4 @@
-"""The status of a pool of transactional ids, for people and for telemetry."""
+"""The status of a pool of transactional ids, for users and for telemetry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dualwrite.recipes.pool.slots import Places
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """The numbers of a pool: now, and since it was made."""
+    """The numbers of a pool: current ones, and totals since it was created."""
 
     max_writers: int
     in_use: int
@@ -27,17 +27,17 @@ class PoolStatus:
     moved_total: int
     """Dual writes that lost their slot before the decision and went on under another one."""
     recovered_total: int
-    """Slots, of this process and of dead ones, that were resolved."""
+    """Slots of this process and of dead processes that were resolved."""
     timeouts_total: int
-    """PoolTimeoutErrors."""
+    """How many PoolTimeoutErrors were raised."""
     background_failures_total: int
     last_background_error: str | None
-    """The last error of the background; None once everything went well again."""
+    """The last error of the background; None again after a round without errors."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """The sums since a pool was made."""
+    """The totals since a pool was created."""
 
     leased: int = 0
     lost: int = 0

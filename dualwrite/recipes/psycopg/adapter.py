@@ -1,4 +1,4 @@
-"""A PostgreSQL that psycopg reaches, as the steps of a dual write need it; once for threads and for asyncio."""
+"""The database side of a dual write on PostgreSQL with psycopg; one implementation for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoom
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, warn_of_drop
-from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_QUESTION, answer_for, of_postgres
+from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_SETTINGS_QUERY, answer_for, of_postgres
 from dualwrite.recipes.core.shield import Uninterrupted
 from dualwrite.recipes.core.store import (
     missing_table,
@@ -81,17 +81,21 @@ _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
-# The statements name our tables alone, and are carried out as `PinnedTables.sql` writes them.
+# The statements below name our tables without a schema; `PinnedTables.sql` inserts it before they are executed.
 
-# Where a transaction runs: this database, of this very server. The table is compared by what locks a row of it.
-_WHERE: Final = "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
+# Where a transaction runs: the database, and the server by its start time. The statements that lock a row check that it
+# is in the same table.
+_LOCATION: Final = (
+    "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
+)
 
 _WRITE: Final = (
     "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
     " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
     f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
 )
-# Locks and writes a row that is not locked. What `_WRITE` proves by the lock, `_PROVEN_COMMIT` proves.
+# Locks and writes a row that is not locked yet. `_WRITE` proves by the lock that it runs in the right transaction; here
+# `_PROVEN_COMMIT` proves it.
 _LOCK_AND_WRITE_IF: Final = (
     "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
     " FROM (SELECT transactional_id FROM kafka_transaction_state WHERE transactional_id = :id"
@@ -101,16 +105,16 @@ _LOCK_AND_WRITE_IF: Final = (
     " WHERE kafka_transaction_state.transactional_id = free.transactional_id"
 )
 _LOCK_AND_WRITE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", "")
-_LOCK_AND_WRITE_HERE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", f" AND {_WHERE} = :here")
+_LOCK_AND_WRITE_HERE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", f" AND {_LOCATION} = :here")
 
-# Nothing comes between this and COMMIT that could lower what was raised.
+# In one request, so that nothing before COMMIT can lower the durability setting.
 _DECIDING_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
-# Where it is another transaction, or none, the cast fails, and the server does not come to the COMMIT.
+# In another transaction, or outside of one, the cast fails, and the server never reaches the COMMIT.
 _PROVEN_COMMIT: Final = (
     f"SELECT CAST(CASE current_setting('{_MARK}', true) WHEN ':mark' THEN '1' ELSE 'this is not :mark' END AS integer),"
     f" {RAISE}; COMMIT"
 )
-# Only the transaction that has written `:previous` sees it.
+# Only the transaction that wrote `:previous` can see it.
 _WRITE_AGAIN: Final = (
     "UPDATE kafka_transaction_state SET prepared_transaction_state = :new"
     " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
@@ -124,20 +128,21 @@ _INSERT: Final = (
 _HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 _DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolation')"
 
-# What CREATE TABLE IF NOT EXISTS raises all the same: the table, its row type, or a row of the catalog is there.
+# Errors of CREATE TABLE IF NOT EXISTS if another session creates the table at the same time: the table, its row type,
+# or a catalog row already exists.
 _CREATED_BY_OTHERS: Final = (
     psycopg.errors.DuplicateTable,
     psycopg.errors.DuplicateObject,
     psycopg.errors.UniqueViolation,
 )
 
-# Connections of a parent process, kept from the garbage collector of its child.
+# Connections of the parent process, kept alive so that the child's garbage collector does not close them.
 _abandoned: list[AnyConnection] = []
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table of ours, the file that creates it, and whether it may be created."""
+    """One of our tables, the file that creates it, and whether it may be created."""
 
     name: str
     file: str
@@ -145,7 +150,7 @@ class TableFile:
 
 
 class Pin:
-    """Where our tables are, once that was queried; shared by all transactions of one writer or pool."""
+    """The location of our tables, once queried; shared by all transactions of one writer or pool."""
 
     __slots__ = ("tables",)
 
@@ -154,23 +159,23 @@ class Pin:
 
     def sql(self, text: str) -> str:
         """Return a statement with the full names of our tables."""
-        assert self.tables is not None, "the tables are found before a row of theirs is asked for"
+        assert self.tables is not None, "the tables are located before the first statement on their rows"
         return self.tables.sql(text)
 
 
 class RequiredPlace(Protocol):
-    """Where a transaction must run."""
+    """The server and database in which a transaction must run."""
 
     @property
-    def where(self) -> str | None:
-        """As `PsycopgTransaction.where` returns it; None before it was queried."""
+    def location(self) -> str | None:
+        """The value that `PsycopgTransaction.location` returns; None before it was queried."""
 
     async def assert_holds(self, transaction: PsycopgTransaction) -> None:
-        """Raise IllegalStateError where `transaction` runs somewhere else."""
+        """Raise IllegalStateError if `transaction` runs somewhere else."""
 
 
 class PsycopgTransaction:
-    """`DatabaseTransaction` on a connection that goes back to `of`, or to the caller where that is None."""
+    """`DatabaseTransaction` on a connection that is returned to `of`, or left to the caller if that is None."""
 
     can_lock_and_write: Final = True
 
@@ -198,26 +203,26 @@ class PsycopgTransaction:
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
 
     async def begin(self) -> None:
-        """Begin the transaction, or join the one that has begun; in autocommit mode too."""
+        """Begin the transaction, or join the one that is open; works in autocommit mode too."""
         await self._command(self._beginning)
         self._watch.start()
 
-    async def begin_and_tell_where(self) -> str:
-        """Do the same, in one round trip with `where`."""
-        answer = await self._command(f"{self._beginning}; SELECT {_WHERE}")
-        where = answer.get_value(0, 0)
-        assert where is not None, "it is a text put together of what every server has"
+    async def begin_and_locate(self) -> str:
+        """Begin as `begin` does, and query `location` in the same round trip."""
+        response = await self._command(f"{self._beginning}; SELECT {_LOCATION}")
+        location = response.get_value(0, 0)
+        assert location is not None, "concat_ws never returns NULL"
         self._watch.start()
-        return where.decode()
+        return location.decode()
 
     @property
     def _beginning(self) -> str:
         mark = f"SET LOCAL {_MARK} = '{self._mark}'"
-        return f"{_begin(self.connection)}; {mark}" if is_idle(self.connection) else mark
+        return f"{_begin_statement(self.connection)}; {mark}" if is_idle(self.connection) else mark
 
-    async def where(self) -> str:
-        """Query which database of which server the transaction runs in."""
-        return str(await self._scalar(f"SELECT {_WHERE}"))
+    async def location(self) -> str:
+        """Query in which database of which server the transaction runs."""
+        return str(await self._scalar(f"SELECT {_LOCATION}"))
 
     def doom(self, error: BaseException) -> None:
         self._watch.doom(error)
@@ -226,11 +231,11 @@ class PsycopgTransaction:
         self._watch.assert_intact()
 
     def forgive(self) -> None:
-        """Forget what `assert_intact` would raise, because it was undone with everything after a savepoint of ours."""
+        """Forget the error that `assert_intact` would raise: a rollback to our savepoint has undone its cause."""
         self._watch.forgive()
 
     async def flush(self) -> None:
-        """Send nothing: a connection holds nothing back."""
+        """Send nothing: a connection does not hold statements back."""
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         self._transactional_id = transactional_id
@@ -259,7 +264,7 @@ class PsycopgTransaction:
 
     async def _assert_still_there(self) -> None:
         assert self._pin.tables is not None
-        await self.asked(assert_still_there(self._pin.tables))
+        await self.query(assert_still_there(self._pin.tables))
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
         text = await self._scalar(self._pin.sql(SELECT_LOCKED), {"id": transactional_id})
@@ -295,7 +300,7 @@ class PsycopgTransaction:
         }
         statement = _LOCK_AND_WRITE
         if self._must_be_in is not None:
-            statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.where
+            statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.location
         try:
             written = await self._execute(self._pin.sql(statement), values)
         except psycopg.errors.UndefinedTable as error:
@@ -303,8 +308,8 @@ class PsycopgTransaction:
         self._has_written = self._decides = written.rowcount == 1
         return self._has_written
 
-    async def witness(self, transactional_id: str) -> str | None:
-        """Read the row without its lock; once this transaction is committed, what was read is durable."""
+    async def read_to_prove_durable(self, transactional_id: str) -> str | None:
+        """Read the row without locking it; once this transaction is committed, what was read is durable."""
         self._transactional_id = transactional_id
         self._decides = True
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
@@ -315,22 +320,22 @@ class PsycopgTransaction:
         try:
             answer = await (self._decide() if self._decides else self._command("COMMIT"))
         except psycopg.errors.InFailedSqlTransaction as error:
-            self.commit_was_sent = False  # the server did not come to it
+            self.commit_was_sent = False  # the server did not reach the COMMIT
             raise TransactionDoomedError(_FAILED_BEFORE) from error
         except psycopg.errors.InvalidTextRepresentation as error:
             if self._mark in str(error):
-                self.commit_was_sent = False  # the server did not come to it
+                self.commit_was_sent = False  # the server did not reach the COMMIT
                 raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
             raise
         if answer.command_status != b"COMMIT":
-            self.commit_was_sent = False  # it was answered: by a rollback
+            self.commit_was_sent = False  # the response says that it rolled back
             raise TransactionDoomedError(
                 f"PostgreSQL answered COMMIT with {_status(answer)}, because the transaction had failed before; "
                 "neither database nor Kafka was changed"
             )
 
     async def _decide(self) -> PGresult:
-        """Send COMMIT, without a cancel request. Raises NotDurableError for a response before it is durable."""
+        """Send COMMIT, and never a cancel request. Raises NotDurableError if the response came before durability."""
         sql = _proven_commit(self._mark) if self._has_written else _DECIDING_COMMIT
         connection: Any = self.connection
         with StandbyWait(connection) as wait:
@@ -367,12 +372,12 @@ class PsycopgTransaction:
             _abandoned.append(self.connection)
             return
         if not is_idle(self.connection):
-            self._drop()  # it was not rolled back, or not to the end
+            self._drop()  # it was not rolled back, or not completely
         if self._of is not None:
             await self._of.release(self.connection)
 
     def close_at_once(self) -> bool:
-        """`close`, where that waits for nothing. Return False, and do nothing, where it would have to wait."""
+        """Close without waiting. Return False, and do nothing, if closing would have to wait."""
         if self._belongs_to_the_parent or not is_idle(self.connection):
             return False
         self._watch.stop()
@@ -383,7 +388,7 @@ class PsycopgTransaction:
         self._watch.stop()
 
     def _drop(self) -> None:
-        """Drop the connection, so that the database rolls back; `connection.close()` may give it to a pool."""
+        """Drop the connection, so that the database rolls back; `connection.close()` might return it to a pool."""
         self.connection.pgconn.finish()
         closed(self.connection)
 
@@ -395,7 +400,7 @@ class PsycopgTransaction:
     def _assert_ours(self) -> None:
         if self._belongs_to_the_parent:
             raise IllegalStateError(
-                "this dual write belongs to the parent process; nothing was sent from here: end it there"
+                "this dual write belongs to the parent process; nothing was sent from the child: end it in the parent"
             )
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
@@ -406,7 +411,7 @@ class PsycopgTransaction:
         return value
 
     async def _execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
-        """Execute a statement with a plain cursor, whatever the connection's own factories are."""
+        """Execute a statement with a plain cursor, whatever factories the connection has."""
         self._assert_ours()
         if self._cursor is None:
             connection: Any = self.connection
@@ -417,7 +422,7 @@ class PsycopgTransaction:
     async def _command(self, sql: str) -> PGresult:
         """Execute statements without parameters in one round trip. Return the last one's response.
 
-        Without a cursor, which takes as long for its own work as such a statement takes altogether.
+        It bypasses psycopg's cursor, whose overhead is as large as the whole cost of such a statement.
         """
         self._assert_ours()
         connection: Any = self.connection
@@ -431,14 +436,14 @@ class PsycopgTransaction:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a statement, a COPY or a stream of the block is under way."""
+        """Whether a statement, a COPY or a stream of the block is in progress."""
         return self._watch.is_busy
 
     async def savepoint(self, name: str) -> None:
         await self._command(f"SAVEPOINT {name}")
 
     def savepoint_ahead(self, name: str) -> bool:
-        """`savepoint`, whose response the next statement takes. Return False where it cannot be sent now."""
+        """Set a savepoint whose response is read with the next statement. Return False if it cannot be sent now."""
         self._assert_ours()
         return self._watch.send_ahead(f"SAVEPOINT {name}")
 
@@ -455,7 +460,7 @@ class PsycopgTransaction:
         """Return how many rows a statement changed."""
         return int((await self._execute(sql, values)).rowcount)
 
-    async def asked(self, steps: Query[ResultT]) -> ResultT:
+    async def query(self, steps: Query[ResultT]) -> ResultT:
         """Execute the statements of `steps`, and return their result."""
         try:
             statement = next(steps)
@@ -468,11 +473,11 @@ class PsycopgTransaction:
     async def has_table(self, name: str) -> bool:
         return await self._scalar(_HAS_TABLE, {"name": name}) is not None
 
-    async def need(self, table: TableFile, where: PinnedTables | None) -> None:
-        """Create the table where it is missing. Raises StateRowError where it may not be created here."""
+    async def need(self, table: TableFile, pinned: PinnedTables | None) -> None:
+        """Create the table if it is missing. Raises StateRowError if it may not be created here."""
         name, file = table.name, _schema(table.file)
-        if where is not None:
-            name, file = where.sql(name), where.sql(file)
+        if pinned is not None:
+            name, file = pinned.sql(name), pinned.sql(file)
         if await self.has_table(name):
             return
         if not table.create:
@@ -480,23 +485,23 @@ class PsycopgTransaction:
         await self._command(file)
 
     async def make_row(self, transactional_id: str) -> None:
-        """Create the row, empty; harmless where it exists."""
+        """Create an empty row unless it exists."""
         await self._execute(self._pin.sql(_INSERT), {"id": transactional_id})
 
     async def identity(self) -> DatabaseIdentity | None:
-        """Return the identity in the row; None where there is none yet. Raises DatabaseMovedError."""
+        """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
         found = await self.rows(self._pin.sql(SELECT_IDENTITY), {})
         if not found:
             return None
         suffix, server, database = found[0]
-        place = await self.asked(present_place())
+        place = await self.query(present_place())
         return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
 
     async def make_identity(self) -> None:
-        """Insert the row. Raises StateRowError where there are decisions already, which were made under other ids."""
+        """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
         if (await self.rows(self._pin.sql(DECIDED_BEFORE), {}))[0][0]:
             raise identity_is_missing()
-        place = await self.asked(present_place())
+        place = await self.query(present_place())
         values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
         await self._execute(self._pin.sql(INSERT_IDENTITY), values)
 
@@ -506,7 +511,7 @@ Before = Callable[[AnyConnection], Awaitable[None]]
 
 
 class PsycopgDatabase:
-    """`Database` by the connections of a writer. The blocks of a pool have connections of their own, `of_blocks`."""
+    """`Database` on the connections of a writer. The blocks of a pool use separate connections, `of_blocks`."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
 
@@ -520,7 +525,7 @@ class PsycopgDatabase:
         of_blocks: Connections | None = None,
         beside: Connections | None = None,
     ) -> None:
-        """`beside`: connections that can be had while blocks hold all others, where those are different ones."""
+        """`beside`: connections that are available while blocks hold all others; by default the same ones."""
         self._connections = connections
         self._of_blocks = connections if of_blocks is None else of_blocks
         self._beside = connections if beside is None else beside
@@ -529,38 +534,38 @@ class PsycopgDatabase:
         self._pin = Pin()
         self._identity: DatabaseIdentity | None = None
         self._uninterrupted = uninterrupted
-        self.where: str | None = None
-        """Which database our own connections lead to; None before that was queried."""
+        self.location: str | None = None
+        """The database that our own connections lead to; None before that was queried."""
         self._default_isolation: str | None = None
         self._is_examined = False
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        identity = await self._ask_identity()
+        identity = await self._query_identity()
         await self._in_transaction_that_creates(lambda transaction: transaction.make_row(transactional_id))
         return identity
 
     async def _examine(self, transaction: PsycopgTransaction) -> None:
-        """Check once what the database cannot promise. Raises UnsafeDatabaseError for one that a writer cannot use."""
+        """Check once for guarantees that the database lacks. Raises UnsafeDatabaseError if a writer cannot use it."""
         if self._is_examined:
             return
         answer_for(of_postgres({"host": transaction.connection.info.host}))
-        (row,) = await transaction.rows(POSTGRES_QUESTION, {})
+        (row,) = await transaction.rows(POSTGRES_SETTINGS_QUERY, {})
         known = {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
         answer_for(of_postgres(known))
         self._is_examined = True
 
     async def ensure_table(self, table: TableFile) -> PinnedTables:
-        """Return where a table is. Raises StateRowError where it is missing and may not be created."""
+        """Return where a table is. Raises StateRowError if it is missing and may not be created."""
 
         async def steps(transaction: PsycopgTransaction) -> PinnedTables:
-            where = await transaction.asked(find_schema(self._schema, table.name))
-            await transaction.need(table, where)
-            return where
+            pinned = await transaction.query(find_schema(self._schema, table.name))
+            await transaction.need(table, pinned)
+            return pinned
 
         return await self._in_transaction_that_creates(steps)
 
-    async def _ask_identity(self) -> DatabaseIdentity:
-        """Return what this database adds to its transactional ids; inserted where missing, and queried once."""
+    async def _query_identity(self) -> DatabaseIdentity:
+        """Return the identity that this database adds to its transactional ids; inserted if missing, queried once."""
         await self._pin_tables()
         if self._identity is None:
             self._identity = await self._found_or_made()
@@ -574,24 +579,24 @@ class PsycopgDatabase:
             try:
                 await self.in_transaction(PsycopgTransaction.make_identity)
             except _CREATED_BY_OTHERS:
-                continue  # in the same instant
+                continue  # another process inserted it at the same moment
             except psycopg.Error as error:
                 if not is_conflict(error):
                     raise
         raise identity_is_missing()
 
     async def _pin_tables(self) -> None:
-        """Find our tables, or create them, once. Raises StateRowError where they are missing, and StateTableError."""
+        """Find our tables, or create them, once. Raises StateRowError if they are missing, and StateTableError."""
         if self._pin.tables is None:
             self._pin.tables = await self._in_transaction_that_creates(self._found_tables)
 
     async def _found_tables(self, transaction: PsycopgTransaction) -> PinnedTables:
         await self._examine(transaction)
         given = None if self._schema is None else PinnedTables(self._schema, quoted(self._schema))
-        pinned = await transaction.asked(find_state_table(self._schema))
+        pinned = await transaction.query(find_state_table(self._schema))
         if pinned is None:
             await transaction.need(TableFile(STATE_TABLE, "schema.sql", create=self._create_table), given)
-            pinned = await transaction.asked(find_state_table(self._schema))
+            pinned = await transaction.query(find_state_table(self._schema))
             assert pinned is not None, "it has just been created"
         await transaction.need(TableFile(IDENTITY_TABLE, "schema.sql", create=self._create_table), pinned)
         return pinned
@@ -600,10 +605,10 @@ class PsycopgDatabase:
         try:
             return await self.in_transaction(steps)
         except _CREATED_BY_OTHERS:
-            return await self.in_transaction(steps)  # in the same instant
+            return await self.in_transaction(steps)  # another process created it at the same moment
 
     async def in_transaction(self, steps: Steps[ResultT]) -> ResultT:
-        """Carry `steps` out, in a transaction of their own that is committed."""
+        """Carry out `steps` in a transaction of their own, and commit it."""
         transaction = await self.begin()
         try:
             result = await steps(transaction)
@@ -620,7 +625,7 @@ class PsycopgDatabase:
         cut = SocketTimeout(transaction.connection, timeout_ms / 1000)
         try:
             with cut:
-                seen = await transaction.witness(transactional_id)
+                seen = await transaction.read_to_prove_durable(transactional_id)
                 if seen != str(row):
                     raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
                 await transaction.commit()
@@ -634,9 +639,9 @@ class PsycopgDatabase:
     async def transaction(
         self, connection: AnyConnection | None, records: RecordBuffer, before: Before | None = None
     ) -> PsycopgTransaction:
-        """Begin the transaction of a block, on a connection of the caller's or on one of ours.
+        """Begin the transaction of a block, on the caller's connection or on one of ours.
 
-        `before` is awaited with the connection before that.
+        `before` is awaited with the connection before the transaction begins.
         """
         if connection is None:
             return await self._begin(self._of_blocks, records, before)
@@ -645,7 +650,7 @@ class PsycopgDatabase:
         try:
             if before is not None:
                 await before(connection)
-            await self._assert_here(await transaction.begin_and_tell_where())
+            await self._assert_here(await transaction.begin_and_locate())
         except BaseException:
             if was_idle:
                 await self._uninterrupted(transaction.rollback())
@@ -654,35 +659,35 @@ class PsycopgDatabase:
         return transaction
 
     async def keeps_a_snapshot(self, connection: AnyConnection) -> bool:
-        """Return whether a transaction on the connection sees only what was committed before its first statement."""
+        """Return whether a transaction on the connection sees only data committed before its first statement."""
         if connection.isolation_level is not None:
             return not sees_now(_name_of(connection.isolation_level))
         return not sees_now(await self.default_isolation())
 
     async def default_isolation(self) -> str:
-        """Return the isolation level of connections that have none of their own. Queried once."""
+        """Return the isolation level of connections without an explicit one. Queried once."""
         if self._default_isolation is None:
             (answer,) = await self.in_transaction(lambda transaction: transaction.rows(_DEFAULT_ISOLATION, {}))
             self._default_isolation = str(answer[0])
         return self._default_isolation
 
     async def assert_holds(self, transaction: PsycopgTransaction) -> None:
-        """Raise IllegalStateError where a transaction runs in another database than our own connections."""
-        await self._assert_here(await transaction.where())
+        """Raise IllegalStateError if a transaction runs in another database than our own connections."""
+        await self._assert_here(await transaction.location())
 
-    async def _assert_here(self, where: str) -> None:
-        if where != self.where and where != await self._ask_where():
+    async def _assert_here(self, location: str) -> None:
+        if location != self.location and location != await self._query_location():
             raise IllegalStateError(_OTHER_DATABASE)
 
-    async def _ask_where(self) -> str:
-        """Query where our own connections lead to now: a server that was restarted is another one."""
-        self.where = await self.in_transaction(PsycopgTransaction.where)
-        return self.where
+    async def _query_location(self) -> str:
+        """Query where our own connections lead now: a restarted server counts as another one."""
+        self.location = await self.in_transaction(PsycopgTransaction.location)
+        return self.location
 
     async def _begin(
         self, connections: Connections, records: RecordBuffer, before: Before | None = None
     ) -> PsycopgTransaction:
-        """Begin a transaction on a connection of ours. One that was lost while idle shows here, and is replaced."""
+        """Begin a transaction on one of our connections. One that was lost while idle fails here and is replaced."""
         attempts_left = connections.attempts
         while True:
             attempts_left -= 1
@@ -732,8 +737,8 @@ def _name_of(level: int) -> str:
     return psycopg.IsolationLevel(level).name.replace("_", " ")
 
 
-def _begin(connection: AnyConnection) -> str:
-    """Return BEGIN as psycopg would send it: with what is set on the connection."""
+def _begin_statement(connection: AnyConnection) -> str:
+    """Return BEGIN as psycopg would send it, with the settings of the connection."""
     parts = ["BEGIN"]
     if connection.isolation_level is not None:
         parts.append("ISOLATION LEVEL " + _name_of(connection.isolation_level))
@@ -746,11 +751,11 @@ def _begin(connection: AnyConnection) -> str:
 
 _ANOTHER_TRANSACTION = (
     "the transaction in which this block began is over, or was rolled back to a savepoint from before it, past the "
-    "connection's own methods; Kafka is not changed, and the database only by what a COMMIT has made permanent: leave "
-    "the ending of the transaction to the dual write"
+    "connection's own methods; Kafka was not changed, and the database keeps only what a COMMIT made permanent: let "
+    "the dual write end the transaction"
 )
 _FAILED_BEFORE = "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
 _OTHER_DATABASE = (
-    "the connection leads to another database than this writer's own, which would be asked what became of a lost "
-    "commit; nothing was written: let both lead to the same one"
+    "the connection leads to another database than this writer's own connections, which would be used to look up the "
+    "outcome of a lost commit; nothing was written: let both lead to the same database"
 )

@@ -28,9 +28,9 @@ ResultT = TypeVar("ResultT")
 
 
 class PsycopgBackend(Generic[ConnectionT, TxT]):
-    """A PostgreSQL of which blocks have connections one at a time, or for a pool several.
+    """A PostgreSQL for the blocks of a writer, one at a time, or several at a time for a pool.
 
-    `source` is a conninfo, a pool of connections or a function that makes one; `handle` makes what a block gets.
+    `source` is a conninfo, a connection pool or a function that makes a connection; `handle` makes a block's handle.
     """
 
     name: Final = BackendName.PSYCOPG
@@ -54,7 +54,7 @@ class PsycopgBackend(Generic[ConnectionT, TxT]):
         self._create_table = create_table
         self._schema = checked_schema(schema)
         self.connections: Final = connections_from(source, self._connect, most_kept=max_writers)
-        """Those of the blocks."""
+        """The connections for blocks."""
 
     async def begin(self, bind: ConnectionT | None, records: RecordBuffer, use: Use) -> TxT:
         if bind is not None and not isinstance(bind, self._connection_class):
@@ -80,7 +80,7 @@ class PsycopgBackend(Generic[ConnectionT, TxT]):
 
 
 class PsycopgOneIdBackend(PsycopgBackend[ConnectionT, TxT]):
-    """For a writer under one id: state rows are read and written by the connection of its blocks, between them."""
+    """For a writer under one id: between blocks, its connection also reads and writes the state row."""
 
     def __init__(
         self,
@@ -110,14 +110,14 @@ class PsycopgOneIdBackend(PsycopgBackend[ConnectionT, TxT]):
 
 
 class PsycopgPoolBackend(PsycopgBackend[ConnectionT, TxT]):
-    """For a pool: what is done beside the blocks has connections of its own, to the same place."""
+    """For a pool: the background has separate connections to the same database."""
 
     background: Connections
     leases_inside_blocks: Final = True
     connect_first: Final = None
 
     def begin_life(self) -> None:
-        """Make the database and its connections, for this process."""
+        """Create the database and its connections for this process."""
         self.background = connections_beside(self._source, self._connect)
         self.database = PsycopgDatabase(
             self.background,

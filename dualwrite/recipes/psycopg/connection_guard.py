@@ -1,9 +1,9 @@
-"""The guard of a psycopg connection while a dual write runs on it: refuses what would end it, follows savepoints.
+"""The guard of a psycopg connection during a dual write: refuses to end the transaction, and follows savepoints.
 
-It is done to this one connection and for the length of the block: its `commit`, `rollback` and `transaction` are
-replaced, and its `cursor_factory` by one whose cursors read what they execute. Cursors from before the block, cursors
-made without the factory, and what is sent straight to `connection.pgconn` escape that; a COMMIT or ROLLBACK from there
-is found at the end of the block (`adapter.py`).
+It changes only this connection, for the duration of the block: it replaces `commit`, `rollback` and `transaction`, and
+the `cursor_factory` by one whose cursors check the statements that they execute. Cursors from before the block, cursors
+made without the factory, and statements sent directly through `connection.pgconn` bypass it; a COMMIT or ROLLBACK sent
+that way is detected at the end of the block (`adapter.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionContr
 _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
 
-# As numbers, which is what libpq gives: to make a member of an Enum of them costs ten times as much.
+# As the numbers that libpq returns: converting them to Enum members costs ten times as much.
 _IDLE: Final = int(pq.TransactionStatus.IDLE)
 _ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
 _INERROR: Final = int(pq.TransactionStatus.INERROR)
@@ -33,17 +33,17 @@ _UNKNOWN: Final = int(pq.TransactionStatus.UNKNOWN)
 
 
 def is_idle(connection: AnyConnection) -> bool:
-    """Return whether a connection is open and in no transaction; psycopg knows without asking the server."""
+    """Return whether a connection is open and in no transaction; psycopg knows this without a request to the server."""
     return connection.pgconn.transaction_status == _IDLE
 
 
 def is_busy(connection: AnyConnection) -> bool:
-    """Return whether a statement, a COPY, a stream or a notifies() is under way, for which a call would wait."""
+    """Return whether a statement, a COPY, a stream or a notifies() is in progress, so that a call would wait."""
     return connection.pgconn.transaction_status == _ACTIVE or connection.lock.locked()
 
 
 def assert_can_begin(connection: AnyConnection) -> None:
-    """Raise IllegalStateError where the COMMIT of this connection would not be the decision, or not be ours to send."""
+    """Raise IllegalStateError if COMMIT on this connection would not be the decision, or is not ours to send."""
     if _WATCH in vars(connection):
         raise IllegalStateError(_INSIDE_ANOTHER)
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
@@ -59,7 +59,7 @@ def assert_can_begin(connection: AnyConnection) -> None:
 
 
 class Watch:
-    """Watches the connection of one dual write between its begin and its end, and tells `records` about savepoints."""
+    """Watches the connection of one dual write from begin to end, and notifies `records` of savepoints."""
 
     def __init__(self, connection: AnyConnection, records: RecordBuffer) -> None:
         self._connection: Any = connection
@@ -93,16 +93,16 @@ class Watch:
                 self._ahead.forget()
 
     def doom(self, error: BaseException) -> None:
-        """Let the transaction, or the savepoint that it is in, end by a rollback only, even if `error` is swallowed."""
+        """Let the transaction, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
         self._records.refuse(error)
 
     def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError where the transaction cannot be the decision."""
+        """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
         failure = self._refused_ending or self._records.refused
         if failure is not None:
             raise TransactionDoomedError(_doomed(failure)) from failure
         if self._has_sent_ahead:
-            return  # all that came before it was answered, and nothing has come after it
+            return  # all earlier statements have responses, and nothing was sent after it
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
         status = self._connection.pgconn.transaction_status
@@ -116,14 +116,14 @@ class Watch:
             raise IllegalStateError(_UNFINISHED)
 
     def forgive(self) -> None:
-        """Forget what was refused or failed, because it was undone with a savepoint of ours."""
+        """Forget refusals and failures, because a rollback to our savepoint has undone them."""
         self._refused_ending = self._statement_failure = None
 
     # -- a statement sent ahead -----------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether a statement is under way, other than one that was sent ahead."""
+        """Whether a statement is in progress, other than one that was sent ahead."""
         return not self._has_sent_ahead and is_busy(self._connection)
 
     @property
@@ -131,23 +131,23 @@ class Watch:
         return self._ahead is not None and self._ahead.is_pending
 
     def send_ahead(self, sql: str) -> bool:
-        """Send a statement whose response the next one takes. Return False where it cannot be sent now."""
+        """Send a statement whose response is read with the next one. Return False if it cannot be sent now."""
         if is_busy(self._connection):
             return False
         try:
             self._ahead = PipelinedStatement(self._connection, sql)
         except psycopg.Error:
-            return False  # the next statement raises why
+            return False  # the next statement raises the error
         return True
 
     def forget_ahead(self) -> None:
-        """Restore the connection after a statement that was sent ahead, whose error does not matter any more."""
+        """Restore the connection after a statement that was sent ahead and whose error no longer matters."""
         if self._ahead is not None and not self._ahead.is_pending:
             self._ahead.forget()
 
     # -- statements ----------------------------------------------------------------------------------------------
 
-    # No `with`: it would be a good part of what a short statement costs.
+    # No `with`: it would be a large part of the cost of a short statement.
 
     def before(self, query: Any) -> TransactionControl:
         """Check a query that a cursor is about to execute. Return what it does to the transaction, for `after`."""
@@ -162,7 +162,7 @@ class Watch:
         return control
 
     def before_other(self, query: Any) -> None:
-        """Check a query that is about to be sent by another method than `execute`, where no savepoint is followed."""
+        """Check a query that is about to be sent by a method other than `execute`, which does not follow savepoints."""
         if self.before(query).steps:
             self._refused_ending = IllegalStateError(_BY_EXECUTE)
             raise self._refused_ending
@@ -188,14 +188,14 @@ class Watch:
     def _refuse_rollback(self) -> NoReturn:
         self._refuse(
             "rollback was called inside a dual write; neither database nor Kafka was changed: let an exception leave "
-            "the block, or take back a part of it with connection.transaction()"
+            "the block, or roll back a part of it with connection.transaction()"
         )
 
     def _refuse(self, sentence: str) -> NoReturn:
         """Raise TransactionEndedInsideError, and send nothing.
 
-        The dual write is doomed even if the error is swallowed, or undone with a savepoint: what the caller meant to
-        end must not go on as if it had not been.
+        The dual write is doomed even if the error is swallowed, or a savepoint is rolled back: the caller meant to end
+        the transaction, so it must not go on.
         """
         self._refused_ending = TransactionEndedInsideError(sentence)
         raise self._refused_ending
@@ -227,7 +227,7 @@ class Watch:
     def _savepoint(self) -> Iterator[_Savepoint]:
         """Follow a `connection.transaction()`, which is a savepoint here; the records follow its end."""
         if is_idle(self._connection):
-            raise TransactionEndedInsideError(_ENDED)  # psycopg would begin a transaction of its own
+            raise TransactionEndedInsideError(_ENDED)  # psycopg would begin a separate transaction
         savepoint = _Savepoint(self._records)
         self._nested += 1
         try:
@@ -238,7 +238,7 @@ class Watch:
 
 
 class _Savepoint:
-    """A savepoint that psycopg sets, and releases or rolls back to when its block is left."""
+    """A savepoint that psycopg sets at the start of its block, and releases or rolls back to at the end."""
 
     def __init__(self, records: RecordBuffer) -> None:
         self._records = records
@@ -264,7 +264,7 @@ def _text(query: Any, connection: AnyConnection) -> str:
 
 @cache
 def _watched_cursor(factory: Any) -> Any:
-    """Derive a cursor class from `factory` that shows what it executes to its connection's watch, if there is one."""
+    """Derive a cursor class from `factory` that reports its statements to its connection's watch, if there is one."""
     return _awaited_cursor(factory) if issubclass(factory, psycopg.AsyncCursor) else _blocking_cursor(factory)
 
 
@@ -348,11 +348,11 @@ def _doomed(failure: BaseException | None) -> str:
 
 
 _INSIDE_ANOTHER = (
-    "this connection already carries a dual write, and its transaction cannot decide two; nothing was written: "
-    "send all records in one block"
+    "this connection already carries a dual write, and its transaction cannot decide a second one; nothing was "
+    "written: send all records in one block"
 )
 _IN_PIPELINE = (
-    "the connection is in pipeline mode, where the answer to COMMIT would not be waited for; nothing was written: "
+    "the connection is in pipeline mode, which would not wait for the response to COMMIT; nothing was written: "
     "open the pipeline inside the block, and leave it there"
 )
 _TWO_PHASE = (
@@ -364,31 +364,31 @@ _NESTED = (
     "commits the whole transaction, so nothing was written: let the dual write be the outermost block"
 )
 _NOT_READY = (
-    "the transaction of the connection has failed already, or a COPY or another statement is under way; nothing was "
+    "the transaction of the connection has failed already, or a COPY or another statement is in progress; nothing was "
     "written: roll it back or finish it first"
 )
 _NO_CURSOR_CLASS = (
-    "the connection's cursor_factory is no class from which a dual write could derive its own; nothing was written: "
-    "give it a subclass of psycopg.Cursor, or of AsyncCursor"
+    "the connection's cursor_factory is not a class from which a dual write can derive its own; nothing was written: "
+    "use a subclass of psycopg.Cursor, or of AsyncCursor"
 )
 _CLOSED = (
     "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
     "neither database nor Kafka was changed"
 )
 _ENDED = (
-    "the transaction was ended inside the block, past the connection's own methods, which also gave the row lock away; "
-    "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of the "
-    "transaction to the dual write"
+    "the transaction was ended inside the block, past the connection's own methods, which also released the row lock; "
+    "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write end the "
+    "transaction"
 )
 _BY_EXECUTE = (
-    "a statement about a savepoint came by another method than execute(), which is not followed; it was not executed, "
-    "and neither database nor Kafka is changed: use connection.transaction() or execute()"
+    "a statement about a savepoint was sent by a method other than execute(), and cannot be followed; it was not "
+    "executed, and neither database nor Kafka was changed: use connection.transaction() or execute()"
 )
 _PIPELINE_OPEN = (
     "the block ended inside connection.pipeline(); neither database nor Kafka was changed: leave the pipeline inside "
     "the block"
 )
 _UNFINISHED = (
-    "the block ended inside connection.transaction(), or while a COPY or a stream was under way; neither database nor "
-    "Kafka was changed: finish it inside the block"
+    "the block ended inside connection.transaction(), or while a COPY or a stream was in progress; neither database "
+    "nor Kafka was changed: finish it inside the block"
 )

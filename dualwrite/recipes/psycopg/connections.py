@@ -1,4 +1,4 @@
-"""Where the psycopg connections of a writer come from, and where they go to; blocking or asynchronous."""
+"""The sources of a writer's psycopg connections, blocking or asynchronous."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from dualwrite.recipes.psycopg.connection_guard import is_idle
 from dualwrite.recipes.psycopg.driver import AnyConnection, closed, configure_function, read_by_its_loop
 
 _KEPT_BESIDE: Final = 2
-"""For the background of a pool; more are opened when they are needed, and closed after use."""
+"""Connections kept for the background of a pool; more are opened when needed, and closed after use."""
 
 
 async def settled(value: Any) -> Any:
-    """Return what a call of psycopg gives: a blocking connection gives the value, an asynchronous one an awaitable.
+    """Return the result of a psycopg call: a blocking connection returns the value, an asynchronous one an awaitable.
 
-    The two differ in nothing else, so the steps above are written once; with blocking connections they never suspend.
+    The two differ in nothing else, so the code that uses them is written once; with blocking connections it never
+    suspends.
     """
     return await value if isawaitable(value) else value
 
 
 class Connections(Protocol):
-    """Where connections come from."""
+    """A source of connections."""
 
     @property
     def attempts(self) -> int:
-        """How many must be acquired until one is certain not to be older than the database's last restart."""
+        """How many to acquire until one is certainly newer than the database's last restart."""
 
     async def acquire(self) -> AnyConnection: ...
 
     async def release(self, connection: AnyConnection) -> None:
-        """Take a connection back that is idle or closed."""
+        """Take back a connection that is idle or closed."""
 
     def keep(self, connection: AnyConnection) -> bool:
-        """`release` an idle connection, where that waits for nothing. Return False, and do nothing, where it would."""
+        """Release an idle connection without waiting. Return False, and do nothing, if that would have to wait."""
 
     async def close(self) -> None:
         """Close what is kept here."""
 
 
 class KeptConnections:
-    """Opened when they are needed; `most` of them are kept for later. Thread-safe."""
+    """Connections that are opened when needed; at most `most` are kept for later. Thread-safe."""
 
     def __init__(self, connect: Callable[[], Any], *, most: int = 1) -> None:
         self._connect = connect
@@ -84,7 +85,7 @@ class KeptConnections:
             closed(kept)
 
     def _take(self) -> AnyConnection | None:
-        if os.getpid() != self._process_id:  # forked: the sockets are the parent's, and psycopg will not end them
+        if os.getpid() != self._process_id:  # forked: the sockets are the parent's, and psycopg does not close them
             self._process_id = os.getpid()
             self._kept.clear()
         with suppress(IndexError):
@@ -93,7 +94,7 @@ class KeptConnections:
 
 
 class PooledConnections:
-    """From a `psycopg_pool` for threads or for asyncio, which the caller opens and closes."""
+    """Connections of a `psycopg_pool` for threads or for asyncio, which the caller opens and closes."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -113,11 +114,11 @@ class PooledConnections:
         return False
 
     async def close(self) -> None:
-        """Close nothing: the pool is the caller's."""
+        """Close nothing: the pool belongs to the caller."""
 
 
 class MadeConnections:
-    """From a function of the caller's; each is closed after use."""
+    """Connections made by a function of the caller; each is closed after use."""
 
     def __init__(self, make: Callable[[], AnyConnection | Awaitable[AnyConnection]]) -> None:
         self._make = make
@@ -143,9 +144,9 @@ class MadeConnections:
 def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int = 1) -> Connections:
     """Return the connections of a conninfo, a pool or a function. Raises ConfigError for anything else."""
     if isinstance(source, str):
-        # In autocommit mode a transaction begins where we say so, in one round trip with what marks it. Nothing is
-        # prepared: where PgBouncer gives each transaction another connection of the server, the name of a prepared
-        # statement may stand for that of another client there, which would be executed.
+        # In autocommit mode we send BEGIN ourselves, in one round trip with the mark. No statements are prepared: if
+        # PgBouncer gives each transaction another server connection, the name of a prepared statement may refer to a
+        # statement of another client there, which would be executed instead.
         async def make() -> Any:
             return read_by_its_loop(await settled(connect(source, autocommit=True, prepare_threshold=None)))
 
@@ -161,9 +162,9 @@ def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int
 
 
 def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: int = _KEPT_BESIDE) -> Connections:
-    """Return connections to the same place as `connections_from(source)` that blocks do not use.
+    """Return connections to the same database as `connections_from(source)` that blocks do not use.
 
-    Blocks may hold all of the others while they wait for what is done on these.
+    Blocks may hold all of the other connections while they wait for statements on these.
     """
 
     async def make() -> Any:
@@ -186,9 +187,9 @@ def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: i
 
 
 async def _made_as_by(pool: Any) -> Any:
-    """Open a connection like those of `pool`, which does not count it."""
-    conninfo = await _said_by(pool.conninfo)
-    keywords = await _said_by(pool.kwargs)
+    """Open a connection like those of `pool`, but outside of it."""
+    conninfo = await _setting_of(pool.conninfo)
+    keywords = await _setting_of(pool.kwargs)
     connection = await settled(pool.connection_class.connect(conninfo or "", **(keywords or {})))
     configure = configure_function(pool)
     if configure is not None:
@@ -196,7 +197,7 @@ async def _made_as_by(pool: Any) -> Any:
     return connection
 
 
-async def _said_by(setting: Any) -> Any:
+async def _setting_of(setting: Any) -> Any:
     """Return a setting of a psycopg_pool, which may be a function that returns it."""
     return await settled(setting()) if callable(setting) else setting
 

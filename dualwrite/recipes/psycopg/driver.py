@@ -1,14 +1,14 @@
-"""What is done to psycopg's own objects past their public interface, and why; the one place for it.
+"""All access to psycopg past its public interface, and the reasons for it.
 
 Four things, each on one connection at a time:
 
-* `PipelinedStatement` sends a statement without waiting; the next user of the connection takes its response;
-* `SocketReader` lets the loop watch the socket of an AsyncConnection once, and not for each wait;
-* `StandbyWait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without hurrying it;
+* `PipelinedStatement` sends a statement without waiting; the next user of the connection reads its response;
+* `SocketReader` lets the event loop watch the socket of an AsyncConnection permanently, instead of anew for each wait;
+* `StandbyWait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it;
 * `mark_next_begin` lets the BEGIN that psycopg sends by itself set the mark of the transaction.
 
-All that psycopg sends goes through `connection.wait`, which the first three replace; the last replaces
-`connection._start_query`. `tests/unit/test_psycopg_internals.py` fails when psycopg changes what is relied on here.
+Everything that psycopg sends goes through `connection.wait`, which the first three replace; the last replaces
+`connection._start_query`. `tests/unit/test_psycopg_internals.py` fails when psycopg changes what this module relies on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ResultT = TypeVar("ResultT")
 
 _WAIT: Final = "wait"
 
-# ---- what psycopg has no public word for ---------------------------------------------------------------------------
+# ---- what psycopg has no public name for ---------------------------------------------------------------------------
 
 
 def is_two_phase(connection: AnyConnection) -> bool:
@@ -50,20 +50,20 @@ def is_in_transaction_block(connection: AnyConnection) -> bool:
 
 
 def configure_function(pool: Any) -> Any:
-    """Return the function that a psycopg_pool calls for each new connection; None where it has none."""
+    """Return the function that a psycopg_pool calls for each new connection; None if it has none."""
     return pool._configure  # noqa: SLF001
 
 
 # ---- a statement sent ahead ----------------------------------------------------------------------------------------
 
-# It costs no turn of the loop, and the database is at work while the next user comes. libpq takes one statement at a
-# time, hence the response has to be taken before anything else is sent.
+# It costs no iteration of the event loop, and the database works while the next user arrives. libpq accepts one
+# statement at a time, so the response must be read before anything else is sent.
 
 _FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what libpq gives
 
 
 def answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
-    """Send statements and yield until their responses are here; return the last one. Raises psycopg's errors."""
+    """Send statements and yield until their responses arrive; return the last one. Raises psycopg's errors."""
     connection.pgconn.send_query(sql.encode())
     return (yield from _answers(connection))
 
@@ -76,24 +76,24 @@ def _answers(connection: AnyConnection) -> PQGen[PGresult]:
 
 
 class PipelinedStatement:
-    """A statement that was sent, until its response is taken."""
+    """A statement that was sent, until its response is read."""
 
     __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "is_pending")
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], sql: str) -> None:
-        """Send the statement. Raises psycopg.OperationalError where the connection is known to be lost."""
+        """Send the statement. Raises psycopg.OperationalError if the connection is known to be lost."""
         connection.pgconn.consume_input()
         connection.pgconn.send_query(sql.encode())
         self._connection = connection
         self._failure: psycopg.Error | None = None
         self.is_pending = True
-        """Whether the response was not taken yet."""
+        """Whether the response was not read yet."""
         self._of_connection = vars(connection).get(_WAIT)
         self._genuine = connection.wait
         vars(connection)[_WAIT] = self._wait
 
     def forget(self) -> None:
-        """Restore the connection, whatever became of the statement; harmless when repeated."""
+        """Restore the connection, whatever the outcome of the statement; harmless when repeated."""
         self.is_pending = False
         if vars(self._connection).get(_WAIT) != self._wait:
             return
@@ -103,12 +103,12 @@ class PipelinedStatement:
             vars(self._connection)[_WAIT] = self._of_connection
 
     async def _wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
-        """Take the response, then do what `connection.wait` does. Raises the statement's error, at each call."""
+        """Read the response, then do what `connection.wait` does. Raises the statement's error at every call."""
         if self._failure is not None:
             raise self._failure
         self.is_pending = False
         try:
-            self._connection.pgconn.consume_input()  # where the response is here already, there is nothing to wait for
+            self._connection.pgconn.consume_input()  # if the response is here already, there is nothing to wait for
             await self._genuine(_answers(self._connection))
         except psycopg.Error as error:
             self._failure = error
@@ -121,24 +121,23 @@ class PipelinedStatement:
 
 
 _INTERRUPTED: Final = (
-    "the savepoint before this statement was interrupted, so that it is not known whether it was set; the statement "
-    "was not sent: let the interruption end the block"
+    "the savepoint before this statement was interrupted, so it is unknown whether it was set; the statement was not "
+    "sent: let the interruption end the block"
 )
 
 
-# ---- how an AsyncConnection of ours waits --------------------------------------------------------------------------
+# ---- how our AsyncConnections wait --------------------------------------------------------------------------------
 
-# psycopg registers the socket for each wait and takes it back after it, which with uvloop is ten system calls: a third
-# of what a short statement costs. Here the loop watches a duplicate of the socket for as long as the connection is
-# kept. A duplicate, because psycopg closes its own whenever it likes, and a number that the loop still watches must not
-# become that of another socket.
+# psycopg registers the socket for each wait and unregisters it afterwards, which with uvloop takes ten system calls: a
+# third of the cost of a short statement. Here the loop watches a duplicate of the socket for as long as the connection
+# is kept. A duplicate, because psycopg may close its own at any time, and the operating system must not assign a file
+# descriptor that the loop still watches to another socket.
 #
 # On Linux the loop watches the duplicate through an epoll instance. libuv reports a socket that has an error, such as
-# the ECONNRESET of a server that closed with a statement unread, as a failure of its own handle, and uvloop then calls
-# no reader: the caller would wait forever. An epoll instance has no errors; it is readable when anything happens in it.
+# ECONNRESET from a server that closed the connection with a statement unread, as a failure of its handle, and uvloop
+# then calls no reader: the caller would wait forever. An epoll instance has no errors; any event makes it readable.
 #
-# All else, such as what does not fit into the socket, a time limit or a cancellation, is
-# psycopg's own `wait` to handle.
+# psycopg's own `wait` handles everything else, such as a full send buffer, a time limit or a cancellation.
 
 _READER: Final = "_dualwrite_reader"  # the attribute of a connection that has one
 
@@ -146,14 +145,16 @@ WAIT_INTERVAL_S: Final = 0.1
 """How often psycopg's own wait checks for KeyboardInterrupt, and polls the socket. Its default of 0 is a busy loop."""
 
 _MOST_UNWANTED: Final = 1
-"""asyncio's loop looks once more before the task that it has woken up takes what is there."""
+"""asyncio's loop may report the socket once more before the task that it woke up reads the data."""
 
 
 class SocketReader:
     """Wakes the task that waits on one connection."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = weakref.ref(connection)  # the loop knows this object, and must not keep the connection alive
+        self._connection = weakref.ref(
+            connection
+        )  # weak, because the loop references this object, and must not keep the connection alive
         self._loop = asyncio.get_running_loop()
         self._socket: int | None = os.dup(connection.pgconn.socket)
         self._watched = _epoll_of(self._socket)
@@ -167,7 +168,7 @@ class SocketReader:
     async def wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
         """Do what `AsyncConnection.wait` does."""
         connection = self._connection()
-        assert connection is not None, "it is who calls"
+        assert connection is not None, "the connection is the caller"
         is_plain = not arguments and not keywords  # such as a time limit
         if not is_plain or self._waiter is not None or asyncio.get_running_loop() is not self._loop:
             return await _psycopgs_wait(connection, generator, *arguments, **keywords)
@@ -185,7 +186,7 @@ class SocketReader:
     async def wait_uncancelled(self, generator: PQGen[Any]) -> Any:
         """Wait without a cancel request to the server when interrupted, after which the connection is unusable."""
         connection = self._connection()
-        assert connection is not None, "it is who calls"
+        assert connection is not None, "the connection is the caller"
         try:
             wanted = next(generator)
             while wanted == WAIT_R and self._waiter is None and asyncio.get_running_loop() is self._loop:
@@ -220,7 +221,7 @@ class SocketReader:
             self._waiter.set_result(None)
 
     def _on_unwanted(self) -> None:
-        """Handle a message, or the end, of a server for which no task waits."""
+        """Handle a message from the server, or the end of the connection, while no task waits."""
         self._unwanted += 1
         if self._unwanted > _MOST_UNWANTED:
             self._unwanted = 0
@@ -236,7 +237,7 @@ class SocketReader:
         """Stop watching a connection that is closed. Call it in the loop, or after its end; harmless when repeated."""
         if self._socket is None:
             return
-        # A forked child shares what its parent's loop asks the kernel with, and must leave that alone.
+        # A forked child shares the epoll instance of its parent's loop, and must not change it.
         if os.getpid() == self._process_id and not self._loop.is_closed():
             self._unregister()
         if self._watched != self._socket:
@@ -253,12 +254,14 @@ class SocketReader:
 
 
 def _epoll_of(socket: int) -> int:
-    """Return an epoll instance that is readable when `socket` is or has failed; the socket where there is no epoll."""
+    """Return an epoll instance that is readable when `socket` is or has failed; without epoll, the socket itself."""
     if not hasattr(select, "epoll"):
         return socket
     epoll = select.epoll()
     epoll.register(socket, select.EPOLLIN)
-    watched = os.dup(epoll.fileno())  # kept as a number, which a forked child can close without touching the instance
+    watched = os.dup(
+        epoll.fileno()
+    )  # kept as a descriptor, which a forked child can close without changing the instance
     epoll.close()
     return watched
 
@@ -271,7 +274,7 @@ def read_by_its_loop(connection: Any) -> Any:
 
 
 def reader_of(connection: Any) -> SocketReader | None:
-    """Return the reader of a connection; None where it has none."""
+    """Return the reader of a connection; None if it has none."""
     reader: SocketReader | None = vars(connection).get(_READER)
     return reader
 
@@ -284,7 +287,7 @@ def closed(connection: Any) -> None:
 
 
 class _Waiting:
-    """A generator of psycopg's that waits already, to hand over to psycopg's own `wait`."""
+    """A psycopg generator that is already waiting, to pass to psycopg's own `wait`."""
 
     __slots__ = ("_generator", "_interruption", "_wanted")
 
@@ -308,14 +311,14 @@ _psycopgs_wait: Final[Callable[..., Any]] = psycopg.AsyncConnection.wait
 
 # ---- a COMMIT that decides -----------------------------------------------------------------------------------------
 
-# With synchronous replication COMMIT waits for a standby after it was carried out on the primary. A cancel request ends
-# that wait: the server reports success with a warning, and what a failover would lose can be read from then on. psycopg
-# sends such a request when a wait is interrupted. Here the connection is dropped instead, which leaves the server
-# waiting, with the row locked, so that no transaction reads what is not durable.
+# With synchronous replication COMMIT waits for a standby after it took effect on the primary. A cancel request ends
+# that wait: the server reports success with a warning, and from then on other transactions can read data that a
+# failover would lose. psycopg sends such a request when a wait is interrupted. Here the connection is dropped instead.
+# The server then keeps waiting with the row locked, so that no transaction reads data that is not durable.
 
 
 class StandbyWait:
-    """Notices, for as long as a `with` lasts, whether the server gave up waiting for its synchronous standby."""
+    """Detects, inside a `with`, whether the server gave up waiting for its synchronous standby."""
 
     __slots__ = ("_connection", "was_given_up")
 
@@ -324,27 +327,27 @@ class StandbyWait:
         self.was_given_up = False
 
     def __enter__(self) -> Self:
-        self._connection.add_notice_handler(self._hear)
+        self._connection.add_notice_handler(self._on_notice)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connection.remove_notice_handler(self._hear)
+        self._connection.remove_notice_handler(self._on_notice)
 
-    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+    def _on_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.source_function == GIVEN_UP_IN:
             self.was_given_up = True
 
 
 def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
-    """Wait, and drop the connection when interrupted. Return the result, or an awaitable of it."""
+    """Wait, and drop the connection if interrupted. Return the result, or an awaitable of it."""
     if isinstance(connection, psycopg.AsyncConnection):
         return _await_or_drop(connection, generator)
     try:
         return waiting.wait(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
     except BaseException as error:
-        _drop_where_interrupted(connection, error)
+        _drop_if_interrupted(connection, error)
         raise
 
 
@@ -356,11 +359,11 @@ async def _await_or_drop(connection: psycopg.AsyncConnection[Any], generator: PQ
             return answer
         return await waiting.wait_async(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
     except BaseException as error:
-        _drop_where_interrupted(connection, error)
+        _drop_if_interrupted(connection, error)
         raise
 
 
-def _drop_where_interrupted(connection: AnyConnection, error: BaseException) -> None:
+def _drop_if_interrupted(connection: AnyConnection, error: BaseException) -> None:
     if not isinstance(error, Exception):
         connection.pgconn.finish()
         closed(connection)
@@ -385,7 +388,7 @@ def uncancelled(connection: AnyConnection) -> Iterator[None]:
 
 
 async def take_answer_of_ahead(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Take the response to a statement that was sent ahead, as each next user of the connection must."""
+    """Read the response to a statement that was sent ahead, as the next user of the connection must."""
     if isinstance(getattr(connection.wait, "__self__", None), PipelinedStatement):
         await connection.wait(_nothing())
 
@@ -397,8 +400,8 @@ def _nothing() -> PQGen[None]:
 
 # ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------
 
-# SQLAlchemy leaves BEGIN to psycopg, which sends it before the first statement, in a message of its own. `SET LOCAL`
-# can ride along there and nowhere else: a statement with parameters takes no other one with it.
+# SQLAlchemy leaves BEGIN to psycopg, which sends it before the first statement, in a separate message. Only
+# this message can also contain `SET LOCAL`: a statement with parameters must be sent alone.
 
 _START: Final = "_start_query"
 _IDLE: Final = int(pq.TransactionStatus.IDLE)  # as a number, which is what libpq gives
@@ -407,7 +410,7 @@ _IDLE: Final = int(pq.TransactionStatus.IDLE)  # as a number, which is what libp
 def mark_next_begin(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     """Let the next BEGIN of `connection` set a new mark, which is then its attribute `MARK_ATTRIBUTE`.
 
-    One that is in a transaction already, or in autocommit mode, has no mark.
+    A connection that is already in a transaction, or in autocommit mode, gets no mark.
     """
     attributes = vars(connection)
     attributes.pop(MARK_ATTRIBUTE, None)
@@ -418,7 +421,7 @@ def mark_next_begin(connection: psycopg.Connection[Any] | psycopg.AsyncConnectio
 
 
 class _MarkedStart:
-    """What stands in for `connection._start_query`, once."""
+    """The replacement of `connection._start_query` for one call."""
 
     __slots__ = ("_connection",)
 

@@ -1,4 +1,4 @@
-"""`AsyncPsycopgGroupCommit`: the dual writes of many tasks, several of them by one commit on either side.
+"""`AsyncPsycopgGroupCommit`: commit the dual writes of many tasks in groups, with one commit on each side.
 
     async with AsyncPsycopgDualWriterPool("dbname=shop", prefix="orders", bootstrap_servers=...) as pool:
         async with AsyncPsycopgGroupCommit(pool) as group_commit:
@@ -7,9 +7,9 @@
                 tx.send("orders", key=..., value=...)
 
 Here a block is a unit: it has the connection to itself until it ends, and then waits until its group is committed.
-Units that arrive while others run join their group, one after the other; those that arrive while groups commit make up
-the next one. So a unit that comes alone is an ordinary dual write, and the more come at a time, the less each pays for
-the row lock, the commits and Kafka's transaction.
+Units that arrive while others run join their group, one after the other; those that arrive while groups commit form
+the next one. So a single unit is an ordinary dual write, and the more units arrive at the same time, the less each
+pays for the row lock, the commits and Kafka's transaction.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["AsyncPsycopgGroupCommit", "GroupedDualWrite"]
 
 _numbers = count(1)
 
-# PostgreSQL keeps 64 subtransactions of a transaction at hand for all other sessions; with more of them every snapshot
-# of every session becomes slower.
+# PostgreSQL caches up to 64 subtransactions of a transaction in shared memory; beyond that, taking a snapshot becomes
+# slower for every session.
 MOST_UNITS: Final = 64
 
 
@@ -54,16 +54,16 @@ class GroupedDualWrite:
     def _running(self) -> AsyncPsycopgDualTransaction:
         if not self.is_running:
             raise IllegalStateError(
-                "this unit has ended, and the connection is another's; nothing was done: send and execute inside the "
-                "`async with` block that it belongs to"
+                "this unit has ended, and its connection may serve another; nothing was done: send and execute inside "
+                "the `async with` block that it belongs to"
             )
         return self._tx
 
     @property
     def connection(self) -> psycopg.AsyncConnection[Any]:
-        """The group's connection, this unit's alone until its block ends. `connection.transaction()` is a savepoint.
+        """The group's connection, exclusive to this unit until its block ends.
 
-        Raises IllegalStateError after the block.
+        `connection.transaction()` is a savepoint. Raises IllegalStateError after the block.
         """
         return self._running.connection
 
@@ -84,7 +84,7 @@ class GroupedDualWrite:
 
     @property
     def outcome(self) -> Outcome | None:
-        """As `DualWrite.outcome`, of the group; ROLLED_BACK for a unit that was taken back by itself."""
+        """As `DualWrite.outcome`, of the group; ROLLED_BACK for a unit that was rolled back by itself."""
         return Outcome.ROLLED_BACK if self in self._group.undone else self._tx.outcome
 
     def send(
@@ -111,22 +111,22 @@ class GroupedDualWrite:
 
 
 class AsyncPsycopgGroupCommit:
-    """Commits dual writes of `pool` in groups of at most `max_units`, of which `max_groups` are on their way at a time.
+    """Commits dual writes of `pool` in groups of at most `max_units`; at most `max_groups` groups are open at a time.
 
-    For units that are short, and that many tasks have at a time. All units of a group are committed, or none is; one
-    that fails is undone by itself and its group goes on. They run one after the other on one connection, so that a unit
-    sees what those before it have written, a slow one is waited for by all, a row stays locked until the group is
-    committed, and `now()` is when the group began.
+    It is meant for short units from many concurrent tasks. Either all units of a group are committed, or none; a unit
+    that fails is undone by itself and its group goes on. The units run one after the other on one connection. So a unit
+    sees what earlier ones wrote, a slow unit delays all others, a row stays locked until the group is committed, and
+    `now()` is the time at which the group began.
 
-    Only for READ COMMITTED: with an older snapshot a unit would not see what was committed before it began. Belongs to
-    the loop in which it is used; the pool stays the caller's. Raises ConfigError.
+    Requires READ COMMITTED: with an older snapshot a unit would not see what was committed before it began. Belongs to
+    the event loop in which it is used; the caller keeps the pool and closes it. Raises ConfigError.
     """
 
     def __init__(self, pool: AsyncPsycopgDualWriterPool, *, max_units: int = 32, max_groups: int = 2) -> None:
         if not 1 <= max_units <= MOST_UNITS:
-            raise ConfigError(f"max_units is 1 to {MOST_UNITS}, not {max_units}")
+            raise ConfigError(f"max_units must be 1 to {MOST_UNITS}, not {max_units}")
         if max_groups < 1:
-            raise ConfigError(f"max_groups is at least 1, not {max_groups}")
+            raise ConfigError(f"max_groups must be at least 1, not {max_groups}")
         assert_can(pool.backend.name, Feature.GROUP_COMMIT)
         self._groups: Final = _Groups(pool, max_units=max_units, max_groups=max_groups)
 
@@ -139,25 +139,25 @@ class AsyncPsycopgGroupCommit:
         await self.close()
 
     async def close(self) -> None:
-        """Let no unit begin any more, and wait for those that have begun or wait. The pool is not closed."""
+        """Accept no new units, and wait for those that run or are queued. The pool is not closed."""
         await self._groups.close()
 
     def transaction(self) -> AbstractAsyncContextManager[GroupedDualWrite]:
         """Run a block as a unit of a group: leaving it waits until both sides are committed.
 
-        An exception that leaves the block takes back the unit, and nothing else. Raises what the block raises, and
-        where the group fails what `AsyncPsycopgDualWriterPool.transaction` raises, in each of its units;
-        IllegalStateError after `close`, inside another unit, or where the connection's isolation level is not
-        READ COMMITTED; PoolTimeoutError where the unit did not get its turn within the pool's `acquire_timeout_ms`.
+        An exception that leaves the block rolls back this unit only. Raises what the block raises; if the group fails,
+        what `AsyncPsycopgDualWriterPool.transaction` raises, in each of its units; IllegalStateError after `close`,
+        inside another unit, or if the connection's isolation level is not READ COMMITTED; PoolTimeoutError if the unit
+        did not get its turn within the pool's `acquire_timeout_ms`.
 
-        A cancellation inside the block is an exception of it. One that comes while the group commits is raised at once,
-        and the group goes on; `tx.outcome` tells later what became of it.
+        A cancellation inside the block counts as an exception of the block. One that arrives while the group commits
+        is raised at once, and the group goes on; `tx.outcome` has the result later.
         """
         return _UnitBlock(self._groups)
 
 
 class _Groups:
-    """The groups of one `AsyncPsycopgGroupCommit`, and the units that wait for one."""
+    """The groups of one `AsyncPsycopgGroupCommit`, and the queue of units for the next one."""
 
     def __init__(self, pool: AsyncPsycopgDualWriterPool, *, max_units: int, max_groups: int) -> None:
         self._pool: Final = pool
@@ -166,13 +166,13 @@ class _Groups:
         self._waiting: deque[_Turn] = deque()
         self._groups: set[asyncio.Task[None]] = set()
         self._collects = False
-        """Whether one of the groups takes units; the others commit."""
+        """Whether one of the groups accepts units; the others commit."""
         self.running: set[asyncio.Task[Any] | None] = set()
         self._expiry: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     async def close(self) -> None:
-        """Let no unit begin any more, and wait for those that have begun or wait. The pool is not closed."""
+        """Accept no new units, and wait for those that run or are queued. The pool is not closed."""
         self._is_closed = True
         while self._groups:
             await asyncio.wait(self._groups)
@@ -181,7 +181,7 @@ class _Groups:
 
     # ---- turns ----------------------------------------------------------------------------------------------
 
-    def ask(self) -> _Turn:
+    def request_turn(self) -> _Turn:
         if asyncio.current_task() in self.running:
             raise IllegalStateError(
                 "this task is inside a unit already, and another one would wait for it; nothing was written: write and "
@@ -196,31 +196,31 @@ class _Groups:
         return turn
 
     def _keep_time(self) -> None:
-        """Keep one timer for all units that wait: the first has waited longest."""
+        """Keep one timer for all waiting units: the first one has waited longest."""
         if self._expiry is None and self._waiting:
             loop = asyncio.get_running_loop()
-            self._expiry = loop.call_at(self._waiting[0].asked_s + self._patience_s, self._expire)
+            self._expiry = loop.call_at(self._waiting[0].requested_s + self._acquire_timeout_s, self._expire)
 
     def _expire(self) -> None:
         self._expiry = None
         now_s = asyncio.get_running_loop().time()
-        while self._waiting and self._waiting[0].asked_s + self._patience_s <= now_s:
+        while self._waiting and self._waiting[0].requested_s + self._acquire_timeout_s <= now_s:
             self._waiting.popleft().refuse(self._timeout())
         self._keep_time()
 
     @property
-    def _patience_s(self) -> float:
+    def _acquire_timeout_s(self) -> float:
         return self._pool.settings.acquire_timeout_ms / 1000
 
     def _timeout(self) -> PoolTimeoutError:
         return PoolTimeoutError(
             f"no group took this unit within {self._pool.settings.acquire_timeout_ms} ms: {len(self._groups)} "
-            f"of {self._max_groups} groups are on their way, and {len(self._waiting)} more units wait; nothing "
+            f"of {self._max_groups} groups are open, and {len(self._waiting)} more units are waiting; nothing "
             "was written: try again later, make units shorter, or raise max_groups or acquire_timeout_ms"
         )
 
     def give_up(self, turn: _Turn) -> None:
-        """Withdraw a turn whose task was interrupted, maybe in the instant in which the turn was granted."""
+        """Withdraw a turn whose task was interrupted, possibly at the moment at which the turn was granted."""
         if turn in self._waiting:
             self._waiting.remove(turn)
         if turn.group is not None:
@@ -229,7 +229,7 @@ class _Groups:
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def _begin_group(self) -> None:
-        """Begin a group where units wait, no group collects them, and there may be one more."""
+        """Begin a group if units are waiting, no group collects them, and `max_groups` allows one more."""
         if not self._waiting or self._collects or len(self._groups) >= self._max_groups:
             return
         self._collects = True
@@ -269,12 +269,12 @@ class _Groups:
         if await self._pool.backend.database.keeps_a_snapshot(tx.connection):
             raise IllegalStateError(
                 "the connection's isolation level keeps a snapshot, in which a unit would not see what was committed "
-                "between the beginning of its group and its own; nothing was written: use READ COMMITTED, or "
-                "pool.transaction(), which is a transaction of its own"
+                "after its group began; nothing was written: use READ COMMITTED, or pool.transaction(), which runs "
+                "each dual write in its own database transaction"
             )
 
     def _refuse_waiting(self, error: BaseException) -> None:
-        """Refuse all units that wait: a group could not begin, and would not for them either."""
+        """Refuse all waiting units: a group could not begin, and another attempt would fail as well."""
         while self._waiting:
             self._waiting.popleft().refuse(error)
 
@@ -286,7 +286,7 @@ class _UnitBlock:
         self._groups = groups
 
     async def __aenter__(self) -> GroupedDualWrite:
-        turn = self._groups.ask()
+        turn = self._groups.request_turn()
         try:
             self._group = await turn.granted
         except BaseException:
@@ -319,12 +319,12 @@ class _NothingLeftError(Exception):
 
 
 class _Turn:
-    """A unit that waits, and then has the connection of a group."""
+    """The turn of a unit, which first waits and then has the connection of a group."""
 
-    __slots__ = ("asked_s", "granted", "group")
+    __slots__ = ("granted", "group", "requested_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.asked_s = loop.time()
+        self.requested_s = loop.time()
         self.granted: asyncio.Future[_Group] = loop.create_future()
         self.group: _Group | None = None
 
@@ -333,7 +333,7 @@ class _Turn:
             self.granted.set_exception(error)
 
     def grant(self, group: _Group) -> bool:
-        """Grant the turn. Return whether its task still waited: one that is cancelled withdraws later."""
+        """Grant the turn. Return whether its task was still waiting: a cancelled task withdraws its turn later."""
         if self.granted.done():
             return False
         self.group = group
@@ -350,8 +350,8 @@ class _Group:
         self.undone: set[GroupedDualWrite] = set()
         self._waiting: Final = waiting
         self._max_units: Final = max_units
-        self._units: GroupUnits | None = None
-        self._handed_back: asyncio.Future[bool] | None = None
+        self._group_units: GroupUnits | None = None
+        self._pending_return: asyncio.Future[bool] | None = None
         self._committers: list[asyncio.Future[None]] = []
         self._is_over = False
         self._error: BaseException | None = None
@@ -360,37 +360,37 @@ class _Group:
 
     def begin(self, tx: AsyncPsycopgDualTransaction) -> None:
         self.tx = tx
-        self._units = GroupUnits.of(tx)
+        self._group_units = GroupUnits.of(tx)
 
     def new_unit(self) -> GroupedDualWrite:
         assert self.tx is not None, "a unit begins when its group has"
         return GroupedDualWrite(self, self.tx)
 
     async def collect(self) -> None:
-        """Let units that wait take their turns. Raises _NothingLeftError where the first is undone."""
+        """Let waiting units take their turns. Raises _NothingLeftError if the first is undone."""
         while self._takes_one_more:
-            await self._begun.begin()  # with all units still in the queue: where it fails, the next group takes them
+            await self._units.begin()  # before a unit leaves the queue: if this fails, the next group takes them all
             if self._waiting:  # the first may have given up meanwhile
                 await self._let(self._waiting.popleft())
 
     async def _let(self, turn: _Turn) -> None:
-        """Let a unit run, and those after it, until the database has to be waited for in between."""
-        self._handed_back = asyncio.get_running_loop().create_future()
-        undo = await self._handed_back if turn.grant(self) else True
-        if undo and not await self._begun.undo():
+        """Let a unit run, and those after it, until the next one has to wait for the database."""
+        self._pending_return = asyncio.get_running_loop().create_future()
+        undo = await self._pending_return if turn.grant(self) else True
+        if undo and not await self._units.undo():
             raise _NothingLeftError
 
     def unit_ended(self, *, undo: bool = False) -> None:
-        """Pass the connection on; called by the unit that has it."""
-        if self._left_units.done():
+        """Hand the connection to the next unit; called by the unit that has it."""
+        if self._connection_returned.done():
             return
-        if not undo and self._takes_one_more and self._begun.begin_at_once() and self._waiting.popleft().grant(self):
-            return  # straight from one to the next: the group's task, in between, would be a turn of the loop
-        self._left_units.set_result(undo)
+        if not undo and self._takes_one_more and self._units.begin_at_once() and self._waiting.popleft().grant(self):
+            return  # directly to the next unit: going through the group's task costs one more event loop iteration
+        self._connection_returned.set_result(undo)
 
     @property
     def _takes_one_more(self) -> bool:
-        return bool(self._waiting) and self._begun.begun < self._max_units and self._begun.has_room
+        return bool(self._waiting) and self._units.count < self._max_units and self._units.has_room
 
     def undo(self, unit: GroupedDualWrite) -> None:
         """End a unit that failed."""
@@ -398,19 +398,23 @@ class _Group:
         self.unit_ended(undo=True)
 
     def assert_intact(self) -> None:
-        if not self._left_units.done():  # else `committed` raises why
-            self._begun.assert_intact()
+        if not self._connection_returned.done():  # otherwise `committed` raises the reason
+            self._units.assert_intact()
 
     @property
-    def _left_units(self) -> asyncio.Future[bool]:
-        """Done while a unit runs: the group's task was cancelled, its transaction is over, the connection another's."""
-        assert self._handed_back is not None, "units run while the group's task waits for them"
-        return self._handed_back
+    def _connection_returned(self) -> asyncio.Future[bool]:
+        """The future that a unit resolves to hand the connection back to the group's task.
+
+        If it is done while a unit still runs, the group's task was cancelled: its transaction is over, and the
+        connection may already serve another group.
+        """
+        assert self._pending_return is not None, "units run while the group's task waits for them"
+        return self._pending_return
 
     @property
-    def _begun(self) -> GroupUnits:
-        assert self._units is not None, "its transaction has begun"
-        return self._units
+    def _units(self) -> GroupUnits:
+        assert self._group_units is not None, "its transaction has begun"
+        return self._group_units
 
     # ---- the end ------------------------------------------------------------------------------------------------
 
@@ -422,7 +426,7 @@ class _Group:
                 committer.set_result(None)
 
     async def committed(self) -> None:
-        """Wait until the group is committed. Raises the error where it is not."""
+        """Wait until the group is committed. Raises the group's error if it failed."""
         if not self._is_over:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._committers.append(ended)
@@ -431,7 +435,7 @@ class _Group:
             except asyncio.CancelledError as cancelled:
                 cancelled.add_note(
                     f"The unit had ended, and its group {self.number} goes on: both sides are changed unless that "
-                    "fails, which the unit's outcome tells later."
+                    "fails; the unit's outcome has the result later."
                 )
                 raise
         if self._error is not None:
@@ -439,15 +443,15 @@ class _Group:
 
 
 class GroupUnits:
-    """The units in one transaction. Each but the first has a savepoint before it; the first has the transaction."""
+    """The units in one transaction. A savepoint precedes each unit but the first, which begins the transaction."""
 
     def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
         self._transaction = transaction
         self._records = records
-        self._stands = False
-        """Whether the newest savepoint is where a unit was undone: it serves the next one too."""
+        self._reuses_savepoint = False
+        """Whether the last unit was rolled back to the newest savepoint, so that the next unit can use it."""
         self._savepoints = 0
-        self.begun = 0
+        self.count = 0
 
     @classmethod
     def of(cls, write: DualWrite) -> Self:
@@ -468,7 +472,7 @@ class GroupUnits:
         self._has_begun()
 
     def begin_at_once(self) -> bool:
-        """`begin`, where that waits for nothing. Return False, and do nothing, where it would have to wait."""
+        """Begin the next unit without waiting. Return False, and do nothing, if that would have to wait."""
         if self._needs_savepoint and not self._transaction.savepoint_ahead(self._next_savepoint):
             return False
         self._has_begun()
@@ -476,16 +480,16 @@ class GroupUnits:
 
     @property
     def _needs_savepoint(self) -> bool:
-        return self.begun > 0 and not self._stands
+        return self.count > 0 and not self._reuses_savepoint
 
     def _has_begun(self) -> None:
         if self._needs_savepoint:
             self._savepoints += 1
             self._records.savepoint(self._savepoint)
-        self.begun += 1
-        self._stands = False
+        self.count += 1
+        self._reuses_savepoint = False
 
-    # Each has a name of its own: where one could not be set, rolling back to it must fail, and not undo another unit.
+    # Each savepoint has its own name: if one was not set, rolling back to it must fail rather than undo another unit.
 
     @property
     def _savepoint(self) -> str:
@@ -496,27 +500,27 @@ class GroupUnits:
         return f"dualwrite_unit_{self._savepoints + 1}"
 
     def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError where a part of the unit failed and that was swallowed."""
+        """Raise a RecipeError or IllegalStateError if a part of the unit failed and its error was swallowed."""
         self._transaction.assert_intact()
 
     async def undo(self) -> bool:
-        """Roll the last unit back, statements and records. Return False where the transaction has no other unit.
+        """Roll the last unit back, statements and records. Return False if the transaction has no other unit.
 
-        Raises IllegalStateError where a statement of the unit is still under way, and psycopg's errors: then nothing
-        of the transaction can go on.
+        Raises IllegalStateError if a statement of the unit is still in progress, and psycopg's errors; then the whole
+        transaction must end.
         """
-        if self.begun == 1:
+        if self.count == 1:
             return False
         if self._transaction.is_busy:
             raise IllegalStateError(_UNFINISHED)
         await self._transaction.roll_back_to_savepoint(self._savepoint)
         self._records.roll_back_to_savepoint(self._savepoint)
         self._transaction.forgive()
-        self._stands = True
+        self._reuses_savepoint = True
         return True
 
 
 _UNFINISHED: Final = (
-    "another unit of this group ended while a COPY, a stream or another statement of it was under way; neither "
-    "database nor Kafka was changed: finish such things inside the unit, and repeat this one"
+    "another unit of this group ended while its COPY, stream or other statement was in progress; neither database nor "
+    "Kafka was changed: finish such statements inside the unit, and repeat this one"
 )

@@ -67,14 +67,14 @@ class PsycopgDualTransaction(DualWrite):
 class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransaction]):
     """Atomic writes to one PostgreSQL and to Kafka, one at a time, under one transactional id.
 
-    `database` is where the decision is taken and where the table `kafka_transaction_state` lives (created when missing
-    unless `create_table=False`): a conninfo, of which one connection is opened and kept; a pool, which stays the
-    caller's; or a function that makes a connection, which is closed after use. `lock_timeout_ms` is how long the row
-    may stay locked by another process (None: as long as the database is set to), `resolve_timeout_ms` how long a
-    database that does not answer after COMMIT is asked again, and `max_buffered_bytes` how much the records of one dual
-    write may take in memory. `producer_settings` are the producer's, by Kafka's names with underscores.
+    `database` is the database that decides and that has the table `kafka_transaction_state` (created when missing
+    unless `create_table=False`): a conninfo, of which one connection is opened and kept; a pool, which the
+    caller closes; or a function that makes a connection, which is closed after use. `lock_timeout_ms` is how long the
+    row may stay locked by another process (None: as long as the database is set to), `resolve_timeout_ms` how long a
+    database that does not respond after COMMIT is queried again, and `max_buffered_bytes` how much memory the records
+    of one dual write may take. `producer_settings` are producer settings, under Kafka's names with underscores.
 
-    Raises ConfigError. Two living writers with one transactional id are safe but useless: each fences the other. Use
+    Raises ConfigError. Two live writers with one transactional id are safe but useless: each fences the other. Use
     one id per concurrent writer. Not for use by several threads at once.
     """
 
@@ -116,20 +116,20 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
     ) -> AbstractContextManager[PsycopgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        `connection` is one of the caller's, to the writer's database, in autocommit mode or not; its whole transaction
-        is committed or rolled back with the block, what it did before included. Without it the writer takes one from
-        where its connections come from.
+        `connection` is a connection of the caller to the writer's database, in autocommit mode or not; its whole
+        transaction is committed or rolled back with the block, including its earlier statements. Without it the writer
+        uses one of its own connections.
 
         Records are kept until the block ends, and sent right before the database commits. Those that were sent inside
-        a savepoint (`connection.transaction()`, or SAVEPOINT as a statement of its own) that is rolled back are dropped
+        a savepoint (`connection.transaction()`, or a SAVEPOINT statement) that is rolled back are dropped
         with it. A record that is refused at `send` dooms the block like a failed statement, even if its error is
         swallowed.
 
         Raises what the block raises; IllegalStateError for a connection whose COMMIT is not ours to send; RecipeErrors,
         InvalidRecordError, AbortableError, FencedError, KafkaTimeoutError and psycopg's own errors, after which neither
-        side was changed; OutcomeUnknown where the database commit was sent and its outcome cannot be read.
-        A block without records is an ordinary database transaction, of which Kafka hears nothing: if its commit gets no
-        answer, psycopg's error is raised with `tx.outcome` None, and only the caller's data can tell.
+        side was changed; OutcomeUnknown if the database commit was sent and its outcome cannot be read.
+        A block without records is an ordinary database transaction, unknown to Kafka: if its commit gets no
+        response, psycopg's error is raised with `tx.outcome` None, and only the caller's data shows the outcome.
         """
         return self.scope(connection)
 
@@ -138,13 +138,13 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
     """Atomic writes to one PostgreSQL and to Kafka by up to `max_writers` threads of this process at a time.
 
     `database` is where blocks get their connections: a conninfo, of which up to `max_writers` connections are kept; a
-    pool, which stays the caller's; or a function that makes a connection, which is closed after use. What is done
-    beside the blocks has connections of its own, to the same place, which a pool does not count.
+    pool, which the caller closes; or a function that makes a connection, which is closed after use. The
+    background uses separate connections to the same database, which do not count towards a pool.
 
     Prefix, leases and the other settings are those of `DualWriterPool`.
 
-    May be used by several threads. After a fork the child has a pool of its own; blocks that were running stay with
-    the parent, and a `psycopg_pool` must be another one in the child, as must then this.
+    May be used by several threads. After a fork the child has a separate pool; running blocks stay with the
+    parent. With a `psycopg_pool`, create a new one in the child, and a new writer pool on it.
     """
 
     def __init__(
@@ -193,11 +193,11 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
         As `PsycopgDualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has
-        records; where the connection keeps a snapshot (REPEATABLE READ and above), before the transaction begins.
+        records; if the connection keeps a snapshot (REPEATABLE READ and above), before the transaction begins.
         Blocks that wait for one get it in the order of their requests.
 
-        Raises in addition PoolTimeoutError where no id became free in time, and IllegalStateError after `close()`. A
-        dual write whose id was lost to another process before the decision goes on under another one, and raises
-        FencedError only where that happens again and again.
+        Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
+        whose id was lost to another process before the decision goes on under another id, and raises FencedError
+        only if that happens repeatedly.
         """
         return self.scope(connection)

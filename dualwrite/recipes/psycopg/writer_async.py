@@ -9,12 +9,12 @@
         async with pool.transaction() as tx:  # in any task
             ...
 
-The steps, and what talks to the database, are those of `PsycopgDualWriter` and `PsycopgDualWriterPool`, awaited.
+The steps and the database code are those of `PsycopgDualWriter` and `PsycopgDualWriterPool`.
 
-Cancellation, at any await inside: before the database's COMMIT was sent, both sides are rolled back. After it was sent,
-and not answered, the write is UNRESOLVED, and `resolve()` or the next use asks the row; a pool does so in the
-background. After it was answered the write is committed, and in doubt until the next use commits Kafka. CancelledError
-is raised in each case, with a note saying which; and not before the connection is given back.
+Cancellation at any await inside a block: before the database's COMMIT is sent, both sides are rolled back. If COMMIT
+was sent but its response did not arrive, the dual write is UNRESOLVED, and `resolve()` or the next use reads the row; a
+pool does so in the background. After the response the dual write is committed, and in doubt until the next use commits
+Kafka's transaction. Each case raises CancelledError with a note about the outcome, after the connection was returned.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], Asyn
     ) -> AbstractAsyncContextManager[AsyncPsycopgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        `connection` is one of the caller's, to the writer's database. What holds of it, of records, savepoints and
-        errors is what `PsycopgDualWriter.transaction` says. A cancellation, by `asyncio.timeout` for instance, is an
-        exception of the block; one that comes while the block ends is raised, with a note that tells what became of
-        the dual write.
+        `connection` is a connection of the caller to the writer's database. The rules for it, and for records,
+        savepoints and errors, are those of `PsycopgDualWriter.transaction`. A cancellation inside the block, for
+        instance by `asyncio.timeout`, counts as an exception of the block; one that arrives while the block ends is
+        raised, with a note about the outcome of the dual write.
         """
         return self.scope(connection)
 

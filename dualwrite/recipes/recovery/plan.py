@@ -50,7 +50,7 @@ class Action(StrEnum):
     ENDING = "ending"
     """The coordinator is writing the markers of a transaction that is already being completed."""
     IN_USE = "in-use"
-    """A living owner is using it."""
+    """A live owner is using it."""
     YOUNG = "young"
     """Open for less than the minimum age: its owner may be about to end it."""
     NO_ROW = "no-row"
@@ -149,7 +149,7 @@ class Found:
 
     @property
     def is_left(self) -> bool:
-        """Whether the id is still in doubt or wrong, and not in the hands of a living owner."""
+        """Whether the id is still in doubt or wrong, and not in the hands of a live owner."""
         return self.action in NEEDS_OPERATOR or (self.action in CHANGES and not self.changed)
 
 

@@ -56,7 +56,7 @@ _WITH_LOCK_MS: Final = 5_000
 """How long a row stays locked while a coordinator does not respond to the query that precedes any change."""
 
 _DURABLE_MS: Final = 10_000
-"""How long a decision that was read may take to become durable, before Kafka is asked to complete it."""
+"""How long a decision that was read may take to become durable, before it is sent to Kafka."""
 
 Progress = Callable[[int, int], None]
 """Called after each id with the number of ids done and the number of all."""
@@ -84,7 +84,7 @@ class RecoveryService:
     name is looked up. `timeout_ms` limits each request to Kafka. The other settings are those of the connections to
     Kafka.
 
-    Any number of services, writers and other processes may run at the same time. A living owner that has nothing open
+    Any number of services, writers and other processes may run at the same time. A live owner that has nothing open
     is not disturbed. Not thread-safe.
     """
 

@@ -4,7 +4,7 @@ The application's `orders-1` is `orders-1.k3f9x2ab` in Kafka. The suffix is rand
 table, and is stored in the same database. So two databases never use the same id in Kafka, whatever their applications
 call it, and neither can abort what the other has decided. Background: docs/decisions/one-id-one-database.md.
 
-A copy of a database contains the suffix too. Where the server can identify itself, the table also stores where the
+A copy of a database contains the suffix too. If the server can identify itself, the table also stores where the
 suffix was created, and a copy is refused at its first use.
 
 SQL parameters are written `:name`.
@@ -112,7 +112,7 @@ def identity_is_missing() -> StateRowError:
     return StateRowError(
         f"{STATE_TABLE} holds decisions, but {IDENTITY_TABLE} has no row, so the ids under which Kafka knows them are "
         "unknown; nothing was written: restore that row from where the tables came from, or, if none of their "
-        "transactions is in doubt any more, run `dualwrite adopt --copied`"
+        "transactions is still in doubt, run `dualwrite adopt --copied`"
     )
 
 

@@ -95,7 +95,7 @@ def _end_of_comment(text: str, position: int, reading: Reading) -> int:
         elif reading.comments_nest:
             depth += 1
         else:
-            position -= 1  # `/*/` ends a comment where comments do not nest
+            position -= 1  # `/*/` ends a comment if comments do not nest
     return position
 
 

@@ -132,7 +132,7 @@ def find_schema(schema: str | None, table: str) -> Query[PinnedTables]:
 
 
 def assert_still_there(pinned: PinnedTables) -> Query[None]:
-    """Check the table after a row was not found. Raises StateTableError if it is not the pinned one any more."""
+    """Check the table after a row was not found. Raises StateTableError if it is no longer the pinned one."""
     if pinned.oid is not None:
         found = yield _OID_NOW, {"schema": pinned.schema, "name": STATE_TABLE}
         if not found or found[0][0] != pinned.oid:

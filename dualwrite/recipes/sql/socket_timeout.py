@@ -1,6 +1,6 @@
 """A time limit for a statement whose server may not respond for hours, for the connection of any driver.
 
-It asks neither the driver to stop waiting nor the server to cancel: it shuts the socket down, so the driver finds the
+It does not involve the driver, and sends no cancel request: it shuts the socket down, so the driver finds the
 connection lost.
 """
 

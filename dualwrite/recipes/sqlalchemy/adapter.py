@@ -1,4 +1,4 @@
-"""A database that SQLAlchemy reaches, as the steps of a dual write and as the writers need it; for both faces."""
+"""The database side of a dual write on SQLAlchemy, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -38,67 +38,67 @@ async def _carried(carry: Carry, function: Callable[[], ResultT]) -> ResultT:
 class SqlAlchemyPort:
     """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
 
-    can_lock_and_write: Final = False  # COMMIT is sent by SQLAlchemy, and proves nothing
+    can_lock_and_write: Final = False  # SQLAlchemy sends COMMIT, which cannot carry a proof of the lock
 
-    def __init__(self, work: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
-        self._work = work
+    def __init__(self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
+        self._transaction = transaction
         self._store = store
         self._carry = carry
 
     @property
     def commit_was_sent(self) -> bool:
-        return self._work.commit_was_sent
+        return self._transaction.commit_was_sent
 
     def doom(self, error: BaseException) -> None:
-        self._work.doom(error)
+        self._transaction.doom(error)
 
     def assert_intact(self) -> None:
-        self._work.assert_intact()
+        self._transaction.assert_intact()
 
     async def flush(self) -> None:
-        await self._carry(self._work.flush)
+        await self._carry(self._transaction.flush)
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        self._work.transactional_id = transactional_id
+        self._transaction.transactional_id = transactional_id
         return await self._carry(
-            lambda: self._store.lock(self._work.connection, transactional_id, timeout_ms=timeout_ms)
+            lambda: self._store.lock(self._transaction.connection, transactional_id, timeout_ms=timeout_ms)
         )
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
-        return await self._carry(lambda: self._store.read(self._work.connection, transactional_id))
+        return await self._carry(lambda: self._store.read(self._transaction.connection, transactional_id))
 
     async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
         await self._carry(
-            lambda: self._store.write(self._work.connection, transactional_id, previous=previous, new=new)
+            lambda: self._store.write(self._transaction.connection, transactional_id, previous=previous, new=new)
         )
-        self._work.decides(self._store.raise_durability)
+        self._transaction.decides(self._store.raise_durability)
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
         return False
 
     async def commit(self) -> None:
-        if self._work.connection.dialect.driver == "asyncpg":
-            await interrupted_by(self._work.drop, _carried(self._carry, self._work.commit))
+        if self._transaction.connection.dialect.driver == "asyncpg":
+            await interrupted_by(self._transaction.drop, _carried(self._carry, self._transaction.commit))
         else:
-            await self._carry(self._work.commit)
+            await self._carry(self._transaction.commit)
 
     async def rollback(self) -> None:
-        await self._carry(self._work.rollback)
+        await self._carry(self._transaction.rollback)
 
     async def close(self) -> None:
-        await self._carry(self._work.close)
+        await self._carry(self._transaction.close)
 
     def close_at_once(self) -> bool:
         if self._carry is not here:
             return False
-        self._work.close()
+        self._transaction.close()
         return True
 
 
 class SqlAlchemyDatabase:
     """`Database` on an engine."""
 
-    # asyncpg's refused connections come through as the OSError that they are
+    # SQLAlchemy does not wrap the OSError of a connection that asyncpg could not open
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
     def __init__(
@@ -110,7 +110,7 @@ class SqlAlchemyDatabase:
         carry: Carry = here,
         only_recovers: bool = False,
     ) -> None:
-        """`only_recovers`: what the database cannot promise is then no reason to leave open what was decided."""
+        """`only_recovers`: complete decided transactions even on a database that lacks guarantees."""
         self._engine = for_own_use(engine)
         self._create_table = create_table
         self._only_recovers = only_recovers
@@ -132,24 +132,24 @@ class SqlAlchemyDatabase:
         await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
 
     async def begin(self) -> SqlAlchemyPort:
-        return await self._carry(lambda: self.transaction(self._new_work()))
+        return await self._carry(lambda: self.transaction(self._new_transaction()))
 
-    def _new_work(self) -> SqlAlchemyTransaction:
+    def _new_transaction(self) -> SqlAlchemyTransaction:
         return SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
 
-    def transaction(self, work: SqlAlchemyTransaction) -> SqlAlchemyPort:
-        """Return `work`, which was begun elsewhere, as the steps of a dual write need it."""
-        return SqlAlchemyPort(work, self._store, self._carry)
+    def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
+        """Wrap a transaction that was begun elsewhere for the steps of a dual write."""
+        return SqlAlchemyPort(transaction, self._store, self._carry)
 
 
 class CarryOut(Protocol):
-    """Carries the steps of a dual write out in the middle of what SQLAlchemy does, and returns their result."""
+    """Carries out the steps of a dual write inside a call of SQLAlchemy, and returns their result."""
 
     def __call__(self, steps: Coroutine[Any, Any, ResultT], /) -> ResultT: ...
 
 
 class SqlAlchemyBackend:
-    """An engine on which blocks run; for a pool, what is done beside the blocks has an engine of its own."""
+    """An engine on which blocks run; a pool has a second engine for its background."""
 
     name: Final = BackendName.SQLALCHEMY
     database: SqlAlchemyDatabase
@@ -179,7 +179,7 @@ class SqlAlchemyBackend:
             self.database = SqlAlchemyDatabase(engine, create_table=create_table, schema=schema, carry=carry)
 
     async def take_slot_before_snapshot(self, use: Use, connection: sa.Connection | None, tx: DualWrite) -> None:
-        """Take the slot of the block now where the connection keeps a snapshot; give `tx` back where that fails."""
+        """Take the block's slot now if the connection keeps a snapshot; roll `tx` back and close it if that fails."""
         if connection is None or not keeps_a_snapshot(connection):
             return
         try:
@@ -193,7 +193,7 @@ class SqlAlchemyBackend:
             raise
 
     def note_connection(self) -> None:
-        """Remember that a Session has a connection already, so that the first one was made."""
+        """Remember that a Session has a connection, so the first connection of the engine was made."""
         self._first_connection.made = True
 
     async def close(self) -> None:
@@ -203,7 +203,7 @@ class SqlAlchemyBackend:
     # ---- for pools ------------------------------------------------------------------------------------------
 
     def begin_life(self) -> None:
-        """Make the background's engine and the database on it, for this process."""
+        """Create the background's engine and the database on it, for this process."""
         engine = self.background_engine = background_engine(self.engine)
         watch(engine)
         self.database = SqlAlchemyDatabase(
@@ -228,6 +228,6 @@ class SqlAlchemyBackend:
         return not locks_whole_database(self.engine.dialect)
 
     async def connect_first(self) -> None:
-        """Connect the blocks' engine before any that shares its dialect."""
+        """Connect the blocks' engine before any other engine that shares its dialect."""
         if not self._first_connection.made:
             await self._carry(self._first_connection.make)

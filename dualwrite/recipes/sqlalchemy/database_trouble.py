@@ -1,4 +1,4 @@
-"""Whether an error is trouble of the database, or of the way to it, and so says nothing about the data.
+"""Tell apart errors of the database, or of the connection to it, from errors in the data.
 
 Trouble is any state in which no transaction succeeds, or a good one may fail. The rest (a violated constraint, a value
 that does not fit) is the fault of the data.
@@ -30,7 +30,7 @@ _TROUBLE_SQLSTATE_CLASSES: Final = frozenset(
         "XX",  # internal error, corruption
     }
 )
-# A deployment that is not complete; no record would pass.
+# An incomplete deployment: no record could be written.
 _TROUBLE_SQLSTATES: Final = frozenset(
     {
         "42501",  # insufficient_privilege
@@ -72,7 +72,7 @@ _TROUBLE_MYSQL_NUMBERS: Final = frozenset(
         1203,  # ER_TOO_MANY_USER_CONNECTIONS
         1226,  # ER_USER_LIMIT_REACHED
         # read-only, not ready, or shutting down
-        1047,  # ER_UNKNOWN_COM_ERROR, with which Galera says that a node is not ready
+        1047,  # ER_UNKNOWN_COM_ERROR, by which Galera reports that a node is not ready
         1053,  # ER_SERVER_SHUTDOWN
         1290,  # ER_OPTION_PREVENTS_STATEMENT
         1792,  # ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
@@ -127,7 +127,7 @@ _TROUBLE_SQLITE_CODES: Final = frozenset(
         26,  # SQLITE_NOTADB
     }
 )
-# What SQLite says by a sentence alone
+# SQLite errors that only their message identifies
 _TROUBLE_SQLITE_SENTENCES: Final = (
     "no such table",
     "no such column",
@@ -138,19 +138,19 @@ _TROUBLE_SQLITE_SENTENCES: Final = (
     "readonly database",
     "unable to open database",
 )
-# Raised by SQLAlchemy itself: no connection of the pool became free; a statement before this one failed.
+# Raised by SQLAlchemy itself: no pooled connection became free, or an earlier statement failed.
 _TROUBLE_OF_SQLALCHEMY: Final = (sa.exc.TimeoutError, sa.exc.DisconnectionError, sa.exc.PendingRollbackError)
-# Of the way to a server, as drivers that wrap nothing raise it
+# Network errors from drivers that do not wrap them
 _TROUBLE_OF_NETWORKS: Final = (ConnectionError, TimeoutError)
-# What drivers raise, by PEP 249, where they have no code to give
+# PEP 249 classes of driver errors without a code
 _TROUBLE_KINDS: Final = frozenset({"OperationalError", "InterfaceError", "InternalError"})
 
 _DRIVERS: Final = MYSQL_DRIVERS | {"psycopg", "psycopg2", "asyncpg", "pg8000", "pyodbc", "oracledb", "pymssql"}
 
 
 def is_database_trouble(error: BaseException) -> bool:
-    """Whether `error`, or anything it was raised from, is trouble of the database or of the way to it."""
-    return any(_says_trouble(each) for each in _chain(error))
+    """Return whether `error`, or any of its causes, is trouble of the database or of the connection to it."""
+    return any(_is_trouble(each) for each in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -162,39 +162,39 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         found = found.__cause__
 
 
-def _says_trouble(error: BaseException) -> bool:
+def _is_trouble(error: BaseException) -> bool:
     if isinstance(error, (*_TROUBLE_OF_SQLALCHEMY, *_TROUBLE_OF_NETWORKS)):
         return True
     if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
         return True
-    said = getattr(error, "orig", None) or error
-    if isinstance(said, _TROUBLE_OF_NETWORKS):
+    driver_error = getattr(error, "orig", None) or error
+    if isinstance(driver_error, _TROUBLE_OF_NETWORKS):
         return True
-    number = _mysql_number_of(said)
+    number = _mysql_number_of(driver_error)
     if number is not None:
         return number in _TROUBLE_MYSQL_NUMBERS
-    sqlstate = sqlstate_of(said)
+    sqlstate = sqlstate_of(driver_error)
     if sqlstate is not None:
         return sqlstate[:2] in _TROUBLE_SQLSTATE_CLASSES or sqlstate in _TROUBLE_SQLSTATES
-    if driver_of(said) == "sqlite3":
-        return _sqlite_says_trouble(said)
-    is_of_database = isinstance(error, sa.exc.DBAPIError) or driver_of(said) in _DRIVERS
-    kinds = {each.__name__ for each in (*type(error).__mro__, *type(said).__mro__)}
+    if driver_of(driver_error) == "sqlite3":
+        return _is_sqlite_trouble(driver_error)
+    is_of_database = isinstance(error, sa.exc.DBAPIError) or driver_of(driver_error) in _DRIVERS
+    kinds = {each.__name__ for each in (*type(error).__mro__, *type(driver_error).__mro__)}
     return is_of_database and not kinds.isdisjoint(_TROUBLE_KINDS)
 
 
-def _sqlite_says_trouble(said: BaseException) -> bool:
-    code = getattr(said, "sqlite_errorcode", None)
+def _is_sqlite_trouble(driver_error: BaseException) -> bool:
+    code = getattr(driver_error, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in _TROUBLE_SQLITE_CODES:
         return True
-    sentence = str(said).lower()
+    sentence = str(driver_error).lower()
     return any(each in sentence for each in _TROUBLE_SQLITE_SENTENCES)
 
 
-def _mysql_number_of(said: BaseException) -> int | None:
-    if driver_of(said) not in MYSQL_DRIVERS:
+def _mysql_number_of(driver_error: BaseException) -> int | None:
+    if driver_of(driver_error) not in MYSQL_DRIVERS:
         return None
-    number: Any = getattr(said, "errno", None)
-    if number is None and said.args:
-        number = said.args[0]
+    number: Any = getattr(driver_error, "errno", None)
+    if number is None and driver_error.args:
+        number = driver_error.args[0]
     return number if isinstance(number, int) and number > 0 else None

@@ -1,8 +1,8 @@
-"""What is done to the objects of database drivers past SQLAlchemy, and how their calls are carried out; why, each time.
+"""Direct access to database drivers, past SQLAlchemy, and the reason for each case.
 
-`deciding` waits for a COMMIT that decides: nothing hurries it, and a warning is noticed (`psycopg/driver.py` says why).
-The other functions read what a driver knows about its connection's transaction. A test fails when SQLAlchemy or a
-driver changes what is relied on here: `tests/unit/test_sqlalchemy_internals.py`.
+`deciding` wraps a COMMIT that decides: it must not be cancelled, and the server's warnings are recorded
+(`psycopg/driver.py` says why). The other functions read what a driver knows about its connection's transaction.
+`tests/unit/test_sqlalchemy_internals.py` fails when SQLAlchemy or a driver changes what this module relies on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 ResultT = TypeVar("ResultT")
 
 _PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
-_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, as of the last answer that was not rows
+_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, from the last response without rows
 
 DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
@@ -31,7 +31,7 @@ class Carry(Protocol):
 
 
 async def here(function: Callable[[], ResultT]) -> ResultT:
-    """Call a function in this thread, which waits."""
+    """Call a function in this thread, blocking it."""
     return function()
 
 
@@ -39,16 +39,16 @@ async def here(function: Callable[[], ResultT]) -> ResultT:
 
 
 class CommitWait:
-    """What was noticed while COMMIT was under way."""
+    """What the server reported while COMMIT was in progress."""
 
     __slots__ = ("was_given_up",)
 
     def __init__(self) -> None:
         self.was_given_up = False
-        """Whether the server gave up waiting for a synchronous standby, and reported success all the same."""
+        """Whether the server gave up waiting for a synchronous standby but still reported success."""
 
-    def hear(self, connection: Any, message: Any) -> None:
-        """Notice a message of the server; a log listener of asyncpg's."""
+    def on_message(self, connection: Any, message: Any) -> None:
+        """Record a server message; called as an asyncpg log listener."""
         if getattr(message, "server_source_function", None) == GIVEN_UP_IN:
             self.was_given_up = True
 
@@ -60,25 +60,25 @@ def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
     if driver == "psycopg":
         from dualwrite.recipes.psycopg.driver import StandbyWait, uncancelled
 
-        with StandbyWait(connection) as heard, uncancelled(connection):
+        with StandbyWait(connection) as standby_wait, uncancelled(connection):
             yield wait
-        wait.was_given_up = heard.was_given_up
+        wait.was_given_up = standby_wait.was_given_up
     elif driver == "asyncpg":
-        connection.add_log_listener(wait.hear)
+        connection.add_log_listener(wait.on_message)
         try:
             yield wait
         finally:
             if not connection.is_closed():
-                connection.remove_log_listener(wait.hear)
+                connection.remove_log_listener(wait.on_message)
     else:
         yield wait
 
 
 async def interrupted_by(interrupt: Callable[[], bool], steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Carry `steps` out in a task that no cancellation reaches unless `interrupt` returns False.
+    """Carry out `steps` in a task that no cancellation reaches unless `interrupt` returns False.
 
-    asyncpg sends a cancel request whenever what waits for it is cancelled. So a cancellation calls `interrupt` instead,
-    which drops the connection and returns True; where it returns False, the steps are cancelled as usual.
+    asyncpg sends a cancel request whenever the task that waits for it is cancelled. So a cancellation calls `interrupt`
+    instead, which drops the connection and returns True; if it returns False, the steps are cancelled as usual.
     """
     task = asyncio.get_running_loop().create_task(steps)
     interruption: asyncio.CancelledError | None = None
@@ -95,7 +95,7 @@ async def interrupted_by(interrupt: Callable[[], bool], steps: Coroutine[Any, An
 
 
 def drop_while_deciding(connection: sa.Connection) -> None:
-    """Drop a connection of asyncpg's whose COMMIT is under way, without the cancel request that asyncpg would send."""
+    """Drop an asyncpg connection whose COMMIT is in progress, without the cancel request that asyncpg would send."""
     driver: Any = connection.connection.driver_connection
     driver.terminate()
 
@@ -104,7 +104,9 @@ def drop_while_deciding(connection: sa.Connection) -> None:
 
 
 def begin_marker() -> Callable[[sa.Connection], None]:
-    from dualwrite.recipes.psycopg.driver import mark_next_begin  # psycopg is not there where others are used
+    from dualwrite.recipes.psycopg.driver import (
+        mark_next_begin,
+    )  # psycopg may not be installed if another driver is used
 
     def mark(connection: sa.Connection) -> None:
         driver: Any = connection.connection.driver_connection
@@ -114,12 +116,12 @@ def begin_marker() -> Callable[[sa.Connection], None]:
 
 
 def in_transaction(connection: sa.Connection) -> bool | None:
-    """Return whether the driver's connection is in a transaction, as it remembers; None where it does not say."""
+    """Return whether the driver reports its connection to be in a transaction; None if the driver cannot tell."""
     driver = connection.connection.driver_connection
     if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg
         return bool(status != _PSYCOPG_IDLE)
-    if (asks := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
-        return bool(asks())
+    if (is_in_transaction := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
+        return bool(is_in_transaction())
     if isinstance(flags := getattr(driver, "server_status", None), int):  # PyMySQL and its kin
         return bool(flags & _MYSQL_IN_TRANSACTION)
     in_transaction = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
@@ -130,5 +132,5 @@ def commits_by_itself(connection: sa.Connection) -> bool:
     dbapi_connection = connection.connection.dbapi_connection
     if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
         return False
-    # sqlite3 without transactions of its own may be in one that a listener of SQLAlchemy's "begin" event has begun
+    # sqlite3 in autocommit mode may be in a transaction that a listener for SQLAlchemy's "begin" event began
     return not getattr(connection.connection.driver_connection, "in_transaction", False)

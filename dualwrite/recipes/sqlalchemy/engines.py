@@ -1,4 +1,4 @@
-"""Engines: for work beside the blocks, without prepared statements, and what a transaction on one locks and sees."""
+"""Engines for statements outside the blocks, and what a transaction on an engine locks and sees."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThre
 def background_engine(engine: sa.Engine) -> sa.Engine:
     """Return an engine to the same database whose connections `engine`'s pool does not count.
 
-    Use it after `FirstConnection.make` only. All connections of the other pool may be held by blocks which wait for
-    what is done here. A pool that has one connection (SQLite in memory) is shared all the same, because another
-    connection would be another database.
+    Use it only after `FirstConnection.make`. Blocks may hold all connections of the other pool while they wait for
+    statements on this engine. A pool with a single connection (SQLite in memory) is shared nevertheless, because
+    another connection would be another database.
     """
     return engine if shares_one_connection(engine) else engine_beside(engine)
 
 
 def shares_one_connection(engine: sa.Engine) -> bool:
-    """Return whether the pool has one connection, so that another may be to another database (SQLite in memory)."""
+    """Return whether the pool has a single connection, because a second one may reach another database."""
     return isinstance(engine.pool, _SHARES_ONE_DATABASE_PER_CONNECTION)
 
 
 def engine_beside(engine: sa.Engine) -> sa.Engine:
-    """Return an engine to the same database with a pool of its own, whatever pool the other one has."""
+    """Return an engine to the same database with its own pool."""
     options = dict(engine.get_execution_options())
     if engine.dialect.name != "sqlite":
-        # Not by `execution_options()` of the new engine: the level of `engine`, which it inherits, would come after it.
+        # Not by `execution_options()` of the new engine: the level inherited from `engine` would override it.
         options["isolation_level"] = "READ COMMITTED"
     made = sa.Engine(engine.pool.recreate(), engine.dialect, engine.url, execution_options=options)
     if engine.dialect.name != "sqlite":
@@ -41,8 +41,8 @@ def engine_beside(engine: sa.Engine) -> sa.Engine:
 class FirstConnection:
     """Lets `engine` connect before any other engine that shares its dialect does.
 
-    With the first connection the dialect asks the database what it can do. Only the pool that does so makes others
-    wait; a second pool would go on with a dialect that knows half of it.
+    On the first connection the dialect queries the features of the database. Only callers of the same pool wait for
+    that; a second pool would continue with a half-initialised dialect.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -50,17 +50,17 @@ class FirstConnection:
         self.made = False
 
     def make(self) -> None:
-        """Connect once; harmless when repeated, by several threads at once too."""
+        """Connect once; harmless when repeated, even by several threads at once."""
         if not self.made:
             self._engine.connect().close()
             self.made = True
 
 
 def prepare_nothing(engine: sa.Engine) -> None:
-    """Let connections that `engine` makes from now on prepare no statements on the server, where they are psycopg's.
+    """Disable server-side prepared statements for new psycopg connections of `engine`.
 
-    Behind PgBouncer in transaction mode, psycopg's name of a prepared statement may stand for one of another client,
-    which would be executed.
+    Behind PgBouncer in transaction mode, psycopg's name for a prepared statement may refer to a statement of another
+    client, which would be executed instead.
     """
     if engine.dialect.name == "postgresql" and engine.dialect.driver in ("psycopg", "psycopg_async"):
         sa.event.listen(engine, "connect", _on_connect)
@@ -79,7 +79,7 @@ def locks_whole_database(dialect: sa.Dialect) -> bool:
 def keeps_a_snapshot(connection: sa.Connection) -> bool:
     """Return whether locking a row that was changed after the transaction began would fail, as from REPEATABLE READ on.
 
-    Not with MySQL's REPEATABLE READ, where a locking read sees the newest state. MariaDB refuses since 11.6
+    MySQL's REPEATABLE READ is an exception: a locking read sees the newest state. MariaDB fails since 11.6
     (innodb_snapshot_isolation).
     """
     level = connection.get_execution_options().get("isolation_level") or connection.default_isolation_level

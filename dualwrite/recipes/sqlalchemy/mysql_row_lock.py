@@ -22,7 +22,7 @@ WITNESS_ID: Final = "dualwrite/witness"
 """The row that is changed to have a commit that comes after everything visible; it belongs to no transactional id.
 
 A commit is in the server's log, and in the log of a replica that confirms it, after everything its transaction has
-seen. It needs a row of its own, because the caller holds the lock on the row in question.
+seen. It needs a separate row, because the caller holds the lock on the row in question.
 """
 
 _NO_SUCH_SAVEPOINT: Final = 1305
@@ -89,7 +89,7 @@ def _lock_wait_limit(connection: sa.Connection, timeout_s: int) -> Iterator[None
             connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
 
 
-def patience(connection: sa.Connection) -> AbstractContextManager[None]:
+def lock_wait_limit(connection: sa.Connection) -> AbstractContextManager[None]:
     """Limit waits for locks, which this very process may hold, to `INSERT_TIMEOUT_MS`."""
     return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
 
@@ -101,7 +101,7 @@ def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, s
     had to wait for a slot, and then lost it, would wait here for its own transaction, a deadlock invisible to the
     server.
     """
-    with patience(connection):
+    with lock_wait_limit(connection):
         connection.execute(insert, values, execution_options=AS_NAMED)
 
 

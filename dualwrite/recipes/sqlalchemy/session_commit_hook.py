@@ -1,10 +1,10 @@
-"""A database transaction that the application ends as it likes, and whose COMMIT is the decision of a dual write.
+"""A database transaction that the application ends itself, and whose COMMIT is the decision of a dual write.
 
-SQLAlchemy's events come too early or too late for that: one that fires before COMMIT cannot see the answer, one that
-fires after it never fires where the answer is lost, and none can turn an error into the success that it was. So the
-dialect's `do_commit` is what is followed. It is the one place that every COMMIT passes, be it `Session.commit()`, the
-end of `with Session.begin()` or `Connection.commit()`; everything before it (hooks, flushes) is over, and nothing after
-it (expiring objects, `after_commit`, closing) has begun, so each of them is as it is without a dual write.
+SQLAlchemy's events come too early or too late for that: an event before COMMIT cannot see the response, an event after
+COMMIT does not fire if the response is lost, and none can turn an error into the success that it was. So this module
+wraps the dialect's `do_commit`. Every COMMIT passes through it: `Session.commit()`, the end of `with Session.begin()`
+and `Connection.commit()`. Everything before it (hooks, flushes) is over, and nothing after it (expiring objects,
+`after_commit`, closing) has begun, so these behave as without a dual write.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watc
 
 _log = logging.getLogger(__name__)
 
-# The transaction whose COMMIT this thread or task is about to send: the event that tells the Connection comes right
-# before the call that is given the driver's connection only. (Of a task by its context, which its greenlets share:
-# where other listeners of the event await something, other tasks come in between.)
+# The transaction whose COMMIT this thread or task is about to send: the event with the Connection comes right before
+# the call that receives only the driver's connection. (A context variable, which a task shares with its greenlets: if
+# other listeners of the event await something, other tasks run in between.)
 _arrived: ContextVar[FollowedTransaction | None] = ContextVar("dualwrite_arrived", default=None)
 
 _followed: weakref.WeakSet[sa.Dialect] = weakref.WeakSet()
@@ -61,14 +61,14 @@ class Follower(Protocol):
     """What the end of the transaction is reported to."""
 
     def decide(self) -> None:
-        """Send COMMIT, which was requested, as a part of other steps. What this raises, COMMIT raises."""
+        """Carry out the requested COMMIT as part of a dual write. Errors raised here are raised by COMMIT."""
 
     def drop(self) -> None:
         """Note that the transaction is rolled back."""
 
 
 class _Arrival:
-    """A transaction that the application flushes, closes and gives back."""
+    """A binding whose transaction the application flushes and closes."""
 
     session: Session | None = None
 
@@ -87,7 +87,7 @@ class _Arrival:
         self.send_commit()
 
     def rollback(self) -> None:
-        """Roll back past SQLAlchemy, which is in the middle of a COMMIT and goes on from its failure."""
+        """Roll back past SQLAlchemy, which is in the middle of a COMMIT and handles its failure afterwards."""
         if not self._connection.invalidated:
             self._connection.dialect.do_rollback(self._connection.connection)
 
@@ -98,8 +98,8 @@ class _Arrival:
 class FollowedTransaction(SqlAlchemyTransaction):
     """The transaction on a Connection, from the first record on. Its end is reported to `follower`.
 
-    One exception: where a hook of the application fails between the end of the flushes and COMMIT, no event says so;
-    then it `is_over` without notice, and may be told by `rolled_back`.
+    One exception: no event reports a hook of the application that fails between the last flush and COMMIT. Then
+    `is_over` becomes true without notice, and the caller that sees it calls `rolled_back`.
     """
 
     may_begin_in_savepoint = True
@@ -113,18 +113,18 @@ class FollowedTransaction(SqlAlchemyTransaction):
     ) -> None:
         self._arrival = _Arrival(connection)
         self._has_ended = False
-        self._follow(self._arrival, engine, records)
+        self._initialise(self._arrival, engine, records)
         self._driver_has_begun = self._driver_is_in_transaction()
         self._follower = follower(self)
 
     def commit(self) -> None:
-        """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
+        """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
         self._assert_not_doomed()
         self.commit_was_sent = True
         super().commit()
 
     def arrive(self, send_commit: Callable[[], None]) -> None:
-        """Decide: COMMIT was requested, and is sent by `send_commit`."""
+        """Decide: COMMIT was requested, and `send_commit` sends it."""
         if self._belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
         self._arrival.send_commit = send_commit
@@ -139,7 +139,9 @@ class FollowedTransaction(SqlAlchemyTransaction):
             return
         self._has_ended = True
         if _arrived.get() is self:
-            _arrived.set(None)  # a later listener refused the COMMIT: the next one of this thread is another's
+            _arrived.set(
+                None
+            )  # a later listener refused the COMMIT: the next COMMIT in this thread belongs to another transaction
         self._follower.drop()
         self.close()
 
@@ -149,5 +151,5 @@ class FollowedTransaction(SqlAlchemyTransaction):
 
 _OF_THE_PARENT = (
     "this database transaction belongs to the process that forked; nothing was written here: let the parent end it, "
-    "and use sessions of the child's own"
+    "and use separate sessions in the child"
 )

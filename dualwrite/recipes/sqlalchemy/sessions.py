@@ -1,4 +1,4 @@
-"""Dual writes for code that commits its Sessions by itself. One line makes `session.commit()` the decision:
+"""Dual writes for code that commits its Sessions itself. One line makes `session.commit()` the decision:
 
     SessionLocal = sessionmaker(engine)
     dual_write_sessions(SessionLocal, DualWriterPool(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092"))
@@ -36,7 +36,7 @@ from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, 
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction, follow_commits
-from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, work_on
+from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, transaction_on
 from dualwrite.recipes.writer import Slots
 
 __all__ = ["current_dual_write", "dual_write_sessions", "send"]
@@ -59,7 +59,7 @@ class SessionWriter(Protocol):
     def new_records(self) -> Callable[[], RecordBuffer]: ...
 
 
-# By the class of the sessions, of which each sessionmaker has one of its own.
+# By the class of the sessions; each sessionmaker has its own class.
 _writers: weakref.WeakKeyDictionary[type[Session], SessionWriter] = weakref.WeakKeyDictionary()
 
 _followed: weakref.WeakKeyDictionary[Session, FollowedTransaction] = weakref.WeakKeyDictionary()
@@ -74,26 +74,27 @@ def dual_write_sessions(
     | type[AsyncSession],
     writer: SessionWriter,
 ) -> None:
-    """From now on, what is sent with `send(session, ...)` is committed with the `session.commit()` that follows.
+    """From now on, commit records sent with `send(session, ...)` together with the next `session.commit()`.
 
-    `sessions` are those of a sessionmaker, of a scoped_session, or of a class, whether they were made already or not.
-    `writer` is a DualWriter, under which their commits take turns (they wait for one another as long as for the lock of
-    the row, `lock_timeout_ms`), or a DualWriterPool, with which several commit at the same time. Repeated, the last one
-    counts.
+    `sessions` is a sessionmaker, a scoped_session or a Session class; the call applies to existing Sessions too.
+    `writer` is a DualWriter, under which their commits take turns (they wait for one another as long as for the row
+    lock, `lock_timeout_ms`), or a DualWriterPool, with which several commit at the same time. If called again for the
+    same `sessions`, the last writer is used.
 
-    Those of an async_sessionmaker, of an async_scoped_session, or of a class of AsyncSessions, which are made from now
-    on, take an AsyncDualWriter or an AsyncDualWriterPool, and `send` of `dualwrite.recipes.sqlalchemy.sessions_async`.
+    An async_sessionmaker, an async_scoped_session or a class of AsyncSessions needs an AsyncDualWriter or an
+    AsyncDualWriterPool, and `send` of `dualwrite.recipes.sqlalchemy.sessions_async`. The call then applies only to
+    AsyncSessions that are made afterwards.
 
-    Raises ConfigError where `sessions` is something else, where one of the two is for coroutines and the other is not,
-    or where a pool's database is SQLite.
+    Raises ConfigError if `sessions` is something else, if only one of the two arguments is for asyncio, or if a
+    pool's database is SQLite.
     """
     assert_can(writer.backend.name, Feature.SESSIONS)
     engine = writer.backend.engine
     awaited = _made_for_coroutines(sessions)
     if (awaited is not None) is not engine.dialect.is_async:
         raise ConfigError(
-            "an asynchronous engine's sessions come from an async_sessionmaker, and are written by an AsyncDualWriter "
-            "or an AsyncDualWriterPool; others by a DualWriter or a DualWriterPool: give it the one that fits the other"
+            "the sessions and the writer must both be asynchronous or both be blocking: pass an AsyncDualWriter or an "
+            "AsyncDualWriterPool for an async_sessionmaker, a DualWriter or a DualWriterPool for a sessionmaker"
         )
     if writer.slots.leases_at_commit and locks_whole_database(engine.dialect):
         raise ConfigError(
@@ -111,7 +112,7 @@ def dual_write_sessions(
 
 
 def _made_for_coroutines(sessions: Any) -> Any:
-    """Return what makes the AsyncSessions that `sessions` stands for; None where they are no AsyncSessions."""
+    """Return the maker or class of AsyncSessions behind `sessions`; None if they are not AsyncSessions."""
     if isinstance(sessions, async_scoped_session):
         sessions = sessions.session_factory
     if isinstance(sessions, async_sessionmaker) or (isinstance(sessions, type) and issubclass(sessions, AsyncSession)):
@@ -120,7 +121,7 @@ def _made_for_coroutines(sessions: Any) -> Any:
 
 
 def _class_in_greenlets(sessions: Any) -> type[Session]:
-    """Return the class of the Sessions behind the AsyncSessions: a class of its own, as by default all share one."""
+    """Return the class of the Sessions behind the AsyncSessions: a new subclass, because by default all share one."""
     is_maker = isinstance(sessions, async_sessionmaker)
     its_own = (sessions.kw if is_maker else vars(sessions)).get("sync_session_class")
     if its_own in _writers:
@@ -141,8 +142,8 @@ def _class_of(sessions: Any) -> type[Session]:
     made = sessions.class_ if isinstance(sessions, sessionmaker) else sessions
     if not isinstance(made, type) or not issubclass(made, Session):
         raise ConfigError(
-            "dual_write_sessions takes a sessionmaker, a scoped_session or a Session class, or one for coroutines, not "
-            f"{sessions!r}"
+            "dual_write_sessions takes a sessionmaker, a scoped_session, a Session class, or their asyncio variants, "
+            f"not {sessions!r}"
         )
     return made
 
@@ -156,19 +157,19 @@ def _before_transaction(session: Session, transaction: SessionTransaction) -> No
 def _on_connection(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
     writer = _writer_of(session)
     if writer is not None and writer.backend.engine.dialect.is_async:
-        # before that there may be no greenlet that could wait
+        # earlier than this there may be no greenlet in which to wait
         writer.backend.note_connection()
         writer.backend.carry_out(writer.slots.get_ready_for_sessions())
-    work = _followed.get(session)
-    if work is not None and not work.is_over:
-        work.refuse_second_database(session, transaction, connection)
+    followed = _followed.get(session)
+    if followed is not None and not followed.is_over:
+        followed.refuse_second_database(session, transaction, connection)
 
 
 def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
-    work = _followed.get(session)
-    if work is not None and work.is_over:
+    followed = _followed.get(session)
+    if followed is not None and followed.is_over:
         del _followed[session]
-        work.rolled_back()  # unless it has ended otherwise; no event says that a hook failed right before COMMIT
+        followed.rolled_back()  # unless it has ended otherwise: no event reports a hook that failed right before COMMIT
 
 
 def _writer_of(session: Session) -> SessionWriter | None:
@@ -184,7 +185,7 @@ def send(
     partition: int | None = None,
     timestamp_ms: int | None = None,
 ) -> BufferedRecord:
-    """Make one record part of what the Session's present transaction decides; the arguments are `Producer.send`'s.
+    """Publish one record with the Session's current transaction; the arguments are those of `Producer.send`.
 
     Raises InvalidRecordError or TransactionTooLargeError, which doom the transaction (or the savepoint) even if they
     are swallowed, and what `current_dual_write` raises.
@@ -193,27 +194,27 @@ def send(
 
 
 def current_dual_write(session: AnySession) -> DualWrite:
-    """Return the dual write of the Session's present transaction, which begins if it has not.
+    """Return the dual write of the Session's current transaction; begin the transaction if necessary.
 
-    It has `send_offsets` and `outcome`.
+    Use it for `send_offsets` and `outcome`.
 
-    Inside `writer.transaction(session)` it is that block's. May be called from hooks, as long as the database has not
-    been asked to commit: `before_commit`, `before_flush`, `after_flush`, and mapper events such as `after_insert`.
+    Inside `writer.transaction(session)` it is the dual write of that block. May be called from hooks that run before
+    COMMIT is sent: `before_commit`, `before_flush`, `after_flush`, and mapper events such as `after_insert`.
 
-    Raises IllegalStateError where the Session is none of `dual_write_sessions`, is of another Engine, or uses two-phase
-    transactions, a second database or autocommit.
+    Raises IllegalStateError if `dual_write_sessions` was not called for the Session, if it belongs to another Engine,
+    or if it uses two-phase transactions, a second database or autocommit.
     """
     bound = session() if isinstance(session, scoped_session) else session
     if not isinstance(bound, Session):
         raise IllegalStateError(_NOT_HERE)
     writer = _writer_of(bound)
     connection = _connection_of(bound, writer)
-    work = work_on(connection)
-    if isinstance(work, FollowedTransaction) and work.is_over:
-        work.rolled_back()
-        work = None
-    if work is not None and work.write is not None:
-        return work.write
+    transaction = transaction_on(connection)
+    if isinstance(transaction, FollowedTransaction) and transaction.is_over:
+        transaction.rolled_back()
+        transaction = None
+    if transaction is not None and transaction.write is not None:
+        return transaction.write
     if writer is None:
         raise IllegalStateError(_NO_WRITER)
     return _begin(bound, connection, writer)
@@ -225,33 +226,35 @@ def _connection_of(session: Session, writer: SessionWriter | None) -> sa.Connect
     except UnboundExecutionError:
         if writer is None:
             raise
-        return session.connection(bind_arguments={"bind": writer.backend.engine})  # one that is bound table by table
+        return session.connection(bind_arguments={"bind": writer.backend.engine})  # a Session with a bind per table
 
 
 def _begin(session: Session, connection: sa.Connection, writer: SessionWriter) -> DualWrite:
     assert_one_database(session, connection)
     records = writer.new_records()
-    work = FollowedTransaction(
+    transaction = FollowedTransaction(
         connection,
         writer.backend.engine,
         records,
         lambda followed: _SessionWrite(followed, records, writer),
     )
-    assert work.write is not None, "it was set when the write was made"
-    _followed[session] = work
-    return work.write
+    assert transaction.write is not None, "it was set when the write was made"
+    _followed[session] = transaction
+    return transaction.write
 
 
 class _SessionWrite(DualWrite):
     """The dual write of one transaction of a Session."""
 
-    def __init__(self, work: FollowedTransaction, records: RecordBuffer, writer: SessionWriter) -> None:
-        super().__init__(writer.backend.database.transaction(work), records, writer.backend.waiting.uninterrupted)
+    def __init__(self, transaction: FollowedTransaction, records: RecordBuffer, writer: SessionWriter) -> None:
+        super().__init__(
+            writer.backend.database.transaction(transaction), records, writer.backend.waiting.uninterrupted
+        )
         self._writer = writer
-        work.write = self
+        transaction.write = self
 
     def decide(self) -> None:
-        """Commit both sides, because COMMIT was asked for."""
+        """Commit both sides, because COMMIT was requested."""
         write, carry_out = self.progress, self._writer.backend.carry_out
         try:
             if write.records:
@@ -263,18 +266,18 @@ class _SessionWrite(DualWrite):
                 carry_out(roll_back_database(write))
             self.tell(error)
             if isinstance(error, OutcomeUnknown) and write.outcome is Outcome.ROLLED_BACK:
-                error.add_note("That was an earlier dual write; the one that was to be committed now is rolled back.")
+                error.add_note("That was an earlier dual write; the current one is rolled back.")
             raise
         finally:
             write.records.close()
 
     async def _commit_alone(self) -> None:
-        """Commit without Kafka: every record was rolled back with a savepoint."""
+        """Commit without Kafka, because every record was rolled back with a savepoint."""
         await settle(self.progress)
         await commit_database_alone(self.progress)
 
     def drop(self) -> None:
-        """Drop the records: the transaction is rolled back."""
+        """Drop the records, because the transaction is rolled back."""
         records = self.progress.records
         if records:
             _log.debug("%d records are dropped, because their database transaction is rolled back", len(records))
@@ -283,12 +286,12 @@ class _SessionWrite(DualWrite):
 
 
 _NOT_HERE = (
-    "the record was not taken: for an AsyncSession, `await` the functions of "
+    "the record was not accepted: for an AsyncSession, `await` the functions of "
     "dualwrite.recipes.sqlalchemy.sessions_async; those of dualwrite.recipes.sqlalchemy.sessions are "
     "for Sessions, such as the one that a hook of an AsyncSession is given"
 )
 _NO_WRITER = (
-    "no writer sends to Kafka for this Session, so the record was not taken: call "
+    "no writer sends to Kafka for this Session, so the record was not accepted: call "
     "dual_write_sessions(sessionmaker, writer) once for the sessionmaker that made it, or send inside "
     "`with writer.transaction(session)`"
 )

@@ -1,4 +1,4 @@
-"""The state table on any database that SQLAlchemy reaches, and how its row is locked there.
+"""The state table on any database that SQLAlchemy supports, and how its row is locked there.
 
 `core/store.py` says what the row holds. `schema.sql` is the same table for people who create tables by hand.
 """
@@ -17,10 +17,10 @@ from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_safety import (
     ACCEPT_OPTION,
-    MYSQL_QUESTION,
+    MYSQL_SETTINGS_QUERY,
     OF_DIALECT,
     POSTGRES_NAMES,
-    POSTGRES_QUESTION,
+    POSTGRES_SETTINGS_QUERY,
     Answers,
     answer_for,
     checked_names,
@@ -58,7 +58,7 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     error_code,
     insert_row,
     is_still_locked,
-    patience,
+    lock_wait_limit,
 )
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_row as lock_mysql_row
 from dualwrite.recipes.sqlalchemy.tables import (
@@ -81,13 +81,13 @@ kafka_transaction_state = sa.Table(
     sa.Column("transactional_id", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("prepared_transaction_state", sa.String(64), nullable=False, server_default=""),
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
-    mysql_engine="InnoDB",  # whatever the server's default is: others have no transactions
+    mysql_engine="InnoDB",  # whatever the server's default is: most other engines have no transactions
     mariadb_engine="InnoDB",
 )
 
 
 class Statements:
-    """The statements on the rows of one table, which is named in full."""
+    """The statements on the rows of one table, under its full name."""
 
     def __init__(self, pinned: PinnedTables) -> None:
         self.pinned = pinned
@@ -112,7 +112,7 @@ class Statements:
         )
 
     def locked_text(self, connection: sa.Connection, transactional_id: str) -> str | None:
-        """Return what the row, which is locked, holds now."""
+        """Return the current content of the row, which must be locked."""
         values = {"id": transactional_id}
         text: str | None = connection.scalar(self.select_locked, values, execution_options=AS_NAMED)
         return text
@@ -120,42 +120,44 @@ class Statements:
 
 class _RowLock(Protocol):
     still_held: sa.ColumnElement[bool]
-    """True for the row that the present transaction has locked, as far as the database can say."""
+    """True for the row that the current transaction has locked, as far as the database can tell."""
     raise_durability: str | None
-    """The statement that lets the present transaction's COMMIT wait until it is durable; None where it waits anyway."""
+    """The statement that makes this transaction's COMMIT wait until it is durable; None if it always waits."""
 
     def proof(self, connection: sa.Connection) -> dict[str, str]:
         """Return the parameters of `still_held`."""
 
     def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
-        """Create the row, empty."""
+        """Create an empty row."""
 
     def acquire(
         self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
     ) -> str | None:
-        """Lock the row and return its text, or None where there is no row."""
+        """Lock the row and return its text, or None if there is no row."""
 
     def assert_transaction(self, connection: sa.Connection) -> None:
-        """Raise IllegalStateError where the connection commits each statement by itself, so that no lock can last."""
+        """Raise IllegalStateError if the connection is in autocommit mode, in which no lock can last."""
 
-    def outlasted(self, connection: sa.Connection) -> bool:
-        """Return whether the transaction that locked the row has written it; as `still_held`, but later."""
+    def was_held_at_write(self, connection: sa.Connection) -> bool:
+        """Return whether the row was still locked when it was written: like `still_held`, but checked afterwards."""
 
     def is_another(self, connection: sa.Connection) -> bool:
-        """Return whether the present transaction is known not to be the one that SQLAlchemy began."""
+        """Return whether the current transaction is known not to be the one that SQLAlchemy began."""
 
-    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
-        """Read the row without its lock, and write so that a commit proves what was read durable."""
+    def read_to_prove_durable(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str
+    ) -> str | None:
+        """Read the row without locking it, and write, so that a commit proves the durability of what was read."""
 
-    def answers(self, connection: sa.Connection) -> Answers:
-        """Query what `database_safety.py` judges the database by."""
+    def settings(self, connection: sa.Connection) -> Answers:
+        """Query the settings by which `database_safety.py` judges the database."""
 
 
-class _UpdatedRow:
-    """Any database: an UPDATE that changes nothing locks its row everywhere.
+class _UpdateRowLock:
+    """The row lock for any database: an UPDATE that changes nothing locks its row everywhere.
 
-    FOR UPDATE alone does not, because SQLAlchemy drops it without a word where a database has no such thing (SQL
-    Server). It is still asked for: the reading must be of now, not of a snapshot that is older than the lock (MySQL).
+    FOR UPDATE alone does not, because SQLAlchemy silently omits it for a database without it (SQL Server). It is still
+    used for the read, which must return the current row, not one from a snapshot older than the lock (MySQL).
     """
 
     still_held: sa.ColumnElement[bool] = sa.true()
@@ -178,26 +180,30 @@ class _UpdatedRow:
         if dbapi_connection is not None and connection.dialect.detect_autocommit_setting(dbapi_connection):
             raise IllegalStateError(_AUTOCOMMIT)
 
-    def outlasted(self, connection: sa.Connection) -> bool:
+    def was_held_at_write(self, connection: sa.Connection) -> bool:
         return True
 
     def is_another(self, connection: sa.Connection) -> bool:
         return False
 
-    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
-        raise NotImplementedError("nothing is known of databases that show what is not durable, but for those below")
+    def read_to_prove_durable(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str
+    ) -> str | None:
+        raise NotImplementedError(
+            f"whether a commit is durable can be checked on {', '.join(_SHOW_WHAT_IS_NOT_DURABLE)} only"
+        )
 
-    def answers(self, connection: sa.Connection) -> Answers:
+    def settings(self, connection: sa.Connection) -> Answers:
         return {}
 
 
 _text = cache(sa.text)
 
 
-class _PostgresRowLock(_UpdatedRow):
-    """By the statements of `sql/postgres.py`."""
+class _PostgresRowLock(_UpdateRowLock):
+    """PostgreSQL: the statements of `sql/postgres.py`."""
 
-    # what is raised is written together with the state
+    # the same statement raises the durability setting and writes the state
     still_held: sa.ColumnElement[bool] = sa.and_(
         sa.literal_column(f"{STILL_HELD} AND {RAISE} IS NOT NULL", sa.Boolean),
         sa.text(IS_MARKED).bindparams(sa.bindparam("mark", type_=sa.String)),
@@ -224,16 +230,18 @@ class _PostgresRowLock(_UpdatedRow):
                 return text
             answer = connection.scalar(_text(statements.pinned.sql(statement)), parameters)
 
-    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
+    def read_to_prove_durable(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str
+    ) -> str | None:
         text: str | None = connection.scalar(_text(statements.pinned.sql(WITNESS)), {"id": transactional_id})
         return text
 
-    def answers(self, connection: sa.Connection) -> Answers:
-        row = connection.exec_driver_sql(POSTGRES_QUESTION).one()
+    def settings(self, connection: sa.Connection) -> Answers:
+        row = connection.exec_driver_sql(POSTGRES_SETTINGS_QUERY).one()
         return {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
 
 
-class _MySqlRowLock(_UpdatedRow):
+class _MySqlRowLock(_UpdateRowLock):
     """MySQL and MariaDB: the statements of `mysql_row_lock.py`."""
 
     def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
@@ -245,23 +253,25 @@ class _MySqlRowLock(_UpdatedRow):
         text: str | None = lock_mysql_row(connection, statements.select, {"id": transactional_id}, timeout_ms)
         return text
 
-    def outlasted(self, connection: sa.Connection) -> bool:
+    def was_held_at_write(self, connection: sa.Connection) -> bool:
         return is_still_locked(connection)
 
-    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
+    def read_to_prove_durable(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str
+    ) -> str | None:
         text: str | None = connection.scalar(statements.select, {"id": transactional_id}, execution_options=AS_NAMED)
-        with patience(connection):
+        with lock_wait_limit(connection):
             connection.execute(statements.change_witness, {"id": WITNESS_ID}, execution_options=AS_NAMED)
         return text
 
-    def answers(self, connection: sa.Connection) -> Answers:
-        return {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_QUESTION)}
+    def settings(self, connection: sa.Connection) -> Answers:
+        return {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_SETTINGS_QUERY)}
 
 
-class _SqliteWriteLock(_UpdatedRow):
-    """SQLite has one write lock for the whole file; an UPDATE that changes nothing takes it at once.
+class _SqliteWriteLock(_UpdateRowLock):
+    """SQLite, which has one write lock for the whole file: an UPDATE that changes nothing takes it at once.
 
-    A transaction that has read before may not be able to take it any more (SQLITE_BUSY_SNAPSHOT); it then fails here,
+    A transaction that has already read may no longer be able to take it (SQLITE_BUSY_SNAPSHOT); it then fails here,
     before anything was sent.
     """
 
@@ -276,12 +286,14 @@ class _SqliteWriteLock(_UpdatedRow):
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
-    def witness(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> str | None:
+    def read_to_prove_durable(
+        self, connection: sa.Connection, statements: Statements, transactional_id: str
+    ) -> str | None:
         text: str | None = connection.scalar(statements.select, {"id": transactional_id}, execution_options=AS_NAMED)
         sync(_file_of(connection))
         return text
 
-    def answers(self, connection: sa.Connection) -> Answers:
+    def settings(self, connection: sa.Connection) -> Answers:
         journal = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         return {"journal_mode": str(journal), "file": _file_of(connection)}
 
@@ -291,13 +303,13 @@ class _SqliteWriteLock(_UpdatedRow):
 
 
 def _file_of(connection: sa.Connection) -> str:
-    """Return the file in which SQLite keeps the database; empty for one in memory."""
+    """Return the file of the SQLite database; empty for a database in memory."""
     (main,) = (row for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
     return str(main[2] or "")
 
 
 _AUTOCOMMIT = (
-    "the database connection is in autocommit mode, where a row lock ends with its own statement; "
+    "the database connection is in autocommit mode, in which a row lock ends with its own statement; "
     "nothing was written: use a connection with transactions for dual writes"
 )
 _SHOW_WHAT_IS_NOT_DURABLE: Final = ("postgresql", "mysql", "mariadb", "sqlite")
@@ -308,7 +320,7 @@ _ROW_LOCKS: dict[str, type[_RowLock]] = {
     "sqlite": _SqliteWriteLock,
 }
 
-# What databases say when a lock was not free in time: PostgreSQL's SQLSTATE, MySQL's number, and SQLite's sentence.
+# How databases report a lock that was not free in time: PostgreSQL's SQLSTATE, MySQL's number, and SQLite's sentence.
 _LOCK_TIMEOUT_SQLSTATES = frozenset({LOCK_NOT_AVAILABLE})
 _LOCK_TIMEOUT_SENTENCES = ("database is locked", "database table is locked")
 
@@ -321,9 +333,9 @@ def _is_lock_timeout(error: DBAPIError) -> bool:
 
 
 def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
-    """Create `kafka_transaction_state` and `kafka_transaction_database` where they are missing.
+    """Create `kafka_transaction_state` and `kafka_transaction_database` if they are missing.
 
-    In `schema`, or where an unqualified name leads to; safe when several processes do it at once.
+    They are created in `schema`, by default in the schema of unqualified names. Safe in several processes at once.
     """
     schema = schema_for(engine, schema)
     _create(engine, kafka_transaction_state, schema)
@@ -338,29 +350,29 @@ def _create(engine: sa.Engine, table: sa.Table, schema: str | None) -> None:
     try:
         in_schema(table, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
     except (IntegrityError, ProgrammingError, OperationalError):
-        # Two processes created it in the same instant: the loser sees the winner's table on a second look.
+        # Another process created it at the same moment: then the table exists now.
         if not sa.inspect(engine).has_table(table.name, schema=schema):
             raise
 
 
-# By the pool, which engines with other execution options share.
+# The pools of the engines that were examined; engines that differ only in execution options share a pool.
 _examined: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
 
 
 class SqlAlchemyStateStore:
-    """The rows as seen by the transaction of a `sqlalchemy.Connection`."""
+    """Reads and writes the state rows in the transaction of a `sqlalchemy.Connection`."""
 
     def __init__(self, engine: sa.Engine, schema: str | None = None) -> None:
         self._engine = engine
         self._schema = schema_for(engine, schema)
-        self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdatedRow)()
+        self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdateRowLock)()
         self.raise_durability = self._row_lock.raise_durability
         self._statements: Statements | None = None
         self._write: sa.Update | None = None
         self._identity: DatabaseIdentity | None = None
 
     def examine(self) -> None:
-        """Check once what the database cannot promise. Raises UnsafeDatabaseError where that was not accepted."""
+        """Check once for guarantees that the database lacks. Raises UnsafeDatabaseError unless that was accepted."""
         dialect = self._engine.dialect.name
         if self._engine.pool in _examined or dialect not in OF_DIALECT:
             return
@@ -368,16 +380,16 @@ class SqlAlchemyStateStore:
         judge = OF_DIALECT[dialect]
         answer_for(judge({"host": self._engine.url.host or ""}), accepted)
         with self._engine.connect() as connection:
-            answer_for(judge(self._row_lock.answers(connection)), accepted)
+            answer_for(judge(self._row_lock.settings(connection)), accepted)
         _examined.add(self._engine.pool)
 
     def create_tables(self) -> None:
-        """Create the tables that are missing."""
+        """Create missing tables."""
         create_state_table(self._engine, self._schema)
 
     @property
     def pinned(self) -> PinnedTables:
-        """Where the tables are; queried once. Raises StateRowError where they are missing, and StateTableError."""
+        """Where the tables are; queried once. Raises StateRowError if they are missing, and StateTableError."""
         return self._known.pinned
 
     @property
@@ -392,11 +404,12 @@ class SqlAlchemyStateStore:
         return self._statements
 
     def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
-        """Return what this database adds to its transactional ids; queried once.
+        """Return the identity that this database adds to its transactional ids; queried once.
 
-        Where there is nothing yet, it is inserted; without `may_make`, one is returned that no id has.
+        A missing identity is inserted. With `may_make=False` nothing is inserted, and a missing identity is replaced
+        by a random one, which no transactional id carries.
 
-        Raises StateRowError where a table is missing, StateTableError, and DatabaseMovedError.
+        Raises StateRowError if a table is missing, StateTableError, and DatabaseMovedError.
         """
         if self._identity is None:
             pinned = self.pinned
@@ -410,10 +423,11 @@ class SqlAlchemyStateStore:
         return self._identity
 
     def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        """Create the row, empty; harmless when it exists. Returns the database's identity.
+        """Create an empty row unless it exists. Return the database's identity.
 
-        Raises StateRowError where a table is missing, or takes two transactional ids for one, RowLockTimeoutError
-        where another transaction keeps the place of the row locked, and what `identity` raises.
+        Raises StateRowError if a table is missing, or if its collation makes two different transactional ids equal,
+        RowLockTimeoutError if another transaction holds a lock on the place of the new row, and what `identity`
+        raises.
         """
         identity = self.identity()
         statements = self._known
@@ -426,7 +440,7 @@ class SqlAlchemyStateStore:
                 elif found != transactional_id:
                     raise not_exact(transactional_id, found)
         except IntegrityError:
-            pass  # another process created it in the same instant, which is as good
+            pass  # another process created it at the same moment
         except (OperationalError, ProgrammingError) as error:
             if error_code(error) in LOCK_TIMEOUTS:
                 raise stayed_locked(transactional_id, INSERT_TIMEOUT_MS) from error
@@ -467,25 +481,25 @@ class SqlAlchemyStateStore:
         values = {"id": transactional_id, "previous": str(previous), "new": str(new), **proof}
         assert self._write is not None, "the row was locked before"
         written = transaction.execute(self._write, values, execution_options=AS_NAMED).rowcount == 1
-        if not written or not self._row_lock.outlasted(transaction):
+        if not written or not self._row_lock.was_held_at_write(transaction):
             if self._row_lock.is_another(transaction):
                 raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
 
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        """As `Database.make_durable`, on a connection that the engine's pool does not count, and that is not kept."""
+        """Implement `Database.make_durable`, on a connection outside the engine's pool that is closed afterwards."""
         dialect = self._engine.dialect
         if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE:
             return
         if dialect.name == "sqlite" and shares_one_connection(self._engine):
-            return  # in memory, where nothing outlasts the connection
+            return  # in memory: nothing outlives the connection
         with engine_beside(self._engine).connect() as connection:
             driver: Any = connection.connection.driver_connection
             connection.detach()
             cut = SocketTimeout(driver, timeout_ms / 1000)
             try:
                 with cut, deciding(dialect.driver, driver) as wait:
-                    seen = self._row_lock.witness(connection, self._known, transactional_id)
+                    seen = self._row_lock.read_to_prove_durable(connection, self._known, transactional_id)
                     if seen != str(row):
                         raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
                     connection.commit()
@@ -499,6 +513,6 @@ class SqlAlchemyStateStore:
 
 
 _ANOTHER_TRANSACTION = (
-    "the transaction in which this block began is over, past SQLAlchemy; Kafka is not changed, and the database only "
-    "by what a COMMIT has made permanent: leave the ending of the transaction to the dual write"
+    "the transaction in which this block began was ended past SQLAlchemy; Kafka was not changed, and the database "
+    "keeps only what a COMMIT made permanent: let the dual write end the transaction"
 )

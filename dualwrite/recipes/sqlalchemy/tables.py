@@ -1,8 +1,7 @@
-"""Our tables, on any database that SQLAlchemy reaches: where they are, and those of the identity and of the leases.
+"""The location of our tables on any database that SQLAlchemy supports, and the identity and lease tables.
 
-Why their place is asked once: `sql/pinned_tables.py`. The state table has a module of its own. The files `schema.sql`,
-`schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql.sql` are the same tables for people who create tables by
-hand.
+`sql/pinned_tables.py` says why the location is queried only once. The state table has its own module. The
+files `schema.sql`, `schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql.sql` create the same tables by hand.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ ResultT = TypeVar("ResultT")
 
 
 def exact_text(length: int) -> sa.types.TypeEngine[str]:
-    """Return a type that tells `Orders` from `orders`, which would share a row by MySQL's usual collations."""
+    """Return a case-sensitive type: by MySQL's usual collations `Orders` and `orders` would share a row."""
     exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
     return sa.String(length).with_variant(exact, "mysql", "mariadb")
 
 
 AS_NAMED: Final = {"schema_translate_map": None}
-"""The execution options of a statement whose schema is not translated, whatever engine or connection have."""
+"""Execution options that disable the schema translation of the engine or connection for a statement."""
 
 
 @cache
@@ -64,7 +63,7 @@ def in_schema(table: sa.Table, schema: str | None) -> sa.Table:
 
 
 def schema_for(engine: sa.Engine, schema: Any) -> str | None:
-    """Return the setting, else what a schema_translate_map of the engine makes of a table without a schema."""
+    """Return the setting, or else the engine's schema_translate_map entry for tables without a schema."""
     if schema is None:
         translated = engine.get_execution_options().get("schema_translate_map") or {}
         schema = translated.get(None)
@@ -72,21 +71,21 @@ def schema_for(engine: sa.Engine, schema: Any) -> str | None:
 
 
 def pinned_tables(connection: sa.Connection, schema: str | None) -> PinnedTables | None:
-    """Find the state table; return None where PostgreSQL has none. Raises StateTableError."""
+    """Find the state table; return None if PostgreSQL has none. Raises StateTableError."""
     dialect = connection.dialect
     if dialect.name == "postgresql":
-        return execute_query(find_state_table(schema), _asked(connection))
+        return execute_query(find_state_table(schema), _query(connection))
     return _quoted(connection, schema or _default_schema(connection))
 
 
 def home(connection: sa.Connection, schema: str | None, table: str) -> PinnedTables:
-    """Find where another table of ours is, or would be created."""
+    """Return the location where another of our tables is, or would be created."""
     if connection.dialect.name != "postgresql":
         return _quoted(connection, schema or _default_schema(connection))
-    return execute_query(find_schema(schema, table), _asked(connection))
+    return execute_query(find_schema(schema, table), _query(connection))
 
 
-def _asked(connection: sa.Connection) -> Callable[[str, Mapping[str, Any]], Rows]:
+def _query(connection: sa.Connection) -> Callable[[str, Mapping[str, Any]], Rows]:
     return lambda sql, values: connection.execute(sa.text(sql), values).all()
 
 
@@ -115,13 +114,13 @@ kafka_transaction_database = sa.Table(
     sa.Column("made_in_server", sa.String(64), nullable=True),
     sa.Column("made_in_database", sa.String(64), nullable=True),
     sa.Column("made_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
-    mysql_engine="InnoDB",  # whatever the server's default is: others have no transactions
+    mysql_engine="InnoDB",  # whatever the server's default is: most other engines have no transactions
     mariadb_engine="InnoDB",
 )
 
 
 def identity_of(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity | None:
-    """Return the identity in the row; None where there is none yet. Raises DatabaseMovedError."""
+    """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
     found = connection.execute(sa.text(pinned.sql(SELECT_IDENTITY))).first()
     if found is None:
         return None
@@ -131,14 +130,14 @@ def identity_of(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIden
 
 
 def make_identity(connection: sa.Connection, pinned: PinnedTables) -> None:
-    """Insert the row. Raises StateRowError where there are decisions already, which were made under other ids."""
+    """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
     if connection.scalar(sa.text(pinned.sql(DECIDED_BEFORE))):
         raise identity_is_missing()
     insert_identity(connection, pinned)
 
 
 def insert_identity(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity:
-    """Insert a new row, for the present place."""
+    """Insert a new row for the current place."""
     place = place_of(connection, pinned)
     suffix = new_suffix()
     values = {"suffix": suffix, "server": place.server, "database": place.database}
@@ -147,23 +146,23 @@ def insert_identity(connection: sa.Connection, pinned: PinnedTables) -> Database
 
 
 def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
-    """Query which database this is, as far as it says."""
+    """Query which database this is, as far as it can be identified."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         return execute_query(present_place(), lambda sql, values: connection.execute(sa.text(sql), values).all())
-    if dialect in ("mysql", "mariadb"):  # server_uuid would be another one after a failover
+    if dialect in ("mysql", "mariadb"):  # not server_uuid, which changes in a failover
         return Place(None, None if pinned.schema is None else pinned.schema.lower())
     return Place()
 
 
 def found_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity | None:
-    """Return the identity; None where there is none yet. Raises DatabaseMovedError."""
+    """Return the identity; None if there is none yet. Raises DatabaseMovedError."""
     with engine.begin() as connection:
         return identity_of(connection, pinned)
 
 
 def ensure_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity:
-    """Return the identity, inserted where there is none yet; safe when several processes do it at once."""
+    """Return the identity; insert it if there is none yet. Safe in several processes at once."""
     for _ in range(MOST_ATTEMPTS):
         found = found_identity(engine, pinned)
         if found is not None:
@@ -172,7 +171,7 @@ def ensure_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity
             with engine.begin() as connection:
                 make_identity(connection, pinned)
         except IntegrityError:
-            continue  # another process made it in the same instant
+            continue  # another process inserted it at the same moment
         except DBAPIError as error:
             if not is_conflict(error):
                 raise
@@ -183,7 +182,7 @@ _UPDATE_PLACE: Final = f"UPDATE {IDENTITY_TABLE} SET made_in_server = :server, m
 
 
 def note_place(connection: sa.Connection, pinned: PinnedTables) -> None:
-    """Note the present place: the database is the original, wherever it is now."""
+    """Store the current place: this database is the original, wherever it is now."""
     place = place_of(connection, pinned)
     connection.execute(sa.text(pinned.sql(_UPDATE_PLACE)), {"server": place.server, "database": place.database})
 
@@ -197,13 +196,13 @@ kafka_transaction_lease = sa.Table(
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("owner", exact_text(64), nullable=True),
     sa.Column("expires_at_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    mysql_engine="InnoDB",  # whatever the server's default is: others have no transactions
+    mysql_engine="InnoDB",  # whatever the server's default is: most other engines have no transactions
     mariadb_engine="InnoDB",
 )
 
 _NOW_MS: Final = {
     "postgresql": POSTGRES_NOW_MS,
-    # UNIX_TIMESTAMP(NOW()) means two instants in the hour that autumn repeats
+    # UNIX_TIMESTAMP(NOW()) is ambiguous in the hour that is repeated when daylight saving time ends
     "mysql": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
     "mariadb": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
@@ -212,12 +211,12 @@ _NOW_MS: Final = {
 
 
 def create_lease_table(engine: sa.Engine, schema: str | None = None) -> None:
-    """Create `kafka_transaction_lease` where it is missing; safe when several processes do it at once."""
+    """Create `kafka_transaction_lease` if it is missing. Safe in several processes at once."""
     schema = schema_for(engine, schema)
     try:
         in_schema(kafka_transaction_lease, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
     except (IntegrityError, ProgrammingError, OperationalError):
-        # Two processes created it in the same instant: the loser sees the winner's table on a second look.
+        # Another process created it at the same moment: then the table exists now.
         if not sa.inspect(engine).has_table(LEASE_TABLE, schema=schema):
             raise
 
@@ -257,7 +256,7 @@ class SqlAlchemyLeases(TableLeases):
     ) -> None:
         if engine.dialect.name not in _NOW_MS:
             raise ConfigError(
-                f"leases of transactional ids need a database whose clock can be asked ({', '.join(_NOW_MS)}), "
+                f"leases of transactional ids need a database whose clock can be queried ({', '.join(_NOW_MS)}), "
                 f"not {engine.dialect.name}; use one DualWriter per transactional id there"
             )
         super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=_NOW_MS[engine.dialect.name])
@@ -270,7 +269,7 @@ class SqlAlchemyLeases(TableLeases):
     def _was_beaten(self, error: Exception) -> bool:
         if isinstance(error, IntegrityError):
             return True
-        # SQLite's only conflict is that its lock was not free in time
+        # SQLite's only conflict is a lock that was not free in time
         return isinstance(error, DBAPIError) and not locks_whole_database(self._engine.dialect) and is_conflict(error)
 
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
@@ -280,7 +279,7 @@ class SqlAlchemyLeases(TableLeases):
         if self._create_table:
             create_lease_table(self._engine, self._schema)
             self._create_table = False
-        pinned = self._where()
+        pinned = self._pinned_lease_table()
         try:
             with self._engine.begin() as connection:
                 return blocking.run(steps(_LeaseTransaction(connection, pinned)))
@@ -289,7 +288,7 @@ class SqlAlchemyLeases(TableLeases):
                 raise
             raise missing_table(LEASE_TABLE, otherwise="create_lease_table(engine)") from error
 
-    def _where(self) -> PinnedTables:
+    def _pinned_lease_table(self) -> PinnedTables:
         if self._pinned is None:
             with self._engine.connect() as connection:
                 self._pinned = home(connection, self._schema, LEASE_TABLE)

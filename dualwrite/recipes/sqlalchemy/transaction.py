@@ -1,4 +1,4 @@
-"""The database transaction of a dual write on SQLAlchemy, which must stay the one that holds the lock, and decides."""
+"""The SQLAlchemy transaction of a dual write: it holds the lock on the state row, and its COMMIT is the decision."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _binding(bind: Bind, *, owned: bool) -> Binding:
 # The execution option of a Connection under which the engine's listeners find the dual write that runs on it.
 _OPTION = "dualwrite_unit_of_work"
 
-# The execution option of connections that a writer has for itself.
+# The execution option of connections that a writer opens for its own statements.
 _OWN = "dualwrite_own"
 
 
@@ -125,14 +125,14 @@ _OWN = "dualwrite_own"
 _abandoned: list[sa.Connection] = []
 
 
-# Remembered here, because `event.contains` goes by the id() of the engine, which may be that of one that is gone: then
-# the new engine would not be watched, and a swallowed error would end as a success.
+# Remembered here, because `event.contains` identifies an engine by its id(), which a new engine may have inherited from
+# one that was collected: the new engine would not be watched, and a swallowed error would end as a success.
 _watched: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
 _watching = threading.Lock()
 
 
 def watch(engine: sa.Engine) -> None:
-    """Tell the transactions of dual writes on `engine` about commits and failed statements. Harmless when repeated.
+    """Notify the transactions of dual writes on `engine` of commits and failed statements. Harmless when repeated.
 
     SQLAlchemy iterates over an engine's listeners while other threads work, so they must not come and go with each
     transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
@@ -151,42 +151,42 @@ def watch(engine: sa.Engine) -> None:
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
-    """Return the same engine for what a writer does beside the caller's transactions; `watch` it too."""
+    """Return the same engine for a writer's own statements, outside the caller's transactions; `watch` it too."""
     return engine.execution_options(**{_OWN: True})
 
 
 def _before_commit(connection: sa.Connection) -> None:
-    work = connection.get_execution_options().get(_OPTION)
-    if work is not None:
-        work.before_commit()
+    transaction = connection.get_execution_options().get(_OPTION)
+    if transaction is not None:
+        transaction.before_commit()
 
 
 def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
-    """sqlite3 begins with the first change only; the RELEASE of a savepoint before that would be a COMMIT."""
+    """Send BEGIN: sqlite3 sends it only before the first change, and until then RELEASE of a savepoint is a COMMIT."""
     if in_transaction(connection) is False and not commits_by_itself(connection):
         connection.exec_driver_sql("BEGIN")
 
 
 def _before_rollback(connection: sa.Connection) -> None:
-    work = connection.get_execution_options().get(_OPTION)
-    if work is not None:
-        work.rolled_back()
+    transaction = connection.get_execution_options().get(_OPTION)
+    if transaction is not None:
+        transaction.rolled_back()
 
 
 def _before_statement(
     connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
 ) -> None:
-    work = connection.get_execution_options().get(_OPTION)
-    if work is not None:
-        work.before_statement(statement)
+    transaction = connection.get_execution_options().get(_OPTION)
+    if transaction is not None:
+        transaction.before_statement(statement)
 
 
 def _after_statement(
     connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
 ) -> None:
-    work = connection.get_execution_options().get(_OPTION)
-    if work is not None:
-        work.after_statement(statement)
+    transaction = connection.get_execution_options().get(_OPTION)
+    if transaction is not None:
+        transaction.after_statement(statement)
 
 
 def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
@@ -201,18 +201,18 @@ def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
 
 def _on_error(context: ExceptionContext) -> None:
     options = context.connection.get_execution_options() if context.connection is not None else {}
-    work = options.get(_OPTION)
-    if work is not None:
-        work.remember_failure(context.original_exception, context.statement)
-    if (work is not None or _OWN in options) and context.dialect.name == "sqlite":
+    transaction = options.get(_OPTION)
+    if transaction is not None:
+        transaction.remember_failure(context.original_exception, context.statement)
+    if (transaction is not None or _OWN in options) and context.dialect.name == "sqlite":
         _keep_interrupted_connection(context)
 
 
 def _keep_interrupted_connection(context: ExceptionContext) -> None:
-    """SQLAlchemy would close it after a cancellation and leave the rollback to SQLite.
+    """Prevent SQLAlchemy from closing the connection after a cancellation and leaving the rollback to SQLite.
 
-    That keeps the lock of a closed connection for as long as a cursor of it is referenced, by a traceback for
-    instance. Nothing is lost, so roll back as usual: the driver does that after the statement.
+    SQLite keeps the lock of a closed connection for as long as one of its cursors is referenced, for instance by a
+    traceback. The connection still works, so roll back as usual: the driver does that after the statement.
     """
     if not isinstance(context.original_exception, Exception):
         context.is_disconnect = False
@@ -228,48 +228,48 @@ _LISTENERS: dict[str, Callable[..., Any]] = {
 
 
 def assert_one_database(session: Session, connection: sa.Connection) -> None:
-    """Raise IllegalStateError where the Session's transaction has other connections than this one."""
+    """Raise IllegalStateError if the Session's transaction uses any connection other than this one."""
     root = session.get_transaction()
     if root is not None and any(other is not connection for other in root.connections):
         raise IllegalStateError(_SECOND_DATABASE)
 
 
-def work_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
-    """Return the dual write that the transaction of `connection` belongs to; None where it belongs to none."""
-    work: SqlAlchemyTransaction | None = connection.get_execution_options().get(_OPTION)
-    return work
+def transaction_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
+    """Return the dual write's transaction that runs on `connection`; None if there is none."""
+    transaction: SqlAlchemyTransaction | None = connection.get_execution_options().get(_OPTION)
+    return transaction
 
 
 class SqlAlchemyTransaction:
-    """The database transaction of a dual write, up to and with the decision, on an engine that is watched.
+    """The database transaction of a dual write, up to and including the decision, on an engine that is watched.
 
-    It refuses to be ended inside the block: a COMMIT inside the block would publish the data without the records, and
-    a ROLLBACK would give the lock away. It also remembers statement errors outside savepoints, because a failed
-    Postgres transaction answers COMMIT with a silent rollback, and a swallowed error must not end as a success.
-    `records` hear of savepoints.
+    It must not be ended inside the block: a COMMIT there would publish the data without the records, and a ROLLBACK
+    would release the lock. It also remembers statement errors outside savepoints, because PostgreSQL silently rolls a
+    failed transaction back at COMMIT, and a swallowed error must not end as a success. `records` are notified of
+    savepoints.
     """
 
     may_begin_in_savepoint = False
-    """Whether its COMMIT is that of the whole transaction wherever it was begun."""
+    """Whether the dual write may begin inside a savepoint, because its COMMIT always ends the whole transaction."""
 
     def __init__(self, bind: Bind, engine: sa.Engine, records: RecordBuffer, *, owned: bool) -> None:
-        self._follow(_binding(bind, owned=owned), engine, records)
+        self._initialise(_binding(bind, owned=owned), engine, records)
 
-    def _follow(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
+    def _initialise(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
         self._binding = binding
         self._records = records
         self.write: DualWrite | None = None
-        """What `send(session, ...)` in the same transaction adds to."""
+        """The dual write to which `send(session, ...)` in the same transaction adds its records."""
         self.transactional_id: str | None = None
-        """Whose row it has asked for; for the log."""
+        """The id whose state row was requested; for the log."""
         self._process_id = os.getpid()
         self._committing = False
         self._failure: BaseException | None = None
         self._second_database = False
         self._driver_has_begun = False
-        self._control: TransactionControl | None = None  # of the statement that is under way
+        self._control: TransactionControl | None = None  # of the statement in progress
         self._is_dropped = False
-        self._raise_durability: str | None = None  # the state was not written yet
+        self._raise_durability: str | None = None  # None until the state is written
         self._statements_since = 0
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
@@ -287,7 +287,7 @@ class SqlAlchemyTransaction:
             event.listen(self.session, "after_transaction_create", _set_savepoint)
 
     def _assert_can_decide(self, engine: sa.Engine) -> None:
-        # Execution options make an Engine of their own that shares the pool.
+        # `execution_options()` returns a new Engine that shares the pool.
         if self.connection.engine.pool is not engine.pool:
             raise IllegalStateError(_OTHER_ENGINE)
         if self.connection.in_nested_transaction() and not self.may_begin_in_savepoint:
@@ -303,31 +303,31 @@ class SqlAlchemyTransaction:
 
     @property
     def session(self) -> Session | None:
-        """The Session, or None where the dual write runs on a bare Connection."""
+        """The Session, or None if the dual write runs on a bare Connection."""
         return self._binding.session
 
     @property
     def is_over(self) -> bool:
-        """Whether the transaction was ended."""
+        """Whether the transaction has ended."""
         return self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root
 
     def flush(self) -> None:
-        """Send what the Session still holds back. Raises what the database says to it."""
+        """Send the statements that the Session still holds back. Raises the database's errors."""
         self._binding.flush()
 
     def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError where this transaction cannot be the decision."""
+        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
         self._assert_not_doomed()
         if self._second_database:
             raise IllegalStateError(_SECOND_DATABASE)
         if self.is_over:
             raise TransactionEndedInsideError(
-                "the block rolled its database transaction back, which also gave the row lock away; "
-                "neither database nor Kafka was changed: leave the ending of the transaction to the dual write"
+                "the block rolled its database transaction back, which also released the row lock; "
+                "neither database nor Kafka was changed: let the dual write end the transaction"
             )
 
     def commit(self) -> None:
-        """Send COMMIT. What it raises after `commit_was_sent` leaves an outcome that must be read from the row."""
+        """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
         self._committing = True
         if self._raise_durability is None:
             self._binding.commit()
@@ -335,11 +335,11 @@ class SqlAlchemyTransaction:
             self._decide()
         if not self.commit_was_sent:
             raise IllegalStateError(_JOINED)
-        # A hook that ran between our look at it and COMMIT may have failed the transaction and swallowed that.
+        # A hook that ran between the last check and COMMIT may have failed the transaction and swallowed the error.
         self._assert_not_doomed()
 
     def decides(self, raise_durability: str | None) -> None:
-        """Note that the state was written, and what COMMIT waits for was raised, by this statement if there is one."""
+        """Note that the state was written, and that `raise_durability`, if any, makes COMMIT wait for durability."""
         self._raise_durability = raise_durability or ""
         self._statements_since = 0
 
@@ -351,13 +351,13 @@ class SqlAlchemyTransaction:
             raise wait_given_up(self.transactional_id)
 
     def drop(self) -> bool:
-        """Drop a connection of asyncpg's whose COMMIT waits. False: COMMIT was not sent, and nothing is done."""
+        """Drop an asyncpg connection whose COMMIT is waiting. Return False, and do nothing, if COMMIT was not sent."""
         if self.commit_was_sent and not self.connection.closed and not self.connection.invalidated:
             drop_while_deciding(self.connection)
         return self.commit_was_sent
 
     def rollback(self) -> None:
-        """Roll back, if it takes dropping the connection. Never raises: the database drops what it cannot reach."""
+        """Roll back, even if that takes dropping the connection, after which the database rolls back. Never raises."""
         if self._belongs_to_the_parent:
             return
         try:
@@ -366,7 +366,7 @@ class SqlAlchemyTransaction:
             self._drop("rolling back the database", error)
 
     def close(self) -> None:
-        """Give back what this transaction opened, and stop watching."""
+        """Close what this transaction opened, and stop watching."""
         if self._belongs_to_the_parent:
             _abandoned.append(self.connection)
             return
@@ -385,7 +385,7 @@ class SqlAlchemyTransaction:
         return os.getpid() != self._process_id
 
     def _drop(self, what: str, error: Exception) -> None:
-        """Drop the connection after `what` failed; closing fails too where rolling back did, which says nothing new."""
+        """Drop the connection after `what` failed. Logs once: closing also fails after a failed rollback."""
         if not self._is_dropped:
             self._is_dropped = True
             warn_of_drop(_log, self.transactional_id, what, error)
@@ -395,7 +395,7 @@ class SqlAlchemyTransaction:
             _log.debug("The database connection was already unusable.", exc_info=True)
 
     def doom(self, error: BaseException) -> None:
-        """Let this dual write, or the savepoint that it is in, end by a rollback only, even if `error` is swallowed."""
+        """Let this dual write, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
         if self.connection.in_nested_transaction():
             self._records.refuse(error)
         else:
@@ -422,7 +422,7 @@ class SqlAlchemyTransaction:
             )
         self._assert_not_doomed()
         if self._raise_durability and self._statements_since:
-            # a hook of the Session's came after the state was written, and may have lowered what was raised
+            # a Session hook ran after the state was written, and may have lowered the durability setting
             self.connection.exec_driver_sql(self._raise_durability)
         self.commit_was_sent = True
 
@@ -430,8 +430,8 @@ class SqlAlchemyTransaction:
         """Note that the whole transaction is rolled back; `assert_intact` will find it."""
 
     def remember_failure(self, error: BaseException, statement: str | None) -> None:
-        # Where a savepoint is not there, its transaction was rolled back around it: MySQL does so after a deadlock.
-        # What an interrupted statement has done is not known.
+        # A missing savepoint means that the server rolled back the whole transaction, as MySQL does after a deadlock.
+        # The effect of an interrupted statement is unknown.
         if (
             not self.connection.in_nested_transaction()
             or (statement is not None and control_of(statement, self._grammar).steps)
@@ -446,8 +446,8 @@ class SqlAlchemyTransaction:
         if self._driver_has_begun and in_transaction(self.connection) is False:
             ended = TransactionEndedInsideError(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
-                "Kafka is not changed, and the database only by what a COMMIT has made permanent: leave the ending of "
-                "the transaction to the dual write"
+                "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write "
+                "end the transaction"
             )
             self._doom_all(ended)
             raise ended
@@ -459,19 +459,19 @@ class SqlAlchemyTransaction:
         self._statements_since += 1
         if not self._driver_has_begun:
             self._driver_has_begun = self._driver_is_in_transaction()
-        # From the statement, because the event of a new savepoint comes before SQLAlchemy has named it.
+        # Taken from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint.
         if self._control is not None and self._control.steps:
             self._control.follow(self._records)
 
     def refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
-        """Raise IllegalStateError where the Session goes to another connection."""
+        """Raise IllegalStateError if the Session uses another connection."""
         if connection is not self.connection:
             self._second_database = True
             raise IllegalStateError(_SECOND_DATABASE)
 
 
 _AUTOCOMMIT = (
-    "the database connection is in autocommit mode, where each statement is a transaction of its own; "
+    "the database connection is in autocommit mode, in which each statement is a transaction of its own; "
     "nothing was written: use a connection with transactions for dual writes"
 )
 _NESTED = (
@@ -479,15 +479,15 @@ _NESTED = (
     "nothing was written: release the savepoint first"
 )
 _INSIDE_ANOTHER = (
-    "this database transaction already belongs to a dual write, and cannot decide two; nothing was written: "
+    "this database transaction already belongs to a dual write and cannot decide a second one; nothing was written: "
     "send all records in one block"
 )
 _OTHER_ENGINE = (
-    "the Session or Connection belongs to another Engine than this DualWriter, which would ask the wrong database what "
-    "became of a lost commit; nothing was written: make both from the same Engine"
+    "the Session or Connection belongs to another Engine than this DualWriter, which would look up the outcome of a "
+    "lost commit in the wrong database; nothing was written: make both from the same Engine"
 )
 _TWO_PHASE = (
-    "the database transaction is itself a two-phase one, which its coordinator decides and not this dual write; "
+    "the database transaction is itself two-phase, so its own coordinator would decide it and not this dual write; "
     "nothing was written: use a Session without twophase=True"
 )
 _SECOND_DATABASE = (

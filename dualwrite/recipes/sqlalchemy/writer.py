@@ -44,22 +44,26 @@ __all__ = ["DualTransaction", "DualWriter", "DualWriterPool", "PoolStatus", "Res
 class DualTransaction(DualWrite):
     """One dual write; what `transaction()` of a `DualWriter` or a `DualWriterPool` yields."""
 
-    def __init__(self, work: SqlAlchemyTransaction, database: SqlAlchemyDatabase, records: RecordBuffer) -> None:
-        super().__init__(database.transaction(work), records)
-        self._work = work
-        work.write = self
+    def __init__(self, transaction: SqlAlchemyTransaction, database: SqlAlchemyDatabase, records: RecordBuffer) -> None:
+        super().__init__(database.transaction(transaction), records)
+        self._transaction = transaction
+        transaction.write = self
 
     @property
     def session(self) -> Session:
-        """The Session of this dual write. Raises IllegalStateError where it runs on a bare Connection."""
-        if self._work.session is None:
+        """The Session of this dual write. Raises IllegalStateError on a bare Connection."""
+        if self._transaction.session is None:
             raise IllegalStateError("this dual write runs on a Connection; use tx.connection")
-        return self._work.session
+        return self._transaction.session
 
     @property
     def connection(self) -> sa.Connection:
         """The Connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
-        return self._work.connection if self._work.session is None else self._work.session.connection()
+        return (
+            self._transaction.connection
+            if self._transaction.session is None
+            else self._transaction.session.connection()
+        )
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
@@ -67,7 +71,7 @@ class DualTransaction(DualWrite):
 
         Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
-        with (self._work.session or self._work.connection).begin_nested():
+        with (self._transaction.session or self._transaction.connection).begin_nested():
             yield self
 
 
@@ -96,27 +100,27 @@ class ThreadBackend(SqlAlchemyBackend):
 
     async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
         bound = self._session_factory() if bind is None else bind
-        work = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
-        tx = DualTransaction(work, self.database, records)
+        transaction = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
+        tx = DualTransaction(transaction, self.database, records)
         if use.needs_slot_early:
-            await self.take_slot_before_snapshot(use, work.connection, tx)
+            await self.take_slot_before_snapshot(use, transaction.connection, tx)
         return tx
 
 
 class DualWriter(OneIdWriter[Bind, DualTransaction]):
     """Atomic writes to one database and to Kafka, one at a time, under one transactional id.
 
-    `engine` is where the decision is taken and where the table `kafka_transaction_state` lives (created when missing
+    `engine` is the database that decides and that has the table `kafka_transaction_state` (created when missing
     unless `create_table=False`). `lock_timeout_ms` is how long the row may stay locked by another process (None: as
-    long as the database is set to), `resolve_timeout_ms` how long a database that does not answer after COMMIT is
-    asked again, and `max_buffered_bytes` how much the records of one dual write may take in memory.
-    `producer_settings` are the producer's, by Kafka's names with underscores.
+    long as the database is set to), `resolve_timeout_ms` how long a database that does not respond after COMMIT is
+    queried again, and `max_buffered_bytes` how much the records of one dual write may take in memory.
+    `producer_settings` are producer settings, under Kafka's names with underscores.
 
     With `confirm="database"` a dual write returns when the database has committed, which decides it: Kafka's commit is
-    on its way then, and its records become readable a little later. It is waited for by the next dual write that has
+    in progress then, and its records become readable a little later. It is awaited by the next dual write that has
     records, by `recover()` and by `close()`; until then the state is CONFIRMING and `in_doubt` names it.
 
-    Two living writers with one transactional id are safe but useless: each fences the other. Use one id per
+    Two live writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not for use by several threads at once.
     """
 
@@ -153,18 +157,18 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
     def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        `bind` is a Session or Connection of the caller's, on the writer's engine; its transaction is committed or
-        rolled back with the block. Without it the writer opens a Session of its own and closes it at the end.
+        `bind` is a Session or Connection on the writer's engine that the caller owns; its transaction is committed or
+        rolled back with the block. Without it the writer opens a new Session and closes it at the end.
 
         Records are kept until the block ends, and sent right before the database commits. Those that were sent inside
         a savepoint (`session.begin_nested()`) that is rolled back are dropped with it. A record that is refused at
         `send` dooms the block like a failed statement, even if its error is swallowed.
 
         Raises what the block raises; InvalidRecordError, AbortableError, RowLockTimeoutError, FencedError,
-        KafkaTimeoutError and the database's own errors, after which neither side was changed; OutcomeUnknown where the
+        KafkaTimeoutError and the database's own errors, after which neither side was changed; OutcomeUnknown if the
         database commit was sent and its outcome cannot be read. A block without records is an ordinary
-        database transaction, of which Kafka hears nothing: if its commit gets no answer, the database's error is
-        raised with `tx.outcome` None, and only the caller's data can tell.
+        database transaction, of which Kafka is not notified: if its commit gets no response, the database's error is
+        raised with `tx.outcome` None, and only the caller's data shows the outcome.
         """
         return self.scope(bind)
 
@@ -172,16 +176,15 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
 class DualWriterPool(PooledWriter[Bind, DualTransaction]):
     """Atomic writes to one database and to Kafka by up to `max_writers` threads of this process at a time.
 
-    The transactional ids are `prefix-0`, `prefix-1`, and so on; the processes of an application, which share the
-    prefix, share them out by leases in the table `kafka_transaction_lease` (created when missing, as
+    The transactional ids are `prefix-0`, `prefix-1`, and so on; the processes of an application use the same prefix
+    and divide the ids among themselves by leases in the table `kafka_transaction_lease` (created when missing, as
     `kafka_transaction_state` is, unless `create_table=False`). So any number of processes may come and go: the ids
-    of one that is gone are recovered in the background `lease_ms` after its last sign of life, and used again. A
+    of a process that is gone are recovered in the background `lease_ms` after it last renewed its leases. A
     block needs an id only when it ends, and only if it has records.
 
     `acquire_timeout_ms` is how long a block waits for an id. The other settings are `DualWriter`'s.
 
-    May be used by several threads. After a fork the child has a pool of its own; blocks that were running stay with
-    the parent.
+    May be used by several threads. After a fork the child has a separate pool; running blocks stay with the parent.
     """
 
     backend: ThreadBackend
@@ -224,11 +227,11 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
         As `DualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has records; on
-        SQLite, and where the database connection keeps a snapshot (REPEATABLE READ and above), before its first
+        SQLite, and if the database connection keeps a snapshot (REPEATABLE READ and above), before its first
         statement. Blocks that wait for one get it in the order of their requests.
 
-        Raises in addition PoolTimeoutError where no id became free in time, and IllegalStateError after `close()`. A
-        dual write whose id was lost to another process before the decision goes on under another one, and raises
-        FencedError only where that happens again and again.
+        Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
+        whose id was lost to another process before the decision goes on under another id, and raises FencedError
+        only if that happens repeatedly.
         """
         return self.scope(bind)

@@ -10,13 +10,12 @@
             ...
 
 The steps, and why they are safe, are those of `DualWriter` and `DualWriterPool`: `dualwrite.recipes.core.coordinator`
-and `dualwrite.recipes.pool.coordinator`. What talks to the database is the same code too, carried out in SQLAlchemy's
-greenlets.
+and `dualwrite.recipes.pool.coordinator`. The same code also talks to the database, in SQLAlchemy's greenlets.
 
-Cancellation, at any await inside: before the database's COMMIT was sent, both sides are rolled back. After it was sent,
-and not answered, the write is UNRESOLVED, and `resolve()` or the next use asks the row; a pool does so in the
-background. After it was answered the write is committed, and in doubt until the next use commits Kafka. CancelledError
-is raised in each case, with a note saying which; and not before the connection is given back.
+Cancellation at any await inside a block: before the database's COMMIT is sent, both sides are rolled back. If COMMIT
+was sent but its response did not arrive, the dual write is UNRESOLVED, and `resolve()` or the next use reads the row; a
+pool does so in the background. After the response the dual write is committed, and in doubt until the next use commits
+Kafka's transaction. Each case raises CancelledError with a note about the outcome, after the connection was returned.
 """
 
 from __future__ import annotations
@@ -80,21 +79,21 @@ class AsyncDualTransaction(DualWrite):
 
     def __init__(
         self,
-        work: SqlAlchemyTransaction,
+        transaction: SqlAlchemyTransaction,
         database: SqlAlchemyDatabase,
         records: RecordBuffer,
         *,
         session: AsyncSession | None,
         connection: AsyncConnection,
     ) -> None:
-        super().__init__(database.transaction(work), records, shield)
-        work.write = self
+        super().__init__(database.transaction(transaction), records, shield)
+        transaction.write = self
         self._session = session
         self._connection = connection
 
     @property
     def session(self) -> AsyncSession:
-        """The AsyncSession of this dual write. Raises IllegalStateError where it runs on a bare AsyncConnection."""
+        """The AsyncSession of this dual write. Raises IllegalStateError on a bare AsyncConnection."""
         if self._session is None:
             raise IllegalStateError("this dual write runs on an AsyncConnection; use tx.connection")
         return self._session
@@ -141,12 +140,12 @@ class TaskBackend(SqlAlchemyBackend):
             session = bound if isinstance(bound, AsyncSession) else None
             connection = bound if isinstance(bound, AsyncConnection) else await bound.connection()
             engine, owned = self.engine, bind is None
-            work = await in_a_greenlet(lambda: SqlAlchemyTransaction(awaited, engine, records, owned=owned))
+            transaction = await in_a_greenlet(lambda: SqlAlchemyTransaction(awaited, engine, records, owned=owned))
         except BaseException:
             if bind is None:
                 await shield(bound.close())
             raise
-        tx = AsyncDualTransaction(work, self.database, records, session=session, connection=connection)
+        tx = AsyncDualTransaction(transaction, self.database, records, session=session, connection=connection)
         if use.needs_slot_early:
             await self.take_slot_before_snapshot(use, connection.sync_connection, tx)
         return tx
@@ -196,10 +195,10 @@ class AsyncDualWriter(AsyncOneIdWriter[AsyncBind, AsyncDualTransaction]):
     def transaction(self, bind: AsyncBind | None = None) -> AbstractAsyncContextManager[AsyncDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        `bind` is an AsyncSession or a started AsyncConnection of the caller's, on the writer's engine. What holds of
-        it, of records, savepoints and errors is what `DualWriter.transaction` says. A cancellation, by
-        `asyncio.timeout` for instance, is an exception of the block; one that comes while the block ends is raised,
-        with a note that tells what became of the dual write.
+        `bind` is an AsyncSession or a started AsyncConnection on the writer's engine that the caller owns. The rules
+        for it, and for records, savepoints and errors, are those of `DualWriter.transaction`. A cancellation inside
+        the block, for instance by `asyncio.timeout`, counts as an exception of the block; one that arrives while the
+        block ends is raised, with a note about the outcome of the dual write.
         """
         return self.scope(bind)
 

@@ -118,7 +118,7 @@ class KeyValueBackend(Generic[TransactionT, WriteT]):
         return self._handle(await self.database.begin(), records)
 
     async def close(self) -> None:
-        """Close nothing: the store is the caller's."""
+        """Close nothing: the store belongs to the caller."""
 
 
 class KeyValueDualWriter(OneIdWriter[None, WriteT], Generic[TransactionT, WriteT]):
@@ -128,7 +128,7 @@ class KeyValueDualWriter(OneIdWriter[None, WriteT], Generic[TransactionT, WriteT
         """Run a block as one dual write: leaving it commits both sides, an exception changes neither.
 
         Changes and records are kept until the block ends. Raises what the block raises; InvalidRecordError,
-        AbortableError, RecipeErrors, FencedError, KafkaTimeoutError and what the store says, after which neither side
-        was changed; OutcomeUnknown where the changes were sent to the store and its state cannot be read.
+        AbortableError, RecipeErrors, FencedError, KafkaTimeoutError and the store's errors, after which neither side
+        was changed; OutcomeUnknown if the changes were sent to the store and its state cannot be read.
         """
         return self.scope()

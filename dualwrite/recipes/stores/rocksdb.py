@@ -43,7 +43,7 @@ class _Open:
 
     locks: dict[str, threading.Lock] = field(default_factory=dict)
     failed_writes: int = 0
-    """Failed writes; each may be in the log all the same, and reappear when it is replayed, until one succeeds."""
+    """Failed writes; each may still be in the log, and reappear when it is replayed, until a write succeeds."""
     superseded_failures: int = 0
     """How many of the failed writes were superseded by a later, successful write."""
 

@@ -1,4 +1,4 @@
-"""The dual write on ZooKeeper: data and prepared state in one atomic multi, the state in a node of its own.
+"""The dual write on ZooKeeper: data and prepared state in one atomic multi, the state in a separate node.
 
     client = KazooClient("127.0.0.1:2181"); client.start()
     writer = ZooKeeperDualWriter(client, bootstrap_servers="127.0.0.1:9092", transactional_id="shop-1")
@@ -136,7 +136,7 @@ def _refusal(results: list[Any]) -> KazooException | None:
     """Return why the multi was refused, or None if it was executed.
 
     Usually one operation has the cause as its error, and the others only report that they were not executed either. A
-    multi in which no operation has a cause was refused all the same.
+    multi was refused even if no operation in it has a cause.
     """
     errors = [result for result in results if isinstance(result, KazooException)]
     causes = [error for error in errors if not isinstance(error, RolledBackError | RuntimeInconsistency)]
@@ -288,7 +288,7 @@ class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDua
     multi without a response, and `max_buffered_bytes` the memory for the records of one dual write. `producer_settings`
     are those of the producer, by Kafka's names with underscores.
 
-    Two living writers with one transactional id are safe but useless: each fences the other. Use one id per
+    Two live writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not thread-safe. Raises ConfigError.
     """
 

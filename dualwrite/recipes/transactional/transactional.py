@@ -10,8 +10,8 @@ def place_order(tx: DualTransaction, item: str) -> int:
 
 place_order("lamp")
 
-A call outside every block of its writer is a dual write of its own, tried again where the database refused it because
-of other transactions. A call inside one is a part of that, in one of the ways of `Inside`.
+A call outside all blocks of its writer is a separate dual write, and is repeated if it conflicts with other database
+transactions. A call inside a block becomes part of it, in one of the ways of `Inside`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OpenBlocks(Protocol[TxT_co]):
 
     @property
     def current(self) -> TxT_co | None:
-        """The innermost one that the caller is in; None outside."""
+        """The innermost block that the caller is in; None outside."""
 
 
 class _Backend(Protocol):
@@ -82,7 +82,7 @@ class AsyncWriter(_AnyWriter[TxT_co], Protocol[TxT_co]):
 
 
 class _Blocks(Protocol):
-    """How calls enter and leave blocks; where the writer blocks its thread, none of it suspends."""
+    """Begins and ends the blocks of calls; with a blocking writer, no method suspends."""
 
     @property
     def current(self) -> DualWrite | None:
@@ -139,10 +139,10 @@ class _TaskBlocks:
 
 
 class _Calls:
-    """The calls of functions with the same settings, step by step; once for both decorators."""
+    """The steps of calling functions with the same settings; shared by both decorators."""
 
     def __init__(self, blocks: _Blocks, backend: BackendName, *, retries: int, inside: Inside) -> None:
-        """Raise ConfigError for settings that are unknown, or that the backend cannot carry."""
+        """Raise ConfigError for unknown settings, and for those that the backend does not support."""
         if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
             raise ConfigError(f"retries takes a whole number of at least 0, not {retries!r}")
         if inside not in get_args(Inside):
@@ -160,8 +160,8 @@ class _Calls:
             return await self._run_outermost(body)
         if self._inside == "refuse":
             raise IllegalStateError(
-                "this function is a dual write of its own and was called inside another one; it did not run: call it "
-                'outside, or let it take part with inside="join" or inside="savepoint"'
+                "this function is a separate dual write and was called inside another one; it did not run: call it "
+                'outside, or let it join with inside="join" or inside="savepoint"'
             )
         if self._inside == "savepoint":
             async with self._blocks.savepoint(outer):
@@ -183,28 +183,29 @@ class _Calls:
                 is_certain = tx is not None and tx.outcome is Outcome.ROLLED_BACK
                 if tried == self._retries or not is_certain or not is_conflict(error):
                     raise
-            # at random, so that calls which got into each other's way do not meet again
+            # at random, so that calls which conflicted with each other do not conflict again
             await self._blocks.sleep(random.uniform(0, _SHORTEST_PAUSE_S * 2**tried))
             tried += 1
 
 
 class Transactional(Generic[TxT]):
-    """What `writer.transactional` is: to be used as it is, or called with settings first.
+    """The decorator `writer.transactional`: use it as it is, or call it with settings first.
 
     The function takes the dual write as its parameter `tx`, which is its first, or its second after `self` or `cls`;
     callers leave it out. When it returns, both sides are committed, and when it raises, both are rolled back.
 
-    `retries`: how often the function is run again where the database refused because of others, that is after a
-    serialization failure or a deadlock. Only what is rolled back for certain is repeated: nothing is after
-    OutcomeUnknown, or when the database has committed. What the function did elsewhere is done again.
+    `retries`: how often the function is run again after a conflict with other transactions, that is a serialization
+    failure or a deadlock. Only a dual write that is certainly rolled back is repeated: never after OutcomeUnknown, or
+    when the database has committed. Side effects of the function elsewhere are repeated too.
 
-    `inside`: what a call inside another dual write of the same writer and thread does, be that one a block or such a
-    function too. "join": it is a part of that one, which decides, and which can only be rolled back if the function
-    raises, even where that is caught. "savepoint": the same, but if it raises, only what it did itself is undone, on
-    both sides. "refuse": IllegalStateError. `retries` are those of the outermost call.
+    `inside`: what a call does inside another dual write of the same writer and thread, which may be a block or another
+    decorated function. "join": the call becomes part of the outer dual write, which decides; if the function raises,
+    the outer one can only be rolled back, even if the error is caught. "savepoint": the same, but if the function
+    raises, only its own changes are undone, on both sides. "refuse": raise IllegalStateError. The `retries` of the
+    outermost call apply.
 
     Raises ConfigError for a function without `tx`, for coroutine functions and for generators, and for "savepoint"
-    where the database has none.
+    if the database has no savepoints.
     """
 
     def __init__(self, writer: Writer[TxT], *, retries: int = 0, inside: Inside = "join") -> None:
@@ -245,7 +246,7 @@ class Transactional(Generic[TxT]):
 
 
 class AsyncTransactional(Generic[TxT]):
-    """What `writer.transactional` is for coroutine functions: to be used as it is, or called with settings first.
+    """The decorator `writer.transactional` for coroutine functions: use it as it is, or call it with settings first.
 
     As `Transactional`: the same parameter `tx`, settings, rules and errors. A call is inside another dual write if its
     task is.
@@ -276,8 +277,8 @@ class AsyncTransactional(Generic[TxT]):
     def _decorated(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if not inspect.iscoroutinefunction(function):
             raise ConfigError(
-                f"{function!r} is no coroutine function, which could wait for its dual write: write `async def`, or "
-                "use a DualWriter"
+                f"{function!r} is not a coroutine function, so it cannot wait for its dual write: write `async def`, "
+                "or use a DualWriter"
             )
         signature, position = _without_tx(function)
 
@@ -290,12 +291,12 @@ class AsyncTransactional(Generic[TxT]):
 
 
 def _without_tx(function: Callable[..., Any]) -> tuple[inspect.Signature, int]:
-    """Return the signature that callers see, and the position of `tx`. Raises ConfigError where there is no `tx`."""
+    """Return the signature that callers see, and the position of `tx`. Raises ConfigError if there is no `tx`."""
     signature = inspect.signature(function)
     names = list(signature.parameters)
     if "tx" not in names[:2]:
         raise ConfigError(
-            f"{function!r} has no place for its dual write: name its first parameter `tx`, or its second after `self`"
+            f"{function!r} has no parameter for its dual write: name the first one `tx`, or the second one after `self`"
         )
     parameters = [parameter for name, parameter in signature.parameters.items() if name != "tx"]
     return signature.replace(parameters=parameters), names.index("tx")
