@@ -82,6 +82,7 @@ FUNCTIONS: Final = frozenset(
 PARAMETERS: Final = {
     "database": {"mariadb"},
     "engine": {"mariadb"},
+    "faulty": {"mariadb"},
     "cluster": {"tier 3", "tier 4"},
 }
 """Of fixtures: the ids of what only `make proof` tries."""
