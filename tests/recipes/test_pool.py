@@ -477,8 +477,8 @@ def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> No
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"prefix": ""}, "prefix takes"),
-        ({"prefix": "orders "}, "without blanks around it"),
+        ({"prefix": ""}, "prefix must be the beginning"),
+        ({"prefix": "orders "}, "without surrounding blanks"),
         ({"prefix": "x" * 255}, "of 1 to 255 characters"),
         ({"max_writers": 0}, "max_writers takes a whole number of at least 1, not 0"),
         ({"lease_ms": 5}, "lease_ms takes a whole number of at least 100, not 5"),
