@@ -199,7 +199,7 @@ def test_misuse(awaited: AwaitedScenario) -> None:
 
     async def without(item: str) -> None: ...
 
-    with pytest.raises(ConfigError, match="no coroutine function"):
+    with pytest.raises(ConfigError, match="is not a coroutine function"):
         writer.transactional(blocks)
     with pytest.raises(ConfigError, match="`tx`"):
         writer.transactional(without)

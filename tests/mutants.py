@@ -1,0 +1,275 @@
+"""Plant one mistake at a time in decisions, recipes and broker, and see that a test fails: `python -m tests.mutants`.
+
+Each mutant is a line that was wrong once, or would be a lost, doubled or half-visible write if it were. `make test` has
+to kill all but those that say `proof`. Only the tests that are meant to see a mutant are run, so all of them take
+minutes; a mutant that survives is a hole in the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[1]
+COPIED: Final = ("dualwrite", "spark_sink", "tests", "examples", "benchmarks", "docs")
+TIMEOUT_S: Final = 600
+
+
+class Mutant(NamedTuple):
+    """A line, what it is replaced by, and the tests that have to fail then."""
+
+    file: str
+    line: str
+    wrong: str
+    tests: str
+    proof: bool = False
+    """Whether only `make proof` runs a test that sees it."""
+
+
+_CORE = "dualwrite/recipes/core/"
+_CLIENT = "dualwrite/client/transactions/"
+_BROKER = "dualwrite/broker_emulator/"
+_COORDINATOR = f"{_BROKER}transactions/coordinator.py"
+_TRANSITIONS = f"{_BROKER}transactions/transitions.py"
+_PRODUCERS = f"{_BROKER}log/producer_state.py"
+_STABLE = f"{_BROKER}log/last_stable_offset.py"
+
+MUTANTS: Final = (
+    # decisions
+    Mutant(f"{_CORE}decisions.py", "if row == ongoing else", "if row != ongoing else", "recipes/test_decisions.py"),
+    Mutant(f"{_CORE}decisions.py", "if row == previous:", "if row == previous and False:", "recipes/test_decisions.py"),
+    Mutant(
+        "dualwrite/recipes/recovery/plan.py",
+        "(Row.FREE, Age.OLD): (_A.COMMIT, _A.ABORT,",
+        "(Row.FREE, Age.OLD): (_A.COMMIT, _A.COMMIT,",
+        "recovery/test_plan.py recovery/test_service.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/recovery/plan.py",
+        "(Row.HELD, Age.OLD): (_A.IN_USE, _A.IN_USE,",
+        "(Row.HELD, Age.OLD): (_A.IN_USE, _A.ABORT,",
+        "recovery/test_plan.py recovery/test_service.py",
+    ),
+    Mutant(
+        f"{_CLIENT}recovery.py",
+        "if is_open and now.start_ms != decided.start_ms:",
+        "if False:",
+        "unit/test_recovery.py unit/test_quarrelling_recoverers.py",
+    ),
+    Mutant(
+        f"{_CLIENT}recovery.py",
+        "Finding.ABORTED: Recovery.LOST",
+        "Finding.ABORTED: Recovery.TAKE_OVER",
+        "unit/test_recovery.py",
+    ),
+    Mutant(
+        f"{_CLIENT}recovery.py",
+        "Finding.ABORTED: AfterRefusal.LOST",
+        "Finding.ABORTED: AfterRefusal.COMMITTED",
+        "unit/test_recovery.py producer/test_tiers.py",
+    ),
+    Mutant(f"{_CLIENT}recovery.py", "if ahead < 0:", "if ahead < -1:", "unit/test_recovery.py"),
+    # recipes
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "if write.written_row != write.prepared_state:",
+        "if False:",
+        "recipes/test_dual_writer.py",
+    ),
+    Mutant(f"{_CORE}coordinator.py", "if row == owned.row:", "if True:", "recipes/test_late_take_over.py"),
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "if passed_ms < bounded_ms - min(",
+        "if True or passed_ms < bounded_ms - min(",
+        "recipes/test_late_take_over.py recipes/test_tiers.py recipes/test_dual_writer.py",
+    ),
+    Mutant(f"{_CORE}coordinator.py", "if not write.database.commit_was_sent:", "if True:", "crash/test_lost_commit.py"),
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "self._slot.state in (SlotState.OPEN, SlotState.DECIDING)",
+        "self._slot.state in (SlotState.DECIDING,)",
+        "recipes/test_dual_writer.py crash/test_split_brain.py",
+    ),
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "return False  # the state may have been written to the row: only a rollback undoes that",
+        "pass",
+        "recipes/test_pool.py crash/test_pool_leases.py",
+        proof=True,
+    ),
+    Mutant(f"{_CORE}take_over.py", "    if found != row:", "    if False:", "recipes/test_late_take_over.py"),
+    Mutant(
+        f"{_CORE}take_over.py",
+        "    if is_current:",
+        "    if False:",
+        "recipes/test_late_take_over.py recipes/test_dual_writer.py",
+    ),
+    Mutant(
+        f"{_CORE}take_over.py",
+        "        row = await database.read(owned.transactional_id)\n        if",
+        "        row = await database.read(owned.transactional_id) if False else owned.row\n        if",
+        "recipes/test_dual_writer.py crash/test_split_brain.py",
+    ),
+    Mutant(
+        f"{_CORE}lost_commits.py",
+        "await self._owned.make_durable(write.prepared_state)",
+        "pass",
+        "durability/test_synchronous_standby.py",
+        proof=True,
+    ),
+    Mutant(
+        "dualwrite/recipes/psycopg/driver.py",
+        'if not hasattr(select, "epoll"):',
+        "if True:",
+        "recipes/test_psycopg_reader.py",
+    ),
+    # broker
+    Mutant(
+        _TRANSITIONS,
+        "producer_epoch=before.producer_epoch + 1,\n        last_producer_epoch=client.producer_epoch",
+        "producer_epoch=before.producer_epoch,\n        last_producer_epoch=client.producer_epoch",
+        "emulator/transactions/test_end_txn.py",
+    ),
+    Mutant(
+        _TRANSITIONS,
+        "if is_bumped else before.producer_epoch + 1",
+        "if is_bumped else before.producer_epoch",
+        "emulator/transactions/test_init_producer_id.py emulator/transactions/test_service.py",
+    ),
+    Mutant(
+        _TRANSITIONS,
+        "if limit_reached else _bumped(client)",
+        "if limit_reached else client",
+        "emulator/transactions/test_dual_identity.py",
+    ),
+    Mutant(
+        _COORDINATOR,
+        "_S.ONGOING:         (_END,            _FENCED,         _END,            _FENCED),",
+        "_S.ONGOING:         (_END,            _END,            _END,            _FENCED),",
+        "emulator/transactions/test_end_txn.py",
+    ),
+    Mutant(
+        _COORDINATOR,
+        "    if pair.producer_id == metadata.producer_id:\n        return ErrorCode.producer_fenced",
+        "    if pair.producer_id == metadata.producer_id:\n        return NO_ERROR",
+        "emulator/transactions/test_end_txn.py",
+    ),
+    Mutant(
+        _STABLE,
+        "        if self._open:\n            lowest",
+        "        if False:\n            lowest",
+        "emulator/log/test_last_stable_offset.py",
+    ),
+    Mutant(
+        _PRODUCERS,
+        "if segment is not None and not commit:",
+        "if segment is not None and commit:",
+        "emulator/log/test_partition_log.py emulator/log/test_aborted_index.py",
+    ),
+    Mutant(
+        _PRODUCERS,
+        "header.producer_epoch >= entry.producer_epoch:",
+        "header.producer_epoch >= 0:",
+        "emulator/log/test_producer_state.py",
+    ),
+    Mutant(
+        _PRODUCERS,
+        "if expected is not None and sequence != expected:",
+        "if False:",
+        "emulator/log/test_producer_state.py",
+    ),
+    Mutant(
+        _PRODUCERS,
+        "    return entry.has_open_transaction\n",
+        "    return False\n",
+        "emulator/log/test_producer_state.py emulator/transactions/test_interleavings.py",
+    ),
+    Mutant(
+        _PRODUCERS,
+        "first_offset = entry.current_txn_first_offset\n",
+        "pass\n",
+        "emulator/log/test_producer_state.py emulator/log/test_log_model.py",
+    ),
+    Mutant(
+        _PRODUCERS,
+        "verification.guard is guard:",
+        "verification.guard is not None:",
+        "emulator/log/test_verification.py",
+    ),
+    # Spark
+    Mutant(
+        "spark_sink/store/rules.py",
+        "if attempt.status in CONDEMNABLE else",
+        "if False else",
+        "spark/test_protocol.py spark/test_commit_store.py spark/test_store_rules.py",
+    ),
+)
+
+
+def check(number: int, mutant: Mutant) -> tuple[int, str]:
+    """Return the number of a mutant and what became of it, in a copy of the checkout."""
+    with tempfile.TemporaryDirectory(prefix="dualwrite-mutant-") as directory:
+        copy = Path(directory)
+        for name in COPIED:
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        path = copy / mutant.file
+        text = path.read_text()
+        if text.count(mutant.line) != 1:
+            return number, f"STALE: the line stands {text.count(mutant.line)} times"
+        path.write_text(text.replace(mutant.line, mutant.wrong))
+        return number, _verdict(copy, mutant)
+
+
+def _verdict(copy: Path, mutant: Mutant) -> str:
+    tests = [f"tests/{name}" for name in mutant.tests.split()]
+    selected = [] if mutant.proof else ["-m", "not proof"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selected, *tests]
+    try:
+        ended = subprocess.run(
+            command,
+            cwd=copy,
+            env=os.environ | {"PYTHONPATH": str(copy)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "killed (it hangs)"
+    if ended.returncode == 1:
+        failed = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return f"killed by {failed[0].split(' - ')[0].split(' ', 1)[1]}" if failed else "killed"
+    return "SURVIVED" if ended.returncode == 0 else f"BROKEN: pytest ended with {ended.returncode}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check all mutants, or those with the given numbers; return 1 if one survives."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("numbers", nargs="*", type=int, help="which mutants, from 1 on; all without it")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    chosen = [
+        (number, each) for number, each in enumerate(MUTANTS, 1) if number in options.numbers or not options.numbers
+    ]
+    survived = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for number, verdict in pool.map(lambda each: check(*each), chosen):
+            mutant = MUTANTS[number - 1]
+            kind = " (proof)" if mutant.proof else ""
+            print(f"{number:2} {mutant.file}: {mutant.line.strip().splitlines()[0]}{kind}: {verdict}", flush=True)
+            survived += not verdict.startswith("killed")
+    print(f"{len(chosen) - survived} of {len(chosen)} mutants killed")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
