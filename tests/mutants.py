@@ -100,12 +100,17 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}coordinator.py",
-        "return False  # the state may have been written to the row: only a rollback undoes that",
-        "pass",
-        "recipes/test_pool.py crash/test_pool_leases.py",
+        "if write.written_row != write.locked_row:",
+        "if False:",
+        "recipes/test_psycopg.py crash/test_pool_leases.py crash/test_lock_and_write.py",
         proof=True,
     ),
-    Mutant(f"{_CORE}take_over.py", "    if found != row:", "    if False:", "recipes/test_late_take_over.py"),
+    Mutant(
+        f"{_CORE}take_over.py",
+        "await _assert_still_locked(owned, database, row)\n        await owned.kafka.own()",
+        "await owned.kafka.own()",
+        "recipes/test_late_take_over.py",
+    ),
     Mutant(
         f"{_CORE}take_over.py",
         "    if is_current:",
@@ -202,7 +207,7 @@ MUTANTS: Final = (
         _PRODUCERS,
         "verification.guard is guard:",
         "verification.guard is not None:",
-        "emulator/log/test_verification.py",
+        "emulator/log/test_producer_state.py emulator/wire/test_verification.py",
     ),
     # Spark
     Mutant(

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -16,7 +17,7 @@ import psycopg
 import pytest
 import uvloop
 
-from dualwrite.recipes.psycopg.driver import closed, read_by_its_loop
+from dualwrite.recipes.psycopg.driver import closed, epoll_of, read_by_its_loop
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 
@@ -127,6 +128,27 @@ def test_no_socket_is_left_of_what_was_closed_lost_or_dropped(conninfo: str, run
     before = open_files()
     run(use())
     assert open_files() == before
+
+
+def test_a_peer_that_closes_with_something_unread_is_noticed(run: Run) -> None:
+    """The socket has an error then (ECONNRESET), which libuv does not report as readable."""
+
+    async def use() -> None:
+        ours, theirs = socket.socketpair()
+        noticed = asyncio.Event()
+        watched = epoll_of(ours.fileno())
+        asyncio.get_running_loop().add_reader(watched, noticed.set)
+        await asyncio.sleep(0)
+        ours.send(b"unread")
+        theirs.close()
+        async with asyncio.timeout(10):
+            await noticed.wait()
+        asyncio.get_running_loop().remove_reader(watched)
+        if watched != ours.fileno():
+            os.close(watched)
+        ours.close()
+
+    run(use())
 
 
 def test_a_server_that_goes_with_a_statement_unread_is_noticed(conninfo: str, run: Run) -> None:

@@ -157,7 +157,7 @@ class SocketReader:
         )  # weak, because the loop references this object, and must not keep the connection alive
         self._loop = asyncio.get_running_loop()
         self._socket: int | None = os.dup(connection.pgconn.socket)
-        self._watched = _epoll_of(self._socket)
+        self._watched = epoll_of(self._socket)
         self._process_id = os.getpid()
         self._is_registered = False
         self._unwanted = 0
@@ -253,7 +253,7 @@ class SocketReader:
             self._loop.call_soon_threadsafe(self.end)
 
 
-def _epoll_of(socket: int) -> int:
+def epoll_of(socket: int) -> int:
     """Return an epoll instance that is readable when `socket` is or has failed; without epoll, the socket itself."""
     if not hasattr(select, "epoll"):
         return socket
