@@ -133,10 +133,10 @@ _INTERRUPTED: Final = (
 # is kept. A duplicate, because psycopg may close its own at any time, and the operating system must not assign a file
 # descriptor that the loop still watches to another socket.
 #
-# On Linux the loop watches the duplicate through an epoll instance. libuv stops watching a socket that has an error, such
-# as ECONNRESET from a server that closed the connection with a statement unread. uvloop then calls the reader once and
-# never again: a caller that has read the server's last message would wait forever for the end. An epoll instance has no
-# errors; it is readable as long as an event is pending in it.
+# On Linux the loop watches the duplicate through an epoll instance. libuv stops watching a socket that has an error,
+# such as ECONNRESET from a server that closed the connection with a statement unread. uvloop then calls the reader once
+# and never again: a caller that has read the server's last message would wait forever for the end. An epoll instance
+# has no errors; it is readable as long as an event is pending in it.
 #
 # psycopg's own `wait` handles everything else, such as a full send buffer, a time limit or a cancellation.
 
