@@ -266,11 +266,11 @@ class _BlockingScope(_TransactionScope[BindT, TxT]):
     def __enter__(self) -> TxT:
         if self._is_open:
             raise IllegalStateError(_ENTERED_TWICE)
-        tx = blocking.run(self._begin(self._writer))
         of_thread = self._writer.blocks.of_thread
         self._outer: TxT | None = getattr(of_thread, "tx", None)
+        tx = blocking.run(self._begin(self._writer))
+        self._is_open = True  # at once: if KeyboardInterrupt comes before the block has begun, `__del__` rolls back
         of_thread.tx = tx
-        self._is_open = True
         return tx
 
     def __exit__(

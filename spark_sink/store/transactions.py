@@ -15,7 +15,7 @@ from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import wait_given_up
 from dualwrite.recipes.sql.postgres import RAISE, RAISE_FOR_SESSION
 from dualwrite.recipes.sqlalchemy.drivers import deciding
-from dualwrite.recipes.sqlalchemy.engines import prepare_nothing
+from dualwrite.recipes.sqlalchemy.engines import locks_whole_database, prepare_nothing
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
 from spark_sink.options import StoreOptions
 
@@ -92,11 +92,6 @@ def _commit(connection: sa.Connection) -> None:
         connection.commit()
     if wait.was_given_up:
         raise wait_given_up(None)
-
-
-def locks_whole_database(dialect: sa.Dialect) -> bool:
-    """Return whether a writer locks the whole database, as in SQLite, so that there are no row locks."""
-    return dialect.name == "sqlite"
 
 
 Intact = Callable[[], None]

@@ -196,7 +196,8 @@ def states(broker: KillableBroker) -> set[str]:
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_timeout_goes_on_over_the_restart(broker: KillableBroker, servers: Any, name: str) -> None:
     library = LIBRARIES[name]
-    left = library.producer(broker.address, "x", timeout_ms=library.shortest_timeout_ms)
+    # long enough for the record to be stored on a busy machine
+    left = library.producer(broker.address, "x", timeout_ms=max(library.shortest_timeout_ms, 3_000))
     left.init()
     left.begin()
     left.send(TOPIC, b"left open")

@@ -41,8 +41,8 @@ from dualwrite.recipes.core.dual_write import (
     DualWriteProgress,
     Resolution,
     commit_database_alone,
+    flush_block,
     roll_back_database,
-    settle,
 )
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.lost_commits import LostCommits, end
@@ -201,7 +201,7 @@ class DualWriteCoordinator:
     async def commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or roll back both and raise the reason."""
         try:
-            carries_records = await settle(write)
+            carries_records = await flush_block(write)
             if carries_records:
                 await self._prepare(write)
         except BaseException as error:
@@ -246,7 +246,7 @@ class DualWriteCoordinator:
         if not write.prepared_state.is_empty:
             return False  # the state may have been written to the row: only a rollback undoes that
         if self._slot.state is SlotState.OPEN:
-            await self.owned.finish_kafka(write.locked_row, Outcome.ROLLED_BACK)
+            await self.owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
         if isinstance(error, AbortableError) and self._slot.state is not SlotState.FENCED:
             return False  # the records are the cause, so another id would not help
         if write.written_row != write.locked_row:
@@ -357,7 +357,7 @@ class DualWriteCoordinator:
             if self._kafka_follows_later:
                 owned.let_kafka_follow()
             else:
-                await owned.finish_kafka(ours, Outcome.COMMITTED)
+                await owned.complete_kafka(ours, Outcome.COMMITTED)
                 owned.reach(PausePoint.AFTER_KAFKA_COMMIT)
         except BaseException as error:
             if self._slot.state is SlotState.DECIDING:
@@ -398,7 +398,7 @@ class DualWriteCoordinator:
     async def _roll_back(self, write: DualWriteProgress) -> None:
         await roll_back_database(write)
         if write.transactional_id is not None and self._slot.state in (SlotState.OPEN, SlotState.DECIDING):
-            await self.owned.finish_kafka(write.locked_row, Outcome.ROLLED_BACK)
+            await self.owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
 
     # -- recovery ----------------------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ class DualWrite:
             raise
 
 
-async def settle(write: DualWriteProgress) -> bool:
+async def flush_block(write: DualWriteProgress) -> bool:
     """Flush the database transaction and close the buffer at the end of a block. Return whether it has records."""
     database, records = write.database, write.records
     database.assert_intact()

@@ -9,6 +9,7 @@ from typing import Final
 
 from dualwrite.errors import NotDurableError, OutcomeUnknown, RowLockTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome, commit_outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress, Resolution
 from dualwrite.recipes.core.owned_id import OwnedId
@@ -60,7 +61,7 @@ class LostCommits:
         owned.telemetry.recovered(outcome)
         write.outcome = outcome
         try:
-            await owned.finish_kafka(ours, outcome)
+            await owned.complete_kafka(ours, outcome)
         finally:
             self.unresolved = None
         return Resolution(owned.transactional_id, ours, outcome)
@@ -71,7 +72,7 @@ class LostCommits:
             await self._owned.make_durable(write.prepared_state)
         except expected as error:
             raise self._outcome_unknown(
-                write, f"it is visible in the database but not durable yet ({_first_line(error)})"
+                write, f"it is visible in the database but not durable yet ({first_line(error)})"
             ) from error
 
     async def _read_row(self, write: DualWriteProgress) -> PreparedTxnState:
@@ -88,7 +89,7 @@ class LostCommits:
                 attempt += 1
                 if time.monotonic() + backoff_s >= deadline_s:
                     raise self._outcome_unknown(
-                        write, f"the database cannot be queried ({_first_line(error)})"
+                        write, f"the database cannot be queried ({first_line(error)})"
                     ) from error
                 self._owned.telemetry.retried()
                 await self._sleep(backoff_s)
@@ -115,8 +116,3 @@ async def end(database: DatabaseTransaction) -> None:
     """Roll a database transaction back and close what it opened."""
     await database.rollback()
     await database.close()
-
-
-def _first_line(error: Exception) -> str:
-    cause = getattr(error, "orig", None) or error  # SQLAlchemy wraps the driver's error
-    return str(cause).strip().partition("\n")[0]

@@ -103,10 +103,10 @@ class OwnedId:
     async def confirm(self) -> None:
         """Wait for a commit that was started by `let_kafka_follow`. Raises PreparedTransactionLost."""
         if self.slot.state is SlotState.CONFIRMING:
-            await self.finish_kafka(self.in_doubt, Outcome.COMMITTED)
+            await self.complete_kafka(self.in_doubt, Outcome.COMMITTED)
             self.reach(PausePoint.AFTER_KAFKA_COMMIT)
 
-    async def finish_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
+    async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
         """Commit or abort the open Kafka transaction.
 
         Raises PreparedTransactionLost, because no take-over can complete that transaction, and no other Kafka error,

@@ -20,8 +20,8 @@ from dualwrite.recipes.core.dual_write import (
     DualWriteProgress,
     Resolution,
     commit_database_alone,
+    flush_block,
     roll_back_database,
-    settle,
 )
 from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout
@@ -87,7 +87,7 @@ class PooledBlock:
                     "this dual write belongs to the process that forked; nothing was written here: leave its block in "
                     "the parent, and begin new blocks in the child"
                 )
-            carries_records = await settle(write)
+            carries_records = await flush_block(write)
             if carries_records:
                 await self.take_slot()
         except BaseException:

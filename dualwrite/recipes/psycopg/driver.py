@@ -158,7 +158,11 @@ class SocketReader:
         )  # weak, because the loop references this object, and must not keep the connection alive
         self._loop = asyncio.get_running_loop()
         self._socket: int | None = os.dup(connection.pgconn.socket)
-        self._watched = epoll_of(self._socket)
+        try:
+            self._watched = epoll_of(self._socket)
+        except OSError:  # too many open files
+            os.close(self._socket)
+            raise
         self._process_id = os.getpid()
         self._is_registered = False
         self._unwanted = 0

@@ -32,7 +32,7 @@ from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, roll_back_database, settle
+from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, flush_block, roll_back_database
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction, follow_commits
@@ -273,7 +273,7 @@ class _SessionWrite(DualWrite):
 
     async def _commit_alone(self) -> None:
         """Commit without Kafka, because every record was rolled back with a savepoint."""
-        await settle(self.progress)
+        await flush_block(self.progress)
         await commit_database_alone(self.progress)
 
     def drop(self) -> None:
