@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from dualwrite.client.admin.calls import AdminCalls, HangingSearch
-from dualwrite.client.admin.driver import AdminDriver
+from dualwrite.client.admin.driver import AdminDriver, AdminTransport
 from dualwrite.client.admin.listing import Filters, IdFilter, matcher, pattern_of_prefix
 from dualwrite.client.admin.results import (
     ActiveProducer,
@@ -29,7 +29,6 @@ from dualwrite.client.admin.results import (
     TransactionState,
     TwoPhaseCommit,
 )
-from dualwrite.client.admin.transport import AdminTransport
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.io_thread import process_generation
 from dualwrite.client.producer_core import ProducerCore
-from dualwrite.client.records.builder import Header
 from dualwrite.client.records.delivery import OnDelivery
+from dualwrite.client.records.encoded_batch import Header
 from dualwrite.client.records.record_future import BaseRecordFuture
 from dualwrite.client.records.validation import (
     check_topic,

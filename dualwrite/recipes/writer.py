@@ -34,12 +34,11 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.task_turns import TaskTurns
 from dualwrite.recipes.core.waiting import Waiting
-from dualwrite.recipes.pool.coordinator import PoolCoordinator
-from dualwrite.recipes.pool.forks import BeginsAnewInChildren
+from dualwrite.recipes.pool.coordinator import BeginsAnewInChildren, PoolCoordinator
 from dualwrite.recipes.pool.runtime import Runtime, TaskRuntime, ThreadRuntime
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.transactional.transactional import AsyncTransactional, Transactional
+from dualwrite.recipes.transactional import AsyncTransactional, Transactional
 
 BindT_contra = TypeVar("BindT_contra", contravariant=True)
 BindT = TypeVar("BindT")

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from dualwrite.admin import ActiveProducer, TopicPartition, TransactionAdmin
 from dualwrite.client.admin.codec import write_abort_marker
-from dualwrite.client.admin.transport import AdminTransport
+from dualwrite.client.admin.driver import AdminTransport
 from dualwrite.client.messages import ANY_NODE
 from dualwrite.config import AdminConfig
 from dualwrite.errors import AdminError, PreparedTransactionLost, TransactionalIdNotFoundError

@@ -9,9 +9,9 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.records import builder as batch_builder
+from dualwrite.client.records import encoded_batch as batch_builder
 from dualwrite.client.records.accumulator import MAX_SEQUENCE, Accumulator, Batch
-from dualwrite.client.records.builder import builder_factory, restamp, stamp_and_build
+from dualwrite.client.records.encoded_batch import builder_factory, restamp, stamp_and_build
 from dualwrite.errors import DeliveryError, FatalError, InvalidRecordError
 
 

@@ -11,7 +11,7 @@ import pytest
 from dualwrite.client.messages import BrokerFeatures
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection
-from dualwrite.client.wire.sasl import SendRequest
+from dualwrite.client.wire.security import SendRequest
 from dualwrite.errors import Api, AuthenticationError
 
 

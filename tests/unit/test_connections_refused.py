@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.last_error import LastError
+from dualwrite.client.error_texts import LastError
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Topology

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from dualwrite.client.last_error import LastError, reason_of
+from dualwrite.client.error_texts import LastError, reason_of
 
 
 def test_the_newest_error_is_returned_unless_it_is_too_old() -> None:

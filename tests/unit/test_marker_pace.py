@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dualwrite.client.marker_pace import MarkerPace
+from dualwrite.client.backoff import MarkerPace
 
 ASKS_AGAIN_MS = 20.0
 

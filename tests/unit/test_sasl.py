@@ -20,7 +20,7 @@ from kafka.protocol.sasl import (
 )
 
 from dualwrite.client.messages import BrokerFeatures
-from dualwrite.client.wire.sasl import Login, refuse_listener_that_requires_sasl
+from dualwrite.client.wire.security import Login, refuse_listener_that_requires_sasl
 from dualwrite.errors import Api, AuthenticationError
 from dualwrite.security_config import SecurityConfig
 

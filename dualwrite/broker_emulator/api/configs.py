@@ -13,12 +13,18 @@ from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs import changes as config_changes
-from dualwrite.broker_emulator.configs import loggers
-from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_changes
-from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, ConfigResource
+from dualwrite.broker_emulator.configs import resource_settings as loggers
+from dualwrite.broker_emulator.configs.alteration import (
+    ALL_BROKERS,
+    AlterationError,
+    Change,
+    ConfigResource,
+    Operation,
+    check_changes,
+)
 from dualwrite.broker_emulator.configs.description import BrokerLayers
 from dualwrite.broker_emulator.configs.effective import broker_settings, broker_value, static_properties
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {

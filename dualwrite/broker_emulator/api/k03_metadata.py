@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition, Topic, is_legal_topic_name
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
 

@@ -31,7 +31,7 @@ from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.effective import topic_settings
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 

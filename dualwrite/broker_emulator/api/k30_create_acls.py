@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.acls import NO_AUTHORIZER, acl_of, authorizer_or_error
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import (
     Acl,
     AclOperation,

@@ -25,7 +25,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, why_not_assignable
 from dualwrite.broker_emulator.cluster.topics import Topic
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 

@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import why_not_assignable
 from dualwrite.broker_emulator.cluster.replication import assignment_of, finished
 from dualwrite.broker_emulator.cluster.topics import Partition
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 Outcome = tuple[ErrorCode, str | None]

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.quotas.entity import Component, FilterError, parse_filter
+from dualwrite.broker_emulator.quotas.client_quotas import Component, FilterError, parse_filter
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 

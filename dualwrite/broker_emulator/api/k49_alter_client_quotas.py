@@ -19,9 +19,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.log.segment import StorageError
-from dualwrite.broker_emulator.quotas.client_quotas import quota_problem
-from dualwrite.broker_emulator.quotas.entity import Entity, entity, shown
+from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.quotas.client_quotas import Entity, entity, quota_problem, shown
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 Outcome = tuple[ErrorCode, str | None]

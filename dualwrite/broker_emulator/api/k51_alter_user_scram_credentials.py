@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.security.sasl.mechanism import SCRAM_SHA_256, SCRAM_SHA_512
 from dualwrite.broker_emulator.security.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential

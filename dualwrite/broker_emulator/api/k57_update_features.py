@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.cluster.features import (
+from dualwrite.broker_emulator.cluster.cluster import (
     GROUP_VERSION,
     TRANSACTION_VERSION,
     UpgradeType,
@@ -31,7 +31,7 @@ from dualwrite.broker_emulator.cluster.features import (
     why_not,
 )
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.cluster.cluster import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import Assignment, ConsumerGroup, ConsumerMember, RefusedError
 from dualwrite.broker_emulator.groups.consumer.service import consumer_group
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType

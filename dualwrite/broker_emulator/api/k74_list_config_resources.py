@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.configs.altered import ConfigResource
+from dualwrite.broker_emulator.configs.alteration import ConfigResource
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _KNOWN = frozenset(int(resource) for resource in ConfigResource)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableSet, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from functools import cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, Timer
-from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, TRANSACTION_VERSION, supported_levels
 from dualwrite.broker_emulator.cluster.replication import assign, assignment_of, cancelled, finished, started
 from dualwrite.broker_emulator.cluster.topics import (
     NO_LEADER,
@@ -22,20 +22,20 @@ from dualwrite.broker_emulator.cluster.topics import (
     is_legal_topic_name,
 )
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
-from dualwrite.broker_emulator.configs.altered import ALL_BROKERS, AlteredConfigs, ConfigResource
+from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlteredConfigs, ConfigResource
 from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas
 from dualwrite.broker_emulator.quotas.enforcement import ControllerQuotas
 from dualwrite.broker_emulator.security.acl import Authorizer
 from dualwrite.broker_emulator.security.authorizer import authorizer_for
-from dualwrite.broker_emulator.security.scram_users import ScramUsers
+from dualwrite.broker_emulator.security.sasl.scram import ScramUsers
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
-from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
+from dualwrite.broker_emulator.transactions.metadata import ProducerIdBlocks
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import ClientConnection
     from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
     from dualwrite.broker_emulator.metrics.counters import NodeCounters
-    from dualwrite.broker_emulator.security.listener import Endpoint
+    from dualwrite.broker_emulator.security.login import Endpoint
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 T = TypeVar("T")
@@ -572,3 +572,50 @@ class ConfiguredTimers:
             timer.cancel()
         self._running.clear()
         self._cluster.on_config_change.remove(self._apply_config)
+
+
+TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
+NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+
+
+class UpgradeType(IntEnum):
+    """The kind of change to a feature's level, by its number in UpdateFeatures."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+def supported_levels(feature: str, config: BrokerConfig) -> range | None:
+    """Return the levels of a feature that a broker with `config` supports, or None for an unknown feature."""
+    if feature not in NEWEST_LEVELS or config.profile is Profile.KAFKA_3_9:
+        return None
+    return range(NEWEST_LEVELS[feature] + 1)
+
+
+def finalized_level(feature: str, config: BrokerConfig) -> int:
+    """Return the finalized level of a feature in a cluster with `config`; 0 for an unknown feature."""
+    if supported_levels(feature, config) is None:
+        return 0
+    return config.group_version if feature == GROUP_VERSION else config.transaction_version
+
+
+def why_not(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
+    """Return why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
+
+    Level 0 means that the feature is not finalized, so even an unknown feature can be set to it.
+    """
+    if upgrade_type not in tuple(UpgradeType):
+        return "The controller does not support the given upgrade type."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    if supported is None and level > 0:
+        return "This broker does not support this feature."
+    if supported is not None and level not in supported:
+        return f"This broker only supports versions {supported[0]}-{supported[-1]}"
+    if level < finalized and upgrade_type == UpgradeType.UPGRADE:
+        return "A downgrade needs the upgrade type of a safe or an unsafe downgrade."
+    if level > finalized and upgrade_type != UpgradeType.UPGRADE:
+        return "A downgrade cannot lead to a newer version."
+    return None

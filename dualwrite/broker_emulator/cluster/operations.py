@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 from dualwrite.broker_emulator.cluster.replication import assignment_of
 from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, Partition, Topic, TopicPartition
-from dualwrite.broker_emulator.configs.alteration import AlterationError, Change, Operation, check_topic_configs
-from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
+from dualwrite.broker_emulator.configs.alteration import (
+    ALL_BROKERS,
+    AlterationError,
+    Change,
+    Operation,
+    check_topic_configs,
+)
 from dualwrite.broker_emulator.configs.changes import alter_broker, alter_group, alter_topic
 from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
-from dualwrite.broker_emulator.quotas.client_quotas import quota_problem
-from dualwrite.broker_emulator.quotas.entity import Entity
+from dualwrite.broker_emulator.quotas.client_quotas import Entity, quota_problem
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.suggestions import did_you_mean

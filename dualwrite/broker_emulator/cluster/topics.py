@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dualwrite.broker_emulator.clock import Clock
     from dualwrite.broker_emulator.config import BrokerConfig
-    from dualwrite.broker_emulator.configs.altered import AlteredConfigs
+    from dualwrite.broker_emulator.configs.alteration import AlteredConfigs
     from dualwrite.broker_emulator.log.partition_log import PartitionLog
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"

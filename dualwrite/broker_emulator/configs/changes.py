@@ -15,13 +15,13 @@ from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.configs.alteration import (
     AlterationError,
     Change,
+    ConfigResource,
     after_changes,
     check_broker_configs,
     check_client_metrics_configs,
     check_group_configs,
     check_topic_configs,
 )
-from dualwrite.broker_emulator.configs.altered import ConfigResource
 from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 
 

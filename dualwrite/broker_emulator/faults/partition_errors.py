@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.faults.selectors import (
+from dualwrite.broker_emulator.faults.fault import (
     OWNER_LISTS,
     PARTITION_LISTS,
     TOPIC_LISTS,

@@ -33,8 +33,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
     rebuild_batch,
 )
-from dualwrite.broker_emulator.log.segment import LogStorage, Segment, StorageError
-from dualwrite.broker_emulator.log.segments import Segments
+from dualwrite.broker_emulator.log.segments import LogStorage, Segment, Segments, StorageError
 
 _BATCHES_PER_STEP = 200
 _WITHOUT_PRODUCER = {"attributes": 0, "producer_id": NO_PRODUCER_ID, "producer_epoch": -1, "base_sequence": NO_SEQUENCE}

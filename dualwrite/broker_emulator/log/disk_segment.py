@@ -19,7 +19,7 @@ from crc32c import crc32c
 from dualwrite.broker_emulator.log.files import OpenFiles
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndex
 from dualwrite.broker_emulator.log.record_batch import CorruptRecordError, split_batches
-from dualwrite.broker_emulator.log.segment import NO_TIMESTAMP, StorageError, StoredBatch
+from dualwrite.broker_emulator.log.segments import NO_TIMESTAMP, StorageError, StoredBatch
 
 INDEX_INTERVAL_BYTES = 4096
 _READ_AHEAD_BYTES = 1 << 18

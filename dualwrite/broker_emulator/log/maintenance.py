@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndex
 from dualwrite.broker_emulator.log.record_batch import parse_header
-from dualwrite.broker_emulator.log.segment import (
+from dualwrite.broker_emulator.log.segments import (
     NO_TIMESTAMP,
     LoadedLog,
     LogState,

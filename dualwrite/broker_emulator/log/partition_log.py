@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.cleaner import Cleaner
+from dualwrite.broker_emulator.log.files import UNKNOWN_EPOCH, EpochEnd, EpochOfBatch, end_of_epoch
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
-from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd, EpochOfBatch, end_of_epoch
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.producer_state import (
@@ -47,8 +47,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     stamp,
     with_append_time,
 )
-from dualwrite.broker_emulator.log.segment import LogStorage, StorageError
-from dualwrite.broker_emulator.log.segments import Segments, retained_from
+from dualwrite.broker_emulator.log.segments import LogStorage, Segments, StorageError, retained_from
 from dualwrite.broker_emulator.log.validation import check_batch, has_record_without_key, problem_of_timestamps
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
 from dualwrite.broker_emulator.metrics.counters import LogTraffic

@@ -23,7 +23,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     iter_records,
     parse_end_txn_marker,
 )
-from dualwrite.broker_emulator.log.segment import Segment, StorageError
+from dualwrite.broker_emulator.log.segments import Segment, StorageError
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard
 
 RETAINED_BATCHES = 5

@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, PRODUCE, Api, Schema, Served, schema
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
 from dualwrite.broker_emulator.faults.service import serve_with_faults
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.client_quotas import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin

@@ -23,7 +23,7 @@ from typing import Any
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog
 from dualwrite.broker_emulator.log.files import OpenFiles, write_atomically
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.storage import journal
 from dualwrite.broker_emulator.storage.flusher import Flusher
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, Space, StoredTopic

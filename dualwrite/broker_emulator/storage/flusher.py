@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple, Protocol
 
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.files import write_atomically
-from dualwrite.broker_emulator.log.segment import StorageError
+from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, StoredTopic, StoredValues, put_value
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
-from dualwrite.broker_emulator.log.segment import LogStorage
+from dualwrite.broker_emulator.log.segments import LogStorage
 
 StoredValues: TypeAlias = dict[str, dict[str, Any]]
 """JSON values by kind and key."""

@@ -23,10 +23,10 @@ from dualwrite.broker_emulator.transactions.metadata import (
     NO_PAIR,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    CoordinatorRules,
     ProducerPair,
     TransactionMetadata,
 )
-from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
 from dualwrite.broker_emulator.transactions.states import EXPIRABLE_STATES, ONGOING, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transitions import Transition
 

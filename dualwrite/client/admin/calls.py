@@ -6,8 +6,18 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dualwrite.client.admin import codec, hanging_transactions
-from dualwrite.client.admin.driver import RETRIABLE, AdminDriver, CallFor, Located, Results, failure, name_of
+from dualwrite.client.admin import codec
+from dualwrite.client.admin import listing as hanging_transactions
+from dualwrite.client.admin.driver import (
+    RETRIABLE,
+    AdminDriver,
+    CallFor,
+    Located,
+    NoResponseError,
+    Results,
+    failure,
+    name_of,
+)
 from dualwrite.client.admin.listing import Filters, list_transactions
 from dualwrite.client.admin.results import (
     ActiveProducer,
@@ -20,7 +30,6 @@ from dualwrite.client.admin.results import (
     TransactionListing,
     TwoPhaseCommit,
 )
-from dualwrite.client.admin.transport import NoResponseError
 from dualwrite.client.error_texts import error_name
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import (

@@ -14,8 +14,8 @@ from typing import Final
 
 from dualwrite.client.backoff import Backoff
 from dualwrite.client.metrics import Metrics
-from dualwrite.client.records.builder import Header, RecordBatchBuilder, restamp, stamp_and_build
 from dualwrite.client.records.compression import Codec
+from dualwrite.client.records.encoded_batch import Header, RecordBatchBuilder, restamp, stamp_and_build
 from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaError
 
 MAX_SEQUENCE: Final = 2**31 - 1

@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from dualwrite.client.records.accumulator import Batch
 from dualwrite.errors import InvalidRecordError
+from dualwrite.partitioners import Partitioner, partitioning
 from dualwrite.serializers import Headers, Serializer
 
-if TYPE_CHECKING:  # the builder loads aiokafka, which a process that only checks settings does not need
-    from dualwrite.client.records.builder import Header
+if TYPE_CHECKING:
+    from dualwrite.client.records.encoded_batch import Header
 
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _MAX_PARTITION: Final = 2**31 - 1
@@ -137,3 +139,30 @@ class Serializers:
         """Return key and value serialized; without a serializer they are returned as they are."""
         key = key if self._key is None else self._key(topic, key, headers)
         return key, value if self._value is None else self._value(topic, value, headers)
+
+
+class PartitionChoice:
+    """The setting `partitioner` of one producer. Records without a key fill one batch after the other (KIP-480)."""
+
+    def __init__(self, setting: str | Partitioner) -> None:
+        self.by_key, self.by_record, self.empty_key_is_none = partitioning(setting)
+        # by topic, the batch that keyless records fill or filled last; for most records `send()` reads only this
+        self.filling: Final[dict[str, Batch]] = {}
+
+    def before_lock(
+        self, topic: str, key: bytes | None, value: bytes | None, partition: int | None, partitions: int
+    ) -> int | None:
+        """Return the partition that a custom partitioner chooses, or `partition` as it is.
+
+        A custom partitioner is the application's code, so it must not run under the lock.
+        """
+        if self.by_record is None or partition is not None or partitions == 0:
+            return partition
+        return self.by_record(topic, key, value, partitions)
+
+    def choose(self, topic: str, key: bytes | None, partitions: int) -> int:
+        """Return the key's partition; without a key, the one after the last batch's, which is full or sent."""
+        if key is not None and self.by_key is not None:
+            return self.by_key(key, partitions)
+        filled = self.filling.get(topic)
+        return 0 if filled is None else (filled.partition + 1) % partitions

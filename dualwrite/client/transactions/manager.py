@@ -17,7 +17,7 @@ from typing import Final
 
 from dualwrite.client import messages as m
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.producer_port import Outgoing
+from dualwrite.client.metrics import Outgoing
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.context import FINISHED, PRODUCING, TransactionContext
 from dualwrite.client.transactions.errors import decisive_code, offsets_may_go_back

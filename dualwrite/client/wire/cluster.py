@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol, Self
 
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.last_error import LastError
+from dualwrite.client.error_texts import LastError
 from dualwrite.client.messages import Broker
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection, Connector

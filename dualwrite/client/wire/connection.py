@@ -27,8 +27,14 @@ from dualwrite.client.wire.codec import (
     decode_api_versions,
     encode_api_versions,
 )
-from dualwrite.client.wire.sasl import Login, refuse_listener_that_requires_sasl
-from dualwrite.client.wire.tls import NOT_TLS, ONLY_TLS, refusal_of_handshake, tls_context
+from dualwrite.client.wire.security import (
+    NOT_TLS,
+    ONLY_TLS,
+    Login,
+    refusal_of_handshake,
+    refuse_listener_that_requires_sasl,
+    tls_context,
+)
 from dualwrite.errors import Api, AuthenticationError
 from dualwrite.security_config import SecurityConfig
 

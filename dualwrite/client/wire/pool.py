@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from dualwrite.client.backoff import Backoff
-from dualwrite.client.last_error import LastError, reason_of
+from dualwrite.client.error_texts import LastError, reason_of
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection, Connector
 from dualwrite.client.wire.topology import Address, Topology

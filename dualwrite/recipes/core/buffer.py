@@ -20,7 +20,7 @@ from dualwrite.client.records.validation import (
     checked_timestamp_ms,
     encoded,
 )
-from dualwrite.client.transactions.group_metadata import group_of, positions_of
+from dualwrite.client.transactions.context import group_of, positions_of
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
 
 DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432

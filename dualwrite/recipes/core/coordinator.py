@@ -35,7 +35,7 @@ from dualwrite.errors import (
     PreparedTransactionLost,
 )
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.blocking import Uninterrupted, direct
 from dualwrite.recipes.core.dual_write import (
     NOTHING_PREPARED,
     DualWriteProgress,
@@ -45,13 +45,11 @@ from dualwrite.recipes.core.dual_write import (
     roll_back_database,
 )
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
-from dualwrite.recipes.core.lost_commits import LostCommits, end
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.shield import Uninterrupted, direct
-from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.slot import Outcome, SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
-from dualwrite.recipes.core.take_over import leave_to_successor, take_over
+from dualwrite.recipes.core.take_over import LostCommits, end, leave_to_successor, take_over
 
 _log = logging.getLogger(__name__)
 

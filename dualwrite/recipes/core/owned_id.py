@@ -13,12 +13,11 @@ from typing import Final
 
 from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.blocking import Uninterrupted
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.shield import Uninterrupted
-from dualwrite.recipes.core.slot import Slot, SlotState
+from dualwrite.recipes.core.slot import Outcome, Slot, SlotState
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
 

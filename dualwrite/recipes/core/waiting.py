@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.awaited_kafka_participant import AsyncKafkaParticipant
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant, KafkaParticipant
-from dualwrite.recipes.core.shield import Uninterrupted, direct, shield
+from dualwrite.recipes.core.blocking import Uninterrupted, direct, shield
+from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant, BlockingKafkaParticipant, KafkaParticipant
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ the slot is fenced before it can decide, and its buffered records are sent under
 from __future__ import annotations
 
 import logging
+import os
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
-from dualwrite.recipes.core import pool_gauges
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core import telemetry as pool_gauges
 from dualwrite.recipes.core.dual_write import (
     DualWriteProgress,
     Resolution,
@@ -24,6 +25,7 @@ from dualwrite.recipes.core.dual_write import (
     roll_back_database,
 )
 from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
+from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
@@ -350,3 +352,39 @@ class PoolCoordinator:
 def _lowest_missing(leases: list[Lease]) -> int:
     taken = {lease.slot for lease in leases}
     return next(number for number in range(len(taken) + 1) if number not in taken)
+
+
+class BeginsAnewInChildren:
+    """A pool that has a separate coordinator in each process."""
+
+    coordinator: PoolCoordinator
+
+    def new_coordinator(self) -> PoolCoordinator:
+        """Return a new coordinator for this process, on connections that are not shared with the parent."""
+        raise NotImplementedError
+
+    def begin_life(self) -> None:
+        """Create the coordinator of this process; call it once, when all settings are known."""
+        self._of_parents: list[PoolCoordinator] = []
+        self.coordinator = self.new_coordinator()
+        weakref.finalize(self, self.coordinator.forget)
+        _pools.add(self)
+
+    def begin_life_of_child(self) -> None:
+        """Leave everything to the parent, and create a new coordinator for this forked process."""
+        self.coordinator.leave_to_parent()
+        self._of_parents.append(self.coordinator)  # kept, so that garbage collection does not close anything of it
+        self.coordinator = self.new_coordinator()
+        weakref.finalize(self, self.coordinator.forget)
+
+
+_pools: weakref.WeakSet[BeginsAnewInChildren] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool.begin_life_of_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

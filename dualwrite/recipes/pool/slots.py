@@ -256,3 +256,11 @@ def _wake(turns: Iterable[Turn]) -> None:
     """Wake blocks, outside the lock, because they may call back at once."""
     for turn in turns:
         turn.wake()
+
+
+_SEES_NOW = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})
+
+
+def sees_now(level: str | None) -> bool:
+    """Return whether each statement at this isolation level sees everything committed before it."""
+    return level is not None and level.upper() in _SEES_NOW

@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs.alteration import (
+    ALL_BROKERS,
     AlterationError,
     Change,
     Operation,
@@ -19,7 +20,6 @@ from dualwrite.broker_emulator.configs.alteration import (
     check_group_configs,
     check_topic_configs,
 )
-from dualwrite.broker_emulator.configs.altered import ALL_BROKERS
 from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 
 TOPIC = topic_settings(Profile.KIP_939)

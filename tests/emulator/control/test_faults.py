@@ -133,7 +133,7 @@ def test_faults_of_the_tests_own_process_are_shown(client: Client, controlled: E
 def test_used_up_faults_are_not_kept_for_ever(
     client: Client, monkeypatch: pytest.MonkeyPatch, transaction: Transaction
 ) -> None:
-    monkeypatch.setattr("dualwrite.broker_emulator.control.controlled.MAX_USED_UP", 1)
+    monkeypatch.setattr("dualwrite.broker_emulator.control.endpoint.MAX_USED_UP", 1)
     used_up = client.post("/v1/faults", {"api": "EndTxn", "action": {"type": "Delay", "duration_ms": 0}}, 201)
     transaction.commit()
     assert client.get(f"/v1/faults/{used_up['fault_id']}")["is_in_place"] is False

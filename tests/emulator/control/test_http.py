@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator.control import http_connection, server
-from dualwrite.broker_emulator.control.http_connection import MAX_BODY_BYTES, HttpConnection
-from dualwrite.broker_emulator.control.origin import refusal_reason
+from dualwrite.broker_emulator.control.http_connection import MAX_BODY_BYTES, HttpConnection, refusal_reason
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.emulator.control.client import Client
 from tests.emulator.inside import control_server_of

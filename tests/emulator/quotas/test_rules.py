@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit, Quota
-from dualwrite.broker_emulator.quotas.entity import CLIENT_ID, IP, USER, decoded, encoded, entity
+from dualwrite.broker_emulator.quotas.client_quotas import (
+    CLIENT_ID,
+    IP,
+    USER,
+    ClientQuotas,
+    Limit,
+    Quota,
+    decoded,
+    encoded,
+    entity,
+)
 from dualwrite.broker_emulator.storage.storage import MemoryOnly
 from tests.emulator.inside import cluster_of
 from tests.support.narrowing import current

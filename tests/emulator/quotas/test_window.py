@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.quotas.window import (
+from dualwrite.broker_emulator.quotas.enforcement import (
     Bucket,
     Samples,
     WindowSize,

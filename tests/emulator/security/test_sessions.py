@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dualwrite import Producer
 from dualwrite.broker_emulator import DropReply, Duplicate, Emulator, Error, Fault, Listener, Sasl, UnsecuredTokens
-from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, SaslAuthenticationError, SaslError
+from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, Plain, SaslAuthenticationError, SaslError
 from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
-from dualwrite.broker_emulator.security.sasl.plain import Plain
 from dualwrite.broker_emulator.security.sasl.scram import Scram, ScramCredential
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.inside import cluster_of, run_in_loop

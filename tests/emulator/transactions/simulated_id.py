@@ -13,8 +13,7 @@ from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import TWO_PHASE_COMMIT_TIMEOUT_MS
 from dualwrite.broker_emulator.transactions import coordinator, transitions
 from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, InitProducerIdRequest, InitProducerIdResult
-from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, ProducerPair, TransactionMetadata
-from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
+from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, CoordinatorRules, ProducerPair, TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transaction_log import decode_value, encode_value, value_version
 from dualwrite.broker_emulator.transactions.transitions import Transition

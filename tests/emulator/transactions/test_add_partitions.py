@@ -6,8 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.transactions.coordinator import verify_partitions
-from dualwrite.broker_emulator.transactions.metadata import ProducerPair
-from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
+from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules, ProducerPair
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 
 from .simulated_id import KIP, T0, T1, SimulatedId, metadata, with_pending

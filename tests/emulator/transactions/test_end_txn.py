@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
+from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 
 from .simulated_id import KIP, MAX, SimulatedId, metadata, with_pending

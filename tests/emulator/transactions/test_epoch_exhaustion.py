@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
+from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules
 from dualwrite.broker_emulator.transactions.states import TransactionState
 
 from .simulated_id import KIP, MAX, SimulatedId, metadata

@@ -9,8 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import TWO_PHASE_COMMIT_TIMEOUT_MS, BrokerConfig, Profile
 from dualwrite.broker_emulator.transactions.coordinator import InitProducerIdRequest, check_init_request
-from dualwrite.broker_emulator.transactions.metadata import ProducerPair
-from dualwrite.broker_emulator.transactions.rules import CoordinatorRules
+from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules, ProducerPair
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 
 from .simulated_id import KIP, MAX, SimulatedId, metadata, with_pending

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dualwrite.broker_emulator.control.controlled import ControlledEmulator
-from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
     config,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from dualwrite.broker_emulator.control.controlled import ControlledEmulator
-from dualwrite.broker_emulator.control.endpoint import Content, Endpoint
+from dualwrite.broker_emulator.control.endpoint import Content, ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.metrics.prometheus import CONTENT_TYPE, render_prometheus
 from dualwrite.broker_emulator.metrics.snapshot import collect
 

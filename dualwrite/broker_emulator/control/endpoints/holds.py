@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from dualwrite.broker_emulator.control.controlled import ControlledEmulator
-from dualwrite.broker_emulator.control.endpoint import Endpoint
-from dualwrite.broker_emulator.control.errors import conflict, not_found
+from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
+from dualwrite.broker_emulator.control.request_fields import conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
 from dualwrite.broker_emulator.pause_points import Hold, PausePoint, match_all
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.control.controlled import ControlledEmulator
-from dualwrite.broker_emulator.control.endpoint import Endpoint
+from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
     faults,
