@@ -4,7 +4,8 @@ The methods are coroutines so that the steps of a dual write are written once (`
 its database in a blocking way never suspends, and `blocking.run` executes it without an event loop.
 
 The state row of a transactional id holds the prepared state of the last dual write that the database committed under
-the id (KIP-939). The functions at the end check and describe its content, whatever the database.
+the id (KIP-939), and a manifest: a text that says where Kafka stored the records of that dual write. The functions at
+the end check and describe the row's content, whatever the database.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class DatabaseTransaction(Protocol):
     making later transactions wait until this one has ended, however it ends. A store without such locks keeps it with a
     version that each `lock` changes and each `commit` compares.
 
-    Second, the state that `write` wrote becomes visible exactly when the rest of the transaction does.
+    Second, the state and the manifest that `write` wrote become visible exactly when the rest of the transaction does.
     """
 
     @property
@@ -59,8 +60,17 @@ class DatabaseTransaction(Protocol):
     async def read(self, transactional_id: str) -> PreparedTxnState:
         """Read the locked row again, as it is now. Fails if the transaction that locked it has ended."""
 
-    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
-        """Replace `previous` with `new`.
+    async def read_manifest(self, transactional_id: str) -> str:
+        """Return the manifest in the locked row, as it was written; empty if there is none.
+
+        It may name another pair than the row: then it was left by an earlier dual write, and says nothing. Fails as
+        `read` does.
+        """
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
+        """Replace `previous` with `new`, and the manifest with `manifest`; an empty one leaves none.
 
         Raises StateRowError if the row does not hold `previous`, or if this transaction did not lock it.
         """
@@ -68,8 +78,15 @@ class DatabaseTransaction(Protocol):
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
         """Do `lock` and `write` in one statement, and return whether that was done.
 
-        Afterwards `commit` proves that the lock was held until then, and `write` may replace `new` again. Returns False
-        and does nothing if the row is locked, if it does not hold `previous`, or if `commit` could not prove the lock.
+        Afterwards `commit` proves that the lock was held until then, and `write` may replace `new` again. The manifest
+        stays as it is until `attach` or `write` replaces it. Returns False and does nothing if the row is locked, if it
+        does not hold `previous`, or if `commit` could not prove the lock.
+        """
+
+    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
+        """Let `commit` store `manifest` beside `state`, which `lock_and_write` has written, in the same message.
+
+        Sends nothing by itself. An empty manifest leaves none. Only for after `lock_and_write` has returned True.
         """
 
     async def commit(self) -> None:
