@@ -27,9 +27,11 @@ _EXPLAINED: Final = {
         "this database has no row for the id, so it decides nothing: use the database of its dual writes, or, if no "
         "other database decides it, abort it with --force-terminate ID --apply"
     ),
+    Action.REPAIR: "the database has committed, and Kafka has aborted: its records are published again from the log",
+    Action.PROVE: "Kafka's coordinator does not remember whether it committed: the log tells, and is repaired if not",
     Action.LOST: (
-        "the database has committed, and Kafka has aborted: send those records again, then stop this report with "
-        "--acknowledge-lost ID --apply"
+        "the database has committed, Kafka has aborted, and the records cannot be published again (the column Error "
+        "says why): send them again, then stop this report with --acknowledge-lost ID --apply"
     ),
     Action.FORGOTTEN: (
         "the row names a transaction later than any that Kafka knows: is this the right cluster, or has it lost data?"

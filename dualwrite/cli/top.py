@@ -17,7 +17,7 @@ from dualwrite.cli.connection import KafkaAccess, database, database_option, jso
 from dualwrite.cli.failures import sentence
 from dualwrite.cli.output import columns_that_fit, console, duration, only, print_json, print_table, table
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.recovery.service import known_database, stored_texts
+from dualwrite.recipes.recovery.service import known_database, stored_rows
 
 _HEADERS: Final = (
     "TransactionalId",
@@ -154,8 +154,8 @@ def _texts_of(engine: sa.Engine, schema: str | None, kafka_ids: list[str]) -> di
     """Return the states in the rows, by the ids as Kafka sees them."""
     pinned, identity = known_database(engine, schema)
     names = {name for each in kafka_ids if (name := identity.name_of(each)) is not None}
-    texts = stored_texts(engine, pinned, prefix=None, transactional_ids=names)
-    return {identity.kafka_id(name): text for name, text in texts.items()}
+    rows = stored_rows(engine, pinned, prefix=None, transactional_ids=names)
+    return {identity.kafka_id(name): row.state for name, row in rows.items()}
 
 
 def rows_of(

@@ -36,6 +36,8 @@ from dualwrite.errors import (
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.blocking import Uninterrupted, direct
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_safety import first_line
 from dualwrite.recipes.core.dual_write import (
     NOTHING_PREPARED,
     DualWriteProgress,
@@ -47,6 +49,7 @@ from dualwrite.recipes.core.dual_write import (
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
+from dualwrite.recipes.core.repair import settled_text
 from dualwrite.recipes.core.slot import Outcome, SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.take_over import LostCommits, end, leave_to_successor, take_over
@@ -194,7 +197,10 @@ class DualWriteCoordinator:
 
     async def confirm(self) -> None:
         """Wait for a Kafka commit that was started but not awaited. Raises PreparedTransactionLost."""
-        await self.owned.confirm()
+        try:
+            await self.owned.confirm()
+        except PreparedTransactionLost:
+            await self._repair_at_once()
 
     async def commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or roll back both and raise the reason."""
@@ -208,7 +214,7 @@ class DualWriteCoordinator:
                 raise self.owned.fenced() from error  # brokers first refuse a zombie's records with an abortable code
             raise
         if carries_records:
-            await self._decide(write)
+            await self._decide_or_repair(write)
         else:
             await commit_database_alone(write)
 
@@ -229,11 +235,11 @@ class DualWriteCoordinator:
         except BaseException:
             await self.roll_back(write)
             raise
-        await self._decide(write)
+        await self._decide_or_repair(write)
         return None
 
     def _why_let_go(self, error: DualWriteError) -> DualWriteError:
-        if not isinstance(error, AbortableError):
+        if not isinstance(error, AbortableError) or self._slot.state is not SlotState.FENCED:
             return error
         fenced = self.owned.fenced()  # brokers first refuse a zombie's records with an abortable code
         fenced.__cause__ = error
@@ -245,32 +251,43 @@ class DualWriteCoordinator:
             return False  # the state may have been written to the row: only a rollback undoes that
         if self._slot.state is SlotState.OPEN:
             await self.owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
-        if isinstance(error, AbortableError) and self._slot.state is not SlotState.FENCED:
-            return False  # the records are the cause, so another id would not help
+        if isinstance(error, AbortableError) and self._slot.state not in (SlotState.FENCED, SlotState.IN_DOUBT):
+            return False  # the block's own records are the cause, so another id would not help
         if write.written_row != write.locked_row:
-            await self._write_state(write, write.locked_row)  # restore what the next owner of the id may need
+            await self._write_state(write, write.locked_row, None)  # restore what the next owner of the id may need
         write.transactional_id = None
         write.locked_row = NOTHING_PREPARED
         return True
 
     async def _prepare(self, write: DualWriteProgress) -> None:
         """Carry out everything up to the decision."""
-        owned, slot, kafka = self.owned, self._slot, self.owned.kafka
-        if slot.state is SlotState.CONFIRMING:
-            await owned.confirm()
+        owned = self.owned
+        if self._slot.state is SlotState.CONFIRMING:
+            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+                await owned.confirm()
             owned.assert_usable()
         if not await self._lock_and_write(write):
             write.locked_row = write.written_row = await self._lock(write.database)
         write.transactional_id = self.transactional_id
-        slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
+        await self._send_and_write(write)
+
+    async def _send_and_write(self, write: DualWriteProgress) -> None:
+        """Send what is owed and the records, prepare Kafka, and write its state and manifest to the locked row."""
+        owned, kafka = self.owned, self.owned.kafka
+        self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
         write.sends_since_s = time.monotonic()
         await kafka.begin()
         owned.reach(PausePoint.AFTER_BEGIN)
+        if owned.owed:
+            await kafka.send(owned.owed, lambda: owned.reach(PausePoint.AFTER_SEND))
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
         write.prepared_state = await kafka.prepare()
         owned.reach(PausePoint.AFTER_PREPARE)
-        if write.written_row != write.prepared_state:
-            await self._write_state(write, write.prepared_state)
+        owned.manifest = kafka.manifest
+        if write.written_row == write.prepared_state:
+            write.database.attach(self.transactional_id, write.prepared_state, owned.manifest)
+        else:
+            await self._write_state(write, write.prepared_state, owned.manifest)
             owned.reach(PausePoint.AFTER_STATE_WRITE)
         owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
@@ -291,13 +308,15 @@ class DualWriteCoordinator:
         owned.reach(PausePoint.AFTER_STATE_WRITE)
         return True
 
-    async def _write_state(self, write: DualWriteProgress, state: PreparedTxnState) -> None:
-        """Write the state with the last statement before COMMIT.
+    async def _write_state(self, write: DualWriteProgress, state: PreparedTxnState, manifest: str | None) -> None:
+        """Write the state with the last statement before COMMIT; `manifest` None leaves the manifest as it is.
 
         In a PostgreSQL transaction that has already failed, this statement raises. COMMIT would not raise: it would
         silently roll back.
         """
-        await write.database.write(self.transactional_id, previous=write.written_row, new=state)
+        await write.database.write(
+            self.transactional_id, previous=write.written_row, new=state, manifest=manifest
+        )
         write.written_row = state
 
     async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
@@ -314,6 +333,30 @@ class DualWriteCoordinator:
                 return row
             await leave_to_successor(owned, row)
         return (await take_over(owned, database))[0]
+
+    async def _decide_or_repair(self, write: DualWriteProgress) -> None:
+        """Commit the database, which decides, then Kafka; publish the records again if Kafka has aborted them."""
+        try:
+            await self._decide(write)
+        except PreparedTransactionLost:
+            await self._repair_at_once()
+
+    async def _repair_at_once(self) -> None:
+        """Publish again what Kafka has aborted against the decision, or leave that to the next use of the id.
+
+        Raises PreparedTransactionLost if it cannot be published again.
+        """
+        try:
+            await self.recover()
+        except PreparedTransactionLost:
+            raise
+        except (DualWriteError, *self.owned.database.errors) as error:
+            _log.warning(
+                "transactional id %s: what Kafka aborted could not be published again now (%s); the next use of the "
+                "id does it",
+                self.transactional_id,
+                first_line(error),
+            )
 
     async def _decide(self, write: DualWriteProgress) -> None:
         """Commit the database, which decides, then Kafka."""
@@ -400,31 +443,60 @@ class DualWriteCoordinator:
 
     # -- recovery ----------------------------------------------------------------------------------------------
 
-    async def recover(self, examine: Callable[[PreparedTxnState], None] | None = None) -> Resolution:
-        """Complete what was left open under the id, by the row. The id must be acquired.
+    async def recover(self, examine: Callable[[PreparedTxnState], bool] | None = None) -> Resolution:
+        """Complete what was left open under the id, by the row; publish again what Kafka aborted against it.
 
-        `examine` is called with the locked row before the owner of the id is fenced. If it raises, nothing is changed.
+        The id must be acquired. `examine` is called with the locked row before the owner of the id is fenced. If it
+        raises, nothing is changed; if it returns False, the row's transaction counts as dealt with from now on, and
+        nothing else is changed.
         """
         owned = self.owned
         if self._slot.state is SlotState.UNRESOLVED:
             return await self._lost_commits.resolve()
-        await owned.confirm()
+        with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
+            await owned.confirm()
         owned.assert_usable()
         await owned.ensure_row()
         database = await owned.database.begin()
         try:
             row = await database.lock(self.transactional_id, timeout_ms=self.lock_timeout_ms)
             owned.reach(PausePoint.AFTER_LOCK)
-            if examine is not None:
-                examine(row)
+            if examine is not None and not examine(row):
+                await self._settle(database, row)
+                return Resolution(self.transactional_id, NOTHING_PREPARED, Outcome.NOTHING)
             if self._slot.state is SlotState.READY:  # another process may have taken the id over meanwhile
                 if row != owned.row:
                     await leave_to_successor(owned, row)
                 else:
                     self._slot.move(SlotState.NEW)
-            return (await take_over(owned, database))[1]
+            row, resolution = await take_over(owned, database)
+            if owned.owed:
+                return await self._publish_owed(database, row)
+            await self._settle(database, row)
+            return resolution
         finally:
             await owned.uninterrupted(end(database))
+
+    async def _settle(self, database: DatabaseTransaction, row: PreparedTxnState) -> None:
+        """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log."""
+        text = await database.read_manifest(self.transactional_id)
+        if text and text != settled_text(row):
+            await database.write(self.transactional_id, previous=row, new=row, manifest=settled_text(row))
+            await database.commit()
+
+    async def _publish_owed(self, database: DatabaseTransaction, row: PreparedTxnState) -> Resolution:
+        """Publish again what is owed: a dual write whose only change in the database is the locked row."""
+        owned = self.owned
+        write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
+        write.transactional_id = self.transactional_id
+        write.locked_row = write.written_row = row
+        try:
+            await self._send_and_write(write)
+        except BaseException:
+            await self.roll_back(write)
+            raise
+        await self._decide(write)
+        return Resolution(self.transactional_id, row, Outcome.REPAIRED)
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -438,7 +510,7 @@ class DualWriteCoordinator:
         try:
             if waits:
                 with suppress(PreparedTransactionLost):  # stays in doubt, which is logged next
-                    await self.owned.confirm()
+                    await self.confirm()
             await self._close()
         finally:
             self._in_use.release()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dualwrite.async_producer import AsyncProducer
+from dualwrite.client.log import LogRecord, TransactionEnd
+from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest, PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
@@ -17,10 +19,22 @@ class KafkaParticipant(Protocol):
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         """Fence the previous owner with a new producer of this id. Return the transaction it left open, or empty."""
 
-    async def complete(self, row: PreparedTxnState) -> None:
+    def coordinator_knows(self, row: PreparedTxnState) -> bool:
+        """Return whether the responses to the take-over prove that the row's transaction is open or was committed."""
+
+    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+        """Read from the log how the transaction of the manifest ended. Changes nothing."""
+
+    async def records_of(
+        self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
+    ) -> Sequence[LogRecord]:
+        """Read the records of a transaction from the log. Raises PreparedTransactionLost if some are missing."""
+
+    async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
         """Commit what was left open if the row names it, else abort it.
 
-        Another process that takes the id over may get the same responses, until `own`.
+        `is_over`: the log proves that the row's transaction has ended, so that only another one can be open. Another
+        process that takes the id over may get the same responses, until `own`.
         """
 
     async def own(self) -> None:
@@ -44,6 +58,10 @@ class KafkaParticipant(Protocol):
 
     async def prepare(self) -> PreparedTxnState:
         """Wait until everything is stored. Return the producer id and epoch by which it can be committed."""
+
+    @property
+    def manifest(self) -> str:
+        """Where the records of the prepared transaction are stored; empty if that is not known or too long."""
 
     def start_commit(self) -> None:
         """Start `commit`, which a later call joins."""
@@ -69,8 +87,19 @@ class BlockingKafkaParticipant:
         producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 
-    async def complete(self, row: PreparedTxnState) -> None:
-        self._live.complete_before_fencing(row)
+    def coordinator_knows(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_knows(row)
+
+    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+        return self._live.end_of(manifest, timeout_ms)
+
+    async def records_of(
+        self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
+    ) -> Sequence[LogRecord]:
+        return self._live.records_of(manifest, partitions, timeout_ms)
+
+    async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
+        self._live.complete_before_fencing(row, is_over=is_over)
 
     async def own(self) -> None:
         self._live.fence_others()
@@ -102,6 +131,10 @@ class BlockingKafkaParticipant:
 
     async def prepare(self) -> PreparedTxnState:
         return self._live.prepare_transaction()
+
+    @property
+    def manifest(self) -> str:
+        return _text_of(self._live.manifest)
 
     def start_commit(self) -> None:
         self._live.start_commit()
@@ -136,8 +169,19 @@ class AsyncKafkaParticipant:
         await producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 
-    async def complete(self, row: PreparedTxnState) -> None:
-        await self._live.complete_before_fencing(row)
+    def coordinator_knows(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_knows(row)
+
+    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+        return await self._live.end_of(manifest, timeout_ms)
+
+    async def records_of(
+        self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
+    ) -> Sequence[LogRecord]:
+        return await self._live.records_of(manifest, partitions, timeout_ms)
+
+    async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
+        await self._live.complete_before_fencing(row, is_over=is_over)
 
     async def own(self) -> None:
         await self._live.fence_others()
@@ -170,6 +214,10 @@ class AsyncKafkaParticipant:
     async def prepare(self) -> PreparedTxnState:
         return await self._live.prepare_transaction()
 
+    @property
+    def manifest(self) -> str:
+        return _text_of(self._live.manifest)
+
     def start_commit(self) -> None:
         self._live.start_commit()
 
@@ -188,3 +236,9 @@ class AsyncKafkaParticipant:
     def _live(self) -> AsyncProducer:
         assert self._producer is not None, "no producer: the id was not taken over"
         return self._producer
+
+
+def _text_of(manifest: Manifest | None) -> str:
+    """Return the text to store; empty if the manifest is not known or too long for every database."""
+    text = "" if manifest is None else str(manifest)
+    return text if len(text) <= MAX_MANIFEST_BYTES else ""

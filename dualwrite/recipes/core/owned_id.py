@@ -7,13 +7,14 @@ The state machine is `slot.py`; this adds the state row and the in-doubt transac
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.blocking import Uninterrupted
+from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
@@ -50,6 +51,10 @@ class OwnedId:
         self.row = NOTHING_PREPARED
         """The content of the state row as far as this process knows; the database verifies it before every use."""
         self.in_doubt = NOTHING_PREPARED
+        self.owed: Sequence[BufferedRecord] = ()
+        """Records of the transaction in the row that Kafka aborted: the next transaction of the id begins with them."""
+        self.manifest = ""
+        """Where the records of the last prepared transaction are stored; empty if that is not known."""
         self.resolve_timeout_ms = resolve_timeout_ms
 
     def assert_usable(self) -> None:
@@ -108,11 +113,13 @@ class OwnedId:
     async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
         """Commit or abort the open Kafka transaction.
 
-        Raises PreparedTransactionLost, because no take-over can complete that transaction, and no other Kafka error,
+        Raises PreparedTransactionLost, because that transaction cannot be completed any more, and no other Kafka error,
         because the decision has been made. A producer that cannot confirm is given up, and the next take-over completes
         the transaction by the row.
         """
         self.telemetry.decided(state, outcome)
+        if outcome is Outcome.COMMITTED and self.owed:
+            self._note_repair(state)
         try:
             if outcome is Outcome.COMMITTED:
                 await self.kafka.commit()
@@ -130,8 +137,7 @@ class OwnedId:
                 self.in_doubt = state
             await self.give_up()
         except PreparedTransactionLost:
-            self.telemetry.lost()
-            await self.leave_in_doubt(state)  # each take-over reports it again, until an operator has dealt with it
+            await self.leave_in_doubt(state)  # the next take-over publishes it again, or reports it again
             raise
         except DualWriteError as error:
             _log.warning(
@@ -147,10 +153,25 @@ class OwnedId:
             raise
         else:
             self.telemetry.confirmed(outcome)
+            if outcome is Outcome.ROLLED_BACK and self.owed:
+                await self.leave_in_doubt(self.row)  # the row stays as it is, and with it what is owed
+                return
             self.slot.move(SlotState.READY)
             self.in_doubt = NOTHING_PREPARED
             if outcome is Outcome.COMMITTED:
                 self.row = state
+
+    def _note_repair(self, state: PreparedTxnState) -> None:
+        """Note that the row names `state` now, which holds what was owed: nothing is owed any more."""
+        _log.warning(
+            "transactional id %s: %s, which Kafka had aborted, is published again as %s (%s)",
+            self.transactional_id,
+            self.row,
+            state,
+            self.manifest,
+        )
+        self.telemetry.repaired(len(self.owed))
+        self.owed = ()
 
     async def _leave_unconfirmed(self, state: PreparedTxnState, outcome: Outcome) -> None:
         if outcome is Outcome.COMMITTED:

@@ -31,7 +31,7 @@ class SlotState(StrEnum):
     CONFIRMING = "confirming"
     """The database committed; Kafka's commit is in progress and not confirmed yet."""
     IN_DOUBT = "in-doubt"
-    """The database committed; Kafka's commit is not confirmed. The next take-over completes it."""
+    """The database committed; Kafka's commit is not confirmed, or its records are owed. The next take-over does it."""
     UNRESOLVED = "unresolved"
     """The database commit was sent, its response was lost, and the row could not be read yet."""
     FENCED = "fenced"
@@ -45,7 +45,7 @@ TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyTyp
     {
         _S.NEW: frozenset({_S.READY, _S.FENCED, _S.CLOSED}),
         _S.READY: frozenset({_S.OPEN, _S.NEW, _S.CLOSED}),
-        _S.OPEN: frozenset({_S.READY, _S.DECIDING, _S.NEW, _S.FENCED, _S.CLOSED}),
+        _S.OPEN: frozenset({_S.READY, _S.DECIDING, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
         _S.DECIDING: frozenset({_S.READY, _S.NEW, _S.CONFIRMING, _S.IN_DOUBT, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
         _S.CONFIRMING: frozenset({_S.READY, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
         _S.IN_DOUBT: frozenset({_S.READY, _S.FENCED, _S.CLOSED}),
@@ -82,6 +82,8 @@ class Outcome(StrEnum):
     ROLLED_BACK = "rolled-back"
     NOTHING = "nothing"
     """There was nothing to complete."""
+    REPAIRED = "repaired"
+    """Kafka had aborted what the database has decided; its records were published again (`repair.py`)."""
     SUPERSEDED = "superseded"
     """A later dual write has replaced the row: database and Kafka agree, but the row no longer shows the outcome."""
 

@@ -20,6 +20,7 @@ from dualwrite.recipes.core.database_safety import first_line
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.repair import prove
 from dualwrite.recipes.core.slot import Outcome, SlotState, commit_outcome, recovery_outcome
 from dualwrite.recipes.core.store import DatabaseTransaction
 
@@ -36,7 +37,11 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
 
     The third and the fourth read fail in the same case. Once the lock is lost, another process may get the same
     response from Kafka as this one. Then send nothing more, which preserves the evidence, and do not use the id.
+
+    Where the coordinator cannot tell how the transaction in the row ended, the log is read (`repair.py`). What Kafka
+    aborted although it was decided is then owed: the next transaction of the id must begin with it.
     """
+    owned.owed = ()
     try:
         assert owned.kafka_id is not None, "the row was locked, so it exists"
         ongoing = await owned.kafka.take_over(owned.kafka_id)
@@ -45,7 +50,8 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
         if ongoing == owned.in_doubt != row and not ongoing.is_empty:
             raise _went_back(owned, ongoing, row)
         await owned.make_durable(row, ongoing)
-        await owned.kafka.complete(row)
+        proof = await prove(owned, database, row)
+        await owned.kafka.complete(row, is_over=proof.is_over)
         owned.reach(PausePoint.AFTER_COMPLETION)
         await _assert_still_locked(owned, database, row)
         await owned.kafka.own()
@@ -62,6 +68,7 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
         owned.telemetry.recovered(outcome)
     owned.slot.move(SlotState.READY)
     owned.row = row
+    owned.owed = proof.owed
     owned.in_doubt = NOTHING_PREPARED
     return row, Resolution(owned.transactional_id, ongoing, outcome)
 

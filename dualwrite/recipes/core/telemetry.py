@@ -55,7 +55,16 @@ class Instruments:
             "dualwrite.fenced", "{writer}", "writers whose transactional id another process took over"
         )
         self.lost: Final = meter.create_counter(
-            "dualwrite.lost", "{transaction}", "prepared transactions that the broker aborted against the decision"
+            "dualwrite.lost", "{transaction}", "decided transactions that the broker aborted and nothing can repair"
+        )
+        self.proofs: Final = meter.create_counter(
+            "dualwrite.proofs", "{transaction}", "transactions whose end was read from the log"
+        )
+        self.repaired: Final = meter.create_counter(
+            "dualwrite.repaired", "{transaction}", "decided transactions that the broker aborted and that were published again"
+        )
+        self.republished: Final = meter.create_counter(
+            "dualwrite.republished", "{record}", "records that were published again"
         )
         self.retries: Final = meter.create_counter(
             "dualwrite.database.retries", "{retry}", "repeated queries for the outcome of a lost database commit"
@@ -126,7 +135,13 @@ class Telemetry:
         """Note the outcome of a predecessor's transaction, or of a commit whose response was lost."""
 
     def lost(self) -> None:
-        """Note that the broker has aborted a prepared transaction."""
+        """Note that the broker has aborted a prepared transaction, and that it cannot be published again."""
+
+    def proved(self) -> None:
+        """Note that the log is read to prove how a transaction ended."""
+
+    def repaired(self, records: int) -> None:
+        """Note that the records of an aborted transaction were published again."""
 
     def retried(self) -> None:
         """Note that the database is queried again for the outcome of a commit."""
@@ -198,6 +213,13 @@ class OpenTelemetry(Telemetry):
 
     def lost(self) -> None:
         self._instruments.lost.add(1)
+
+    def proved(self) -> None:
+        self._instruments.proofs.add(1)
+
+    def repaired(self, records: int) -> None:
+        self._instruments.repaired.add(1)
+        self._instruments.republished.add(records)
 
     def retried(self) -> None:
         self._instruments.retries.add(1)

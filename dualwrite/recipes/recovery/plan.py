@@ -35,7 +35,7 @@ class Age(Enum):
 
 
 class Action(StrEnum):
-    """What recovery does about an id; all but the first four leave the id as it is."""
+    """What recovery does about an id; all but the first six leave the id as it is."""
 
     COMMIT = "commit"
     """The open transaction is the one that the row names: the database has decided it."""
@@ -43,6 +43,10 @@ class Action(StrEnum):
     """The row does not name the open transaction, prepared or not, and its lock was free: it was never decided."""
     TERMINATE = "terminate"
     """Like ABORT, for an id without a row that the caller vouches for."""
+    REPAIR = "repair"
+    """The database committed and Kafka has aborted: the records, which are still in the log, are published again."""
+    PROVE = "prove"
+    """The coordinator does not remember how the row's transaction ended: the log is read, and repaired if need be."""
     ACKNOWLEDGE = "acknowledge-lost"
     """The caller acknowledged the loss: the id may be used again."""
     NOTHING = "nothing"
@@ -56,14 +60,16 @@ class Action(StrEnum):
     NO_ROW = "no-row"
     """Open, and this database has no row that could decide it."""
     LOST = "lost"
-    """The database committed and Kafka has aborted: the two sides disagree."""
+    """The database committed, Kafka has aborted, and the records cannot be published again: the two disagree."""
     FORGOTTEN = "forgotten"
     """The row names a later transaction than any Kafka knows: Kafka lost data, or this is another cluster."""
     FAILED = "failed"
     """A query or the completion failed; the next round tries again."""
 
 
-CHANGES: Final = frozenset({Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.ACKNOWLEDGE})
+CHANGES: Final = frozenset(
+    {Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.REPAIR, Action.PROVE, Action.ACKNOWLEDGE}
+)
 """The actions that change something."""
 
 NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.FORGOTTEN, Action.FAILED})
@@ -90,25 +96,43 @@ ACTIONS: Final[dict[tuple[Row, Age, Finding], Action]] = {
     for finding, action in zip(Finding, actions, strict=True)
 }
 
+_BY_THE_LOG: Final[dict[tuple[Action, Finding], Action]] = {
+    (_A.LOST, _F.ABORTED): _A.REPAIR,
+    (_A.FORGOTTEN, _F.VANISHED): _A.PROVE,
+    (_A.NOTHING, _F.NO_TRACE): _A.PROVE,
+}
+"""What becomes of an action if the log shows how the stored transaction ended."""
+
+_ACKNOWLEDGED: Final = (Action.LOST, Action.REPAIR, Action.PROVE)
+"""What ends if the caller acknowledges the loss: nothing is published again."""
+
 _BEING_ENDED: Final = (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one id. `stored` is empty if there is no row; `age_ms` is None if it is unknown."""
+    """What is known of one id.
+
+    `stored` is empty if there is no row; `age_ms` is None if it is unknown. `is_provable`: the row has a manifest, by
+    which the log shows how the stored transaction ended.
+    """
 
     row: Row
     stored: PreparedTxnState
     described: Described
     age_ms: int | None
     transaction_version: int
+    is_provable: bool = False
 
 
 def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False) -> Action:
     """Return what recovery does about an id with these facts."""
     age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
-    action = ACTIONS[facts.row, age, find(facts.stored, facts.described, facts.transaction_version)]
-    if action is Action.LOST and lost_is_acknowledged:
+    finding = find(facts.stored, facts.described, facts.transaction_version)
+    action = ACTIONS[facts.row, age, finding]
+    if facts.is_provable and facts.row is Row.FREE:
+        action = _BY_THE_LOG.get((action, finding), action)
+    if action in _ACKNOWLEDGED and lost_is_acknowledged:
         return Action.ACKNOWLEDGE
     if action is Action.NOTHING and facts.described.state in _BEING_ENDED:
         return Action.ENDING

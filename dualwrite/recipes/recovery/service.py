@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
-from dualwrite.client.transactions.recovery import Described, DescribedState
+from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.errors import (
     ConfigError,
     DualWriteError,
@@ -36,6 +36,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_safety import first_line
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
+from dualwrite.recipes.core.repair import manifest_of
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
@@ -183,19 +184,19 @@ class RecoveryService:
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
         vouched_names = database.names(self._vouched_as_given)
-        texts = self._stored(database, names | vouched_names)
-        self._vouched = database.kafka_ids_to_terminate(self._vouched_as_given, texts)
-        ids = {database.kafka_id(name) for name in (*texts, *names)}
+        rows = self._stored(database, names | vouched_names)
+        self._vouched = database.kafka_ids_to_terminate(self._vouched_as_given, rows)
+        ids = {database.kafka_id(name) for name in (*rows, *names)}
         found = []
         settled = 0
         descriptions = self._described(sorted({*ids, *self._vouched, *self._listed(unseen)}), unseen)
         # Rows are read last: compared with a row older than the description, a loss would look like an old abort.
-        texts = self._stored(database, names | vouched_names)
+        rows = self._stored(database, names | vouched_names)
         for number, (each, description) in enumerate(descriptions.items(), start=1):
             if stopped is not None and stopped.is_set():
                 unseen.append(f"{len(descriptions) - number + 1} ids, because recovery was stopped")
                 break
-            result = self._recover_one(database.seen(each, texts, description, version), apply=apply)
+            result = self._recover_one(database.seen(each, rows, description, version), apply=apply)
             if result is None or result.action is Action.NOTHING:
                 settled += 1
             else:
@@ -204,8 +205,8 @@ class RecoveryService:
                 progress(number, len(descriptions))
         return RecoveryReport(tuple(found), settled, tuple(unseen), apply)
 
-    def _stored(self, database: _DatabaseInRound, names: Collection[str]) -> dict[str, str]:
-        return stored_texts(self._engine, database.pinned, prefix=self._prefix, transactional_ids=names)
+    def _stored(self, database: _DatabaseInRound, names: Collection[str]) -> dict[str, StoredRow]:
+        return stored_rows(self._engine, database.pinned, prefix=self._prefix, transactional_ids=names)
 
     def _listed(self, unseen: list[str]) -> list[str]:
         """Return the ids of the prefix with an open transaction, as Kafka knows them."""
@@ -255,22 +256,25 @@ class RecoveryService:
         """
         unnamed = Row.FREE if seen.text is not None else Row.VOUCHED
         writes = self._writes(seen)
-        now = seen
+        now, action = seen, Action.NOTHING
 
-        def examine(row: PreparedTxnState) -> None:
-            nonlocal now
+        def examine(row: PreparedTxnState) -> bool:
+            nonlocal now, action
             now = self._look_again(seen, row)
             action = self._decide(now, unnamed if row.is_empty else Row.FREE)
-            if action is Action.ACKNOWLEDGE and apply:
-                raise _LeftAlone(self._acknowledge(now))
             if action not in CHANGES or not apply:
                 raise _LeftAlone(self._found(now, action))
+            if action is Action.ACKNOWLEDGE:
+                self._acknowledge(now)
+            return action is not Action.ACKNOWLEDGE
 
         try:
             with writes.exclusively():
                 outcome = blocking.run(writes.recover(examine)).outcome
         finally:
             blocking.run(writes.close())
+        if action is Action.ACKNOWLEDGE:
+            return self._found(now, action, changed=True)
         return self._found(now, _DONE[unnamed, outcome], changed=outcome is not Outcome.NOTHING)
 
     def _look_again(self, seen: _Seen, row: PreparedTxnState) -> _Seen:
@@ -278,15 +282,14 @@ class RecoveryService:
         described = self._admin.describe_transactions([seen.kafka_id], timeout_ms=min(self._timeout_ms, _WITH_LOCK_MS))
         return replace(seen, text=str(row), description=described[seen.kafka_id])
 
-    def _acknowledge(self, seen: _Seen) -> Found:
-        """Acknowledge a loss: overwrite its trace at the coordinator; the row keeps the decision."""
-        assert seen.description is not None, "only the coordinator's description shows a loss"
-        self._admin.overwrite_end(seen.description)
+    def _acknowledge(self, seen: _Seen) -> None:
+        """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
+        if seen.description is not None and self._finding(seen) is Finding.ABORTED:
+            self._admin.overwrite_end(seen.description)
         _log.warning(
             "transactional id %s: the loss of %s was acknowledged; the coordinator's state was %s at %s",
             *(seen.transactional_id, seen.text, seen.state, seen.pair),
         )
-        return self._found(seen, Action.ACKNOWLEDGE, changed=True)
 
     def _writes(self, seen: _Seen) -> DualWriteCoordinator:
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
@@ -302,10 +305,21 @@ class RecoveryService:
 
     def _decide(self, seen: _Seen, row: Row) -> Action:
         return decide(
-            Facts(row, seen.stored, seen.described, self._age_ms(seen), seen.transaction_version),
+            Facts(
+                row,
+                seen.stored,
+                seen.described,
+                self._age_ms(seen),
+                seen.transaction_version,
+                is_provable=manifest_of(seen.stored, seen.manifest) is not None,
+            ),
             min_age_ms=self._min_age_ms,
             lost_is_acknowledged=seen.transactional_id in self._lost,
         )
+
+    @staticmethod
+    def _finding(seen: _Seen) -> Finding:
+        return find(seen.stored, seen.described, seen.transaction_version)
 
     def _age_ms(self, seen: _Seen) -> int | None:
         return age_ms_of(seen.state, seen.start_ms, int(self._clock() * 1000))
@@ -349,21 +363,24 @@ class _DatabaseInRound:
     def kafka_id(self, name: str) -> str:
         return self.identity.kafka_id(name)
 
-    def kafka_ids_to_terminate(self, given: Iterable[str], texts: Mapping[str, str]) -> frozenset[str]:
+    def kafka_ids_to_terminate(self, given: Iterable[str], rows: Mapping[str, StoredRow]) -> frozenset[str]:
         """Return the ids to terminate as Kafka knows them, of this database and of others.
 
         A name for which this database has a decision is not taken for another application's id.
         """
         ours = {self.kafka_id(self.identity.name_as_given(each)) for each in given}
-        return frozenset(ours | {each for each in given if not texts.get(each)})
+        return frozenset(ours | {each for each in given if each not in rows or not rows[each].state})
 
     def seen(
-        self, kafka_id: str, texts: Mapping[str, str], description: TransactionDescription | None, version: int
+        self, kafka_id: str, rows: Mapping[str, StoredRow], description: TransactionDescription | None, version: int
     ) -> _Seen:
         name = self.identity.name_of(kafka_id)
         if name is None:
             return _Seen(kafka_id, kafka_id, None, description, version, is_ours=False)
-        return _Seen(name, kafka_id, texts.get(name), description, version)
+        row = rows.get(name)
+        if row is None:
+            return _Seen(name, kafka_id, None, description, version)
+        return _Seen(name, kafka_id, row.state, description, version, manifest=row.manifest)
 
 
 class _WithoutSuffix:
@@ -397,6 +414,7 @@ class _Seen:
     description: TransactionDescription | None
     transaction_version: int
     is_ours: bool = True
+    manifest: str = ""
 
     @property
     def stored(self) -> PreparedTxnState:
@@ -440,6 +458,7 @@ _DONE: Final = {
     (Row.FREE, Outcome.COMMITTED): Action.COMMIT,
     (Row.FREE, Outcome.ROLLED_BACK): Action.ABORT,
     (Row.FREE, Outcome.NOTHING): Action.NOTHING,
+    (Row.FREE, Outcome.REPAIRED): Action.REPAIR,
     (Row.VOUCHED, Outcome.COMMITTED): Action.COMMIT,
     (Row.VOUCHED, Outcome.ROLLED_BACK): Action.TERMINATE,
     (Row.VOUCHED, Outcome.NOTHING): Action.NOTHING,
@@ -478,9 +497,16 @@ def _without(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 _IDS_PER_QUERY = 500  # databases limit the parameters of one statement
 
 
-def stored_texts(
+class StoredRow(NamedTuple):
+    """The texts in a state row: the prepared state, and its manifest."""
+
+    state: str
+    manifest: str
+
+
+def stored_rows(
     engine: sa.Engine, pinned: PinnedTables, *, prefix: str | None, transactional_ids: Collection[str]
-) -> dict[str, str]:
+) -> dict[str, StoredRow]:
     """Return the texts of the rows of a prefix (None: no prefix) and of these ids, read without locks.
 
     Raises StateRowError if the table does not exist.
@@ -495,15 +521,15 @@ def stored_texts(
             raise
         raise missing_table(table.name, otherwise="create_state_table(engine)") from error
     return {
-        row.transactional_id: row.prepared_transaction_state
+        row.transactional_id: StoredRow(row.prepared_transaction_state, row.manifest or "")
         for row in rows
         if row.transactional_id in transactional_ids
         or (prefix is not None and row.transactional_id.startswith(prefix))  # LIKE may ignore case
     }
 
 
-def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str]]]:
-    found = sa.select(table.c.transactional_id, table.c.prepared_transaction_state)
+def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str, str | None]]]:
+    found = sa.select(table.c.transactional_id, table.c.prepared_transaction_state, table.c.manifest)
     if prefix is not None:
         yield found.where(table.c.transactional_id.startswith(prefix, autoescape=True))
     for start in range(0, len(ids), _IDS_PER_QUERY):

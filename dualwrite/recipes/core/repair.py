@@ -1,0 +1,143 @@
+"""Prove from Kafka's log how the transaction in the state row ended, and find what has to be published again.
+
+The coordinator remembers only the last transaction of a transactional id, and forgets it when the id is initialised,
+expires or is ended by hand. The log does not forget: the manifest beside the prepared state says where the records are,
+and the markers behind them say whether consumers with `read_committed` see them. Records of a decided transaction that
+Kafka aborted are *owed*: they are sent again, as part of the next transaction of the id, whose prepared state and
+manifest replace the row in one database commit. So every crash of a repair is one of an ordinary dual write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from dualwrite.client.log import LogRecord, TransactionEnd
+from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.errors import PreparedTransactionLost, AuthorizationError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.store import DatabaseTransaction
+
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+_SETTLED: Final = "committed "
+"""Begins the text that replaces a manifest once Kafka has confirmed the commit: nothing is left to prove."""
+
+
+class Proof(NamedTuple):
+    """What is known about the end of the transaction in the row.
+
+    `is_over`: it has ended, so that nothing of it is left to complete; False leaves the judgement to the coordinator.
+    """
+
+    is_over: bool
+    owed: Sequence[BufferedRecord] = ()
+
+
+NOT_PROVEN: Final = Proof(is_over=False)
+IS_OVER: Final = Proof(is_over=True)
+
+
+def settled_text(row: PreparedTxnState) -> str:
+    """Return what replaces the manifest of a transaction that is known to be committed on both sides."""
+    return f"{_SETTLED}{row}"
+
+
+def manifest_of(row: PreparedTxnState, text: str) -> Manifest | None:
+    """Return the manifest beside the state in a row; None if it is settled, missing, or names another transaction.
+
+    A version of this library that knows no manifests replaces the state only. Raises ValueError for an unreadable text.
+    """
+    manifest = None if text.startswith(_SETTLED) else Manifest.parse(text)
+    return manifest if manifest is not None and manifest.prepared_state == row else None
+
+
+async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
+    """Return how the transaction in the locked row ended; read the log where the coordinator cannot tell.
+
+    Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction and its records cannot be
+    published again, and OutcomeUnknown if its end cannot be read now.
+    """
+    if owned.kafka.coordinator_knows(row):
+        return NOT_PROVEN
+    text = await database.read_manifest(owned.transactional_id)
+    if text == settled_text(row):
+        return IS_OVER
+    manifest = manifest_of(row, text)
+    if manifest is None:
+        return NOT_PROVEN
+    owned.telemetry.proved()
+    try:
+        end = await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
+    except AuthorizationError as error:
+        _log.error(_NOT_READABLE, owned.transactional_id, row, error)
+        return NOT_PROVEN
+    if end.aborted:
+        return Proof(is_over=True, owed=await _owed(owned, manifest, end))
+    if end.gone:
+        _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
+        return NOT_PROVEN
+    return IS_OVER
+
+
+async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
+    """Read the records of the aborted partitions. Raises PreparedTransactionLost if that is not all that was lost."""
+    if manifest.has_offsets:
+        raise _lost(
+            owned,
+            manifest,
+            "consumed offsets went with it, and whether its consumer group has moved since is not known: publishing "
+            "the records again could double what was derived from them",
+        )
+    records = await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
+    _log.warning(
+        "transactional id %s: Kafka aborted %s, which the database has decided; its %d records (%s) are published "
+        "again with the next transaction of the id",
+        owned.transactional_id,
+        manifest.prepared_state,
+        len(records),
+        _places(end),
+    )
+    return [_to_send(record) for record in records]
+
+
+def _to_send(record: LogRecord) -> BufferedRecord:
+    return BufferedRecord(
+        record.topic, record.value, record.key, list(record.headers), record.partition, record.timestamp_ms
+    )
+
+
+def _places(end: TransactionEnd) -> str:
+    return ", ".join(
+        f"{each.topic}-{each.partition}: {each.first_offset} to {each.last_offset}" for each in (*end.aborted, *end.gone)
+    )
+
+
+def _lost(owned: OwnedId, manifest: Manifest, why: str) -> PreparedTransactionLost:
+    pair = manifest.prepared_state
+    return PreparedTransactionLost(
+        f"the prepared transaction {pair} of transactional id {owned.transactional_id!r} was aborted, as the log "
+        f"shows, although the database has decided it, and it cannot be published again: {why}. Nothing was changed; "
+        "repair the data, then go on with "
+        f"`dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`",
+        transactional_id=owned.transactional_id,
+        prepared_state=str(pair),
+        described_state="aborted, by the log",
+        described_producer_id=pair.producer_id,
+        described_producer_epoch=pair.producer_epoch,
+        described_start_ms=-1,
+    )
+
+
+_EVIDENCE_GONE: Final = (
+    "transactional id %s: whether %s was committed in Kafka cannot be proven any more: its records (%s) are no longer in "
+    "the log, and the coordinator does not remember it; it is taken for committed, which it is unless an operator, "
+    "another program or the broker's timeout aborted it"
+)
+_NOT_READABLE: Final = (
+    "transactional id %s: whether %s was committed in Kafka cannot be read from the log (%s); grant READ on the topic "
+    "to the writer, so that what a broker aborts can be proven and published again"
+)
