@@ -15,12 +15,14 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dualwrite.client.io_thread import process_generation, shared_io_thread
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.bulk import BulkSend
@@ -32,6 +34,7 @@ from dualwrite.client.records.record import (
 )
 from dualwrite.client.records.record_future import BaseRecordFuture, BaseSentRecords
 from dualwrite.client.transactions.context import group_of, positions_of
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
@@ -153,7 +156,6 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         loop = _running_loop()
         if loop is None:
             raise IllegalStateError("an AsyncProducer is created in a coroutine, because it lives in its event loop")
-        self._loop = loop
         super().__init__(parsed, loop, loop.call_soon)
         self._sends_values_as_they_are = self._core.sends_values_as_they_are
         self._closed = False
@@ -205,10 +207,10 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         checked = self._checked_prepared(state)
         await self._run(lambda: self._core.complete_transaction(checked, take_over=take_over))
 
-    async def complete_before_fencing(self, state: PreparedTxnState) -> None:
+    async def complete_before_fencing(self, state: PreparedTxnState, *, is_over: bool = False) -> None:
         """Do what `Producer.complete_before_fencing` does."""
         checked = self._checked_prepared(state)
-        await self._run(lambda: self._core.complete_transaction(checked, fence_others=False))
+        await self._run(lambda: self._core.complete_transaction(checked, fence_others=False, is_over=is_over))
 
     async def fence_others(self) -> None:
         """Do what `Producer.fence_others` does."""
@@ -218,6 +220,18 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """Return what `Producer.is_current` returns."""
         await self._run(self._core.describe)
         return self._core.is_current
+
+    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+        """Return what `Producer.end_of` returns."""
+        self._check_here()
+        return await self._read_end(manifest, timeout_ms)
+
+    async def records_of(
+        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
+    ) -> list[StoredRecord]:
+        """Return what `Producer.records_of` returns."""
+        self._check_here()
+        return await self._read_records(manifest, partitions, timeout_ms)
 
     async def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.

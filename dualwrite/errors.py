@@ -185,6 +185,38 @@ class PreparedTransactionLost(KafkaError):  # noqa: N818 - the name says it all
         self.described_start_ms = described_start_ms
 
 
+class RecordsGoneError(PreparedTransactionLost):
+    """The broker aborted a prepared transaction, and its records cannot be read from the log any more.
+
+    So they cannot be published again: they were deleted or compacted, Kafka lost them, or their topic is another one.
+    Nothing was changed. Restore them from the database, then continue as after `PreparedTransactionLost`. The
+    coordinator was not asked, so `described_state` is empty.
+    """
+
+    def __init__(self, message: str, *, transactional_id: str, prepared_state: str) -> None:
+        super().__init__(
+            message,
+            transactional_id=transactional_id,
+            prepared_state=prepared_state,
+            described_state="",
+            described_producer_id=-1,
+            described_producer_epoch=-1,
+            described_start_ms=-1,
+        )
+
+
+class AnotherClusterError(KafkaError):
+    """The stored transaction was prepared in another Kafka cluster than the one that responds; nothing was changed.
+
+    `prepared_in` and `found` are the ids of the two clusters. Connect to the first one.
+    """
+
+    def __init__(self, message: str, *, prepared_in: str = "", found: str = "") -> None:
+        super().__init__(message)
+        self.prepared_in = prepared_in
+        self.found = found
+
+
 class RecipeError(DualWriteError):
     """A dual write ended without taking effect on either side."""
 
@@ -346,6 +378,7 @@ class Api(IntEnum):
     """The APIs that producers and `TransactionAdmin` use; the values are Kafka's API keys."""
 
     PRODUCE = 0
+    FETCH = 1
     METADATA = 3
     FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17

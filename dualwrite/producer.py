@@ -6,12 +6,14 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
 from dualwrite.client.records.bulk import BulkSend
 from dualwrite.client.records.delivery import OnDelivery
@@ -26,6 +28,7 @@ from dualwrite.client.records.record import (
 )
 from dualwrite.client.records.record_future import RecordFuture, SentRecords, Waiter
 from dualwrite.client.transactions.context import group_of, positions_of
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abort_failed_note
 from dualwrite.config import ProducerConfig
@@ -45,6 +48,8 @@ __all__ = [
     "TopicPartition",
     "Transaction",
 ]
+
+ResultT = TypeVar("ResultT")
 
 _CLOSE_CONNECTIONS_TIMEOUT_S: Final = 5.0
 
@@ -131,13 +136,15 @@ class Producer(ProducerBase[RecordFuture]):
         checked = self._checked_prepared(state)
         self._run(lambda: self._core.complete_transaction(checked, take_over=take_over))
 
-    def complete_before_fencing(self, state: PreparedTxnState) -> None:
+    def complete_before_fencing(self, state: PreparedTxnState, *, is_over: bool = False) -> None:
         """Do what `complete_transaction` does, except for the last fencing, which `fence_others()` does.
 
         For the recipes: between the two calls the caller checks that it still holds the lock of the stored state.
+        `is_over`: the log has proven (`end_of()`) that the transaction of `state` has ended. Then nothing is compared
+        and nothing is lost: what is open is another transaction, which is aborted, and the id is taken over.
         """
         checked = self._checked_prepared(state)
-        self._run(lambda: self._core.complete_transaction(checked, fence_others=False))
+        self._run(lambda: self._core.complete_transaction(checked, fence_others=False, is_over=is_over))
 
     def fence_others(self) -> None:
         """Fence producers that got the same responses as this one in `complete_before_fencing`. For the recipes."""
@@ -150,6 +157,25 @@ class Producer(ProducerBase[RecordFuture]):
         """
         self._run(self._core.describe)
         return self._core.is_current
+
+    def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+        """Return how the transaction ended in each of its partitions, by reading the log. For the recipes.
+
+        Changes nothing, and may be called in any state. Waits up to `timeout_ms` for markers that are being written,
+        and for leaders. Raises `OutcomeUnknown` (nothing was changed; ask again), `AuthorizationError` without READ on
+        a topic, `AnotherClusterError`, `AuthenticationError`.
+        """
+        return self._read(self._read_end(manifest, timeout_ms))
+
+    def records_of(
+        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
+    ) -> list[StoredRecord]:
+        """Return the records of the transaction in those partitions, as stored and in order. For the recipes.
+
+        Whether they are committed makes no difference. Raises `RecordsGoneError` if any is missing,
+        `KafkaTimeoutError` (nothing was changed; ask again), and else as `end_of()`.
+        """
+        return self._read(self._read_records(manifest, partitions, timeout_ms))
 
     def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
@@ -364,6 +390,21 @@ class Producer(ProducerBase[RecordFuture]):
         if operation.error is not None:
             raise operation.error
 
+    def _read(self, reading: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run a coroutine that reads the log in the I/O thread, and block this thread until it ends."""
+        try:
+            self._check_process()
+            self._check_may_wait()
+        except IllegalStateError:
+            reading.close()
+            raise
+        result = self._io.start(reading)
+        try:
+            return result.result()
+        except BaseException:  # KeyboardInterrupt, for example
+            result.cancel()
+            raise
+
     def _wait(self, operation: Operation, waiter: Waiter) -> None:
         try:
             ended = waiter.wait(self.max_block_ms / 1000)
@@ -374,11 +415,14 @@ class Producer(ProducerBase[RecordFuture]):
             raise self._no_outcome(operation)
 
     def _new_waiter(self) -> Waiter:
+        self._check_may_wait()
+        return Waiter()
+
+    def _check_may_wait(self) -> None:
         if self._io.is_current:
             raise IllegalStateError("a producer cannot be waited for in its own I/O thread")
         if sys.is_finalizing():
             raise IllegalStateError("the interpreter is shutting down and has stopped the producer's I/O thread")
-        return Waiter()
 
     def _deadline_s(self) -> float:
         return time.monotonic() + self.max_block_ms / 1000

@@ -92,6 +92,9 @@ class IdempotenceManager:
     def produced(self) -> None:
         """Do nothing: only a transaction notes that a batch is on its way."""
 
+    def stored(self, topic: str, partition: int, base_offset: int, record_count: int) -> None:
+        """Do nothing: only a prepared transaction has to know where its records are."""
+
     def produce_unanswered(self) -> None:
         """Do nothing: the batch is sent again, and its sequence lets the broker recognise it."""
 

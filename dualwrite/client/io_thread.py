@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 _new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
@@ -21,6 +21,9 @@ try:
     _new_event_loop = uvloop.new_event_loop
 except ImportError:
     _new_event_loop = asyncio.new_event_loop
+
+
+ResultT = TypeVar("ResultT")
 
 
 class IoThread:
@@ -39,7 +42,7 @@ class IoThread:
         """Run `callback` in the loop. May be called from any thread."""
         self.loop.call_soon_threadsafe(callback)
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> Future[None]:
+    def start(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
         """Run a coroutine in the loop. May be called from any other thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 

@@ -170,8 +170,11 @@ class TopicMetadata(NamedTuple):
 
 
 class MetadataResponse(NamedTuple):
+    """`cluster_id` is "" if the broker does not say it."""
+
     brokers: tuple[Broker, ...]
     topics: tuple[TopicMetadata, ...]
+    cluster_id: str = ""
 
 
 class SaslHandshakeResponse(NamedTuple):

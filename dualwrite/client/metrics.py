@@ -144,6 +144,9 @@ class ProducerPort(Protocol):
     def produced(self) -> None:
         """Note that a batch is on its way."""
 
+    def stored(self, topic: str, partition: int, base_offset: int, record_count: int) -> None:
+        """Note where a batch is stored; -1: no broker knows."""
+
     def produce_unanswered(self) -> None:
         """Note that a batch got no response, and is sent again."""
 

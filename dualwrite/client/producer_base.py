@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.io_thread import process_generation
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.reader import LogReader
+from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.delivery import OnDelivery
 from dualwrite.client.records.encoded_batch import Header
@@ -19,6 +22,7 @@ from dualwrite.client.records.validation import (
     checked_timestamp_ms,
     encoded,
 )
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster
@@ -63,6 +67,7 @@ class ProducerBase(Generic[FutureT]):
         self.max_block_ms = config.max_block_ms
         """How long a call may wait, in milliseconds: the setting `max.block.ms`."""
         self._generation = process_generation()
+        self._loop = loop
         self._core = ProducerCore(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
 
     # ---- state ----------------------------------------------------------------------------------------------
@@ -80,6 +85,23 @@ class ProducerBase(Generic[FutureT]):
         It promises nothing: a transaction can be completed by it only after `prepare_transaction()` has returned it.
         """
         return self._core.next_prepared_state
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Where Kafka stored the records of the transaction that `prepare_transaction()` has prepared. For the recipes.
+
+        None if nothing is prepared, if it was prepared by another producer, or if a broker could not say where it
+        stored a batch (DUPLICATE_SEQUENCE_NUMBER).
+        """
+        return self._core.manifest
+
+    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
+        """Return whether the coordinator has proven that the stored transaction is open or committed. For the recipes.
+
+        To be called between `init_transactions(keep_prepared_txn=True)` and the completion. True also if `stored` is
+        empty. If False, it was aborted or there is no trace of it: `end_of()` asks the log.
+        """
+        return self._core.coordinator_knows(stored)
 
     @property
     def bounded_ms(self) -> int | None:
@@ -161,6 +183,26 @@ class ProducerBase(Generic[FutureT]):
     def _try_again(self, blocked: BlockedSend) -> FutureT | BlockedSend:
         """Queue a record whose `reason` has ended."""
         return self._queue(*blocked[1:])
+
+    # ---- the log --------------------------------------------------------------------------------------------
+
+    async def _read_end(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+        """Do what `end_of()` does. In the loop of the connections."""
+        reader = LogReader(self._core.config, self._loop)
+        try:
+            return await reader.end_of(manifest, timeout_ms)
+        finally:
+            await reader.close()
+
+    async def _read_records(
+        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
+    ) -> list[StoredRecord]:
+        """Do what `records_of()` does. In the loop of the connections."""
+        reader = LogReader(self._core.config, self._loop)
+        try:
+            return await reader.records_of(manifest, partitions, timeout_ms)
+        finally:
+            await reader.close()
 
     # ---- arguments ------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMeta
 from dualwrite.client.records.validation import PartitionChoice, Serializers, check_topic
 from dualwrite.client.sender import Sender
 from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.unfinished_on_close import unfinished_on_close
@@ -120,6 +121,17 @@ class ProducerCore:
         """What the open transaction, or else the next one, will be prepared as; empty while that is not known."""
         with self.lock:
             return self.transaction_manager.next_prepared_state
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Where the records of the prepared transaction are stored; None if none is prepared, or it is not known."""
+        with self.lock:
+            return self.transaction_manager.transaction.manifest(self._topology.cluster_id)
+
+    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
+        """Return whether the coordinator said that the transaction of `stored` is open or committed."""
+        with self.lock:
+            return self.transaction_manager.coordinator_knows(stored)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -237,11 +249,18 @@ class ProducerCore:
         return self._flushed(self.transaction_manager.abort_transaction)
 
     def complete_transaction(
-        self, state: PreparedTxnState, *, take_over: bool = True, fence_others: bool = True
+        self,
+        state: PreparedTxnState,
+        *,
+        take_over: bool = True,
+        fence_others: bool = True,
+        is_over: bool = False,
     ) -> Operation:
         """Complete the prepared transaction."""
         return self._flushed(
-            lambda: self.transaction_manager.complete_transaction(state, take_over=take_over, fence_others=fence_others)
+            lambda: self.transaction_manager.complete_transaction(
+                state, take_over=take_over, fence_others=fence_others, is_over=is_over
+            )
         )
 
     def fence_others(self) -> Operation:

@@ -340,6 +340,7 @@ class Sender:
         outcome = delivery_result(error_code, unresolved_before=batch.queue.has_unresolved_before(batch))
         if outcome is DeliveryResult.DELIVERED:
             base_offset, time_ms = (result.base_offset, result.log_append_time_ms) if result is not None else (-1, -1)
+            self._manager.stored(batch.topic, batch.partition, base_offset, batch.record_count)
             self._accumulator.delivered(batch, base_offset, time_ms)
             return
         if outcome is DeliveryResult.SEND_AGAIN_AFTER_LOOKUP:

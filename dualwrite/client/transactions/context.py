@@ -106,6 +106,7 @@ class TransactionContext(StateMachine):
         self.happen(Event.FOUND_PREPARED)
         self.transaction.prepared_state = prepared
         self.transaction.has_records = self.transaction.reached_kafka = True
+        self.transaction.stored.are_known = False
         self._guarantee = self.initialisation.guarantee
         self.pending.finish(None)
 

@@ -31,6 +31,7 @@ from dualwrite.client.transactions.recovery import (
     TRANSACTIONAL_ID_NOT_FOUND,
     Described,
     DescribedState,
+    Finding,
     Recovery,
     Relation,
     SecondDescription,
@@ -56,6 +57,8 @@ from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, MAX_PRODUCER_ID, Prepar
 
 # The pair of a prepared transaction and the next one must be two epochs apart, see `recovery.py`.
 _EPOCHS_APART: Final = 2
+
+_PROOFS: Final = (Finding.OPEN, Finding.COMMITTED)
 
 _TWO_PHASE: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
 
@@ -335,11 +338,18 @@ class Initialisation:
 
     # ---- a transaction that was found -----------------------------------------------------------------------
 
-    def recovery(self, stored: PreparedTxnState) -> Recovery | None:
-        """Return how to complete by `stored`; None if there is no description to compare it with."""
+    def recovery(self, stored: PreparedTxnState, *, is_over: bool = False) -> Recovery | None:
+        """Return how to complete by `stored`; None if there is no description to compare it with.
+
+        `is_over`: the transaction of `stored` is known to have ended, so what is open is another one.
+        """
         if self.found is None:
             return None
-        return RECOVERIES[find(stored, self.found, self.transaction_version)]
+        return Recovery.TAKE_OVER if is_over else RECOVERIES[find(stored, self.found, self.transaction_version)]
+
+    def proves(self, stored: PreparedTxnState) -> bool:
+        """Return whether the description proves that the transaction of `stored` is open or committed."""
+        return self.found is not None and find(stored, self.found, self.transaction_version) in _PROOFS
 
     def committed(self, pair: PreparedTxnState) -> None:
         """Note that the open transaction that was found is committed, at `pair`: a later one is another producer's."""

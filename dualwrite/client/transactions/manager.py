@@ -128,7 +128,7 @@ class TransactionManager(TransactionContext):
             self.fail_abortable(offsets_may_go_back(self.transactional_id, group.group_id))
             return operation
         transaction.offsets.current = argument
-        transaction.has_records = True
+        transaction.has_records = transaction.has_offsets = True
         return operation
 
     def prepare_transaction(self) -> Operation:
@@ -162,15 +162,21 @@ class TransactionManager(TransactionContext):
         return self._end(Call.ABORT_TRANSACTION, _ABORT, None)
 
     def complete_transaction(
-        self, prepared: PreparedTxnState, *, take_over: bool = True, fence_others: bool = True
+        self,
+        prepared: PreparedTxnState,
+        *,
+        take_over: bool = True,
+        fence_others: bool = True,
+        is_over: bool = False,
     ) -> Operation:
         """Commit if `prepared` names the prepared transaction, else abort it (KIP-939).
 
         Without `take_over`, a transaction that was found is ended by its own producer id and epoch where that is
         enough, without InitProducerId. Without `fence_others`, the id is this producer's alone only after
-        `fence_others()`.
+        `fence_others()`. `is_over`: the log has proven that the transaction of `prepared` has ended, so it is not
+        compared with what was found.
         """
-        recovery = self.initialisation.recovery(prepared)
+        recovery = self.initialisation.recovery(prepared, is_over=is_over)
         if recovery is not None and self.state in _BEFORE_COMPLETION:
             self._take_over.fences_later = not fence_others
             return self._take_over.complete(recovery, COMPLETE_TRANSACTION, prepared, take_over=take_over)
@@ -191,6 +197,14 @@ class TransactionManager(TransactionContext):
         self.enter(Call.DESCRIBE)
         self._take_over.described = None
         return self.start(_DESCRIBE, None)
+
+    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
+        """Return whether `init_transactions(keep_prepared_txn=True)` found proof of what became of `stored`.
+
+        Proof is that it is open, or that it was committed; an empty `stored` needs none. Of the rest, an abort or no
+        trace, the log can tell more (`client/log`).
+        """
+        return stored.is_empty or stored == self.transaction.prepared_state or self.initialisation.proves(stored)
 
     @property
     def is_current(self) -> bool:
@@ -285,6 +299,10 @@ class TransactionManager(TransactionContext):
     def produced(self) -> None:
         """Note that a batch is on its way: from here on Kafka may know the transaction."""
         self.transaction.reached_kafka = True
+
+    def stored(self, topic: str, partition: int, base_offset: int, record_count: int) -> None:
+        """Note that a batch was acknowledged; offset -1: no broker knows where it is stored."""
+        self.transaction.stored.add(topic, partition, base_offset, record_count)
 
     def produce_unanswered(self) -> None:
         """Note that a batch got no response: it is sent again, and the first request may arrive late."""

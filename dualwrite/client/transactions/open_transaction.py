@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.client import messages as m
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState
 
 NOT_PREPARED: Final = PreparedTxnState()
@@ -129,6 +130,46 @@ class TransactionOffsets:
             self._stored.clear()
 
 
+class StoredRanges:
+    """Where the acknowledged batches of the open transaction are stored, for its manifest.
+
+    Invariant: while `are_known`, every acknowledged record of the transaction is in one of the ranges.
+    """
+
+    __slots__ = ("_ranges", "are_known")
+
+    def __init__(self) -> None:
+        self.are_known = True
+        """Whether nothing is missing: not so after a batch that is stored, but of which no broker could say where."""
+        self._ranges: dict[tuple[str, int], list[int]] = {}
+
+    def add(self, topic: str, partition: int, base_offset: int, record_count: int) -> None:
+        """Note an acknowledged batch. `base_offset` -1: the broker does not know where it is."""
+        if base_offset < 0:
+            self.are_known = False
+            return
+        last_offset = base_offset + record_count - 1
+        stored = self._ranges.get((topic, partition))
+        if stored is None:
+            self._ranges[topic, partition] = [base_offset, last_offset, record_count]
+            return
+        if base_offset < stored[0]:
+            stored[0] = base_offset
+        if last_offset > stored[1]:
+            stored[1] = last_offset
+        stored[2] += record_count
+
+    def by_partition(self) -> tuple[PartitionManifest, ...]:
+        """Return the ranges, ordered by topic and partition."""
+        return tuple([PartitionManifest(*where, *numbers) for where, numbers in sorted(self._ranges.items())])
+
+    def clear(self) -> None:
+        """Forget everything: the transaction is over."""
+        self.are_known = True
+        if self._ranges:
+            self._ranges.clear()
+
+
 class OpenTransaction:
     """The open transaction: one that was begun here, or one that was found prepared.
 
@@ -139,12 +180,14 @@ class OpenTransaction:
     __slots__ = (
         "commit_may_take_effect",
         "failed",
+        "has_offsets",
         "has_records",
         "leaves_id",
         "offsets",
         "partitions",
         "prepared_state",
         "reached_kafka",
+        "stored",
     )
 
     def __init__(self) -> None:
@@ -152,6 +195,8 @@ class OpenTransaction:
         """The producer id and epoch of a prepared transaction; else empty."""
         self.has_records = False
         """Whether a record or an offset was accepted from the application."""
+        self.has_offsets = False
+        """Whether consumed offsets were accepted from the application."""
         self.reached_kafka = False
         """Whether a request was made that may have told Kafka of this transaction."""
         self.failed = False
@@ -163,10 +208,19 @@ class OpenTransaction:
         """Whether the transactional id is left to other producers once the transaction has ended."""
         self.partitions: Final = TxnPartitions()
         self.offsets: Final = TransactionOffsets()
+        self.stored: Final = StoredRanges()
+
+    def manifest(self, cluster_id: str) -> Manifest | None:
+        """Return where the records of the prepared transaction are; None if none is prepared, or it is not known."""
+        if self.prepared_state.is_empty or not self.stored.are_known:
+            return None
+        return Manifest(self.prepared_state, cluster_id, self.stored.by_partition(), self.has_offsets)
 
     def clear(self) -> None:
         """Forget everything: the transaction is over."""
         self.prepared_state = NOT_PREPARED
         self.has_records = self.reached_kafka = self.failed = self.commit_may_take_effect = self.leaves_id = False
+        self.has_offsets = False
         self.offsets.clear()
         self.partitions.clear()
+        self.stored.clear()

@@ -487,7 +487,7 @@ def _described(body: memoryview, version: int) -> m.MetadataResponse:
     response = _decode(MetadataResponse, body, version)
     brokers = tuple(m.Broker(broker.node_id, broker.host, broker.port) for broker in response.brokers)
     topics = tuple(m.TopicMetadata(topic.name, topic.error_code, _leaders(topic)) for topic in response.topics)
-    return m.MetadataResponse(brokers, topics)
+    return m.MetadataResponse(brokers, topics, response.cluster_id or "")
 
 
 def _leaders(topic: Any) -> tuple[int, ...]:

@@ -17,6 +17,8 @@ class Topology:
 
     def __init__(self) -> None:
         self.addresses: dict[int, Address] = {}
+        self.cluster_id = ""
+        """The id of the cluster; "" until the first metadata has come."""
         self._leaders: dict[str, tuple[int, ...]] = {}
 
     def learn_broker(self, broker: Broker) -> None:
@@ -25,6 +27,7 @@ class Topology:
 
     def apply(self, response: MetadataResponse) -> None:
         """Apply new metadata; a topic with an error keeps its previous leaders."""
+        self.cluster_id = response.cluster_id or self.cluster_id
         for broker in response.brokers:
             self.learn_broker(broker)
         for topic in response.topics:

@@ -1,0 +1,110 @@
+"""Where Kafka stored the records of a prepared transaction, as a text for the database beside the prepared state.
+
+With it, what became of a transaction can be read from the log when the coordinator no longer says, and what a broker
+aborted although the database had decided it can be read and published again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import groupby
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from dualwrite.prepared_state import PreparedTxnState
+
+MAX_MANIFEST_BYTES: Final = 60_000
+"""The longest text of a manifest; the smallest column of those that hold it is MySQL's TEXT, of 65,535 bytes."""
+
+_FORMAT: Final = 1
+_BY_TOPIC: Final = attrgetter("topic")
+
+
+class PartitionManifest(NamedTuple):
+    """The records of a transaction in one partition; records of others may stand between them."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Where Kafka stored the records of one prepared transaction."""
+
+    prepared_state: PreparedTxnState
+    """The producer id and epoch of the records. A manifest beside another state is of an older transaction."""
+    cluster_id: str
+    """The Kafka cluster; "" if it is not known."""
+    partitions: tuple[PartitionManifest, ...]
+    has_offsets: bool
+    """Whether consumed offsets went with the transaction: they are not in the log, so it cannot be repaired."""
+
+    def __str__(self) -> str:
+        """Return the text to store, in ASCII, equal for equal manifests; "" if it would be too long to be stored."""
+        topics = ",".join(
+            f"{encode_basestring_ascii(topic)}:[{','.join([_numbers(part) for part in parts])}]"
+            for topic, parts in groupby(sorted(self.partitions), _BY_TOPIC)
+        )
+        text = (
+            f'{{"format":{_FORMAT},"prepared":"{self.prepared_state}","cluster":'
+            f'{encode_basestring_ascii(self.cluster_id)},"offsets":{"true" if self.has_offsets else "false"},'
+            f'"topics":{{{topics}}}}}'
+        )
+        return text if len(text) <= MAX_MANIFEST_BYTES else ""
+
+    @classmethod
+    def parse(cls, text: str) -> Manifest | None:
+        """Return the manifest of a stored text; None for "".
+
+        Raises `ValueError` if the text is not a manifest, or has a format that a later version of this library wrote.
+        """
+        if not text:
+            return None
+        try:
+            stored = json.loads(text)
+            is_readable = stored["format"] == _FORMAT
+        except (ValueError, TypeError, LookupError, RecursionError):
+            raise _unreadable(text) from None
+        if not is_readable:
+            raise ValueError(
+                f"the manifest has format {stored['format']!r} and this version of dualwrite reads {_FORMAT}: "
+                "upgrade it; nothing was changed"
+            )
+        try:
+            return cls._of(stored)
+        except (ValueError, TypeError, LookupError, AttributeError):
+            raise _unreadable(text) from None
+
+    @classmethod
+    def _of(cls, stored: Any) -> Manifest:
+        prepared, cluster_id, has_offsets = stored["prepared"], stored["cluster"], stored["offsets"]
+        topics = stored["topics"].items()
+        partitions = tuple(PartitionManifest(topic, *_checked(numbers)) for topic, parts in topics for numbers in parts)
+        if not (prepared and isinstance(cluster_id, str) and isinstance(has_offsets, bool)):
+            raise ValueError(stored)
+        return cls(PreparedTxnState(prepared), cluster_id, partitions, has_offsets)
+
+
+def _numbers(part: PartitionManifest) -> str:
+    return f"[{part.partition},{part.first_offset},{part.last_offset},{part.record_count}]"
+
+
+def _checked(numbers: Any) -> tuple[int, int, int, int]:
+    partition, first, last, count = numbers
+    if not all(type(number) is int for number in numbers) or not (
+        partition >= 0 and first >= 0 and 1 <= count <= last - first + 1
+    ):
+        raise ValueError(numbers)
+    return partition, first, last, count
+
+
+def _unreadable(text: str) -> ValueError:
+    return ValueError(
+        f"the manifest of a prepared transaction cannot be read: {text[:100]!r}; it was damaged, or is another "
+        "column's text. Nothing was changed"
+    )
