@@ -297,7 +297,7 @@ class DualWriteCoordinator:
         In a PostgreSQL transaction that has already failed, this statement raises. COMMIT would not raise: it would
         silently roll back.
         """
-        await write.database.write(self.transactional_id, previous=write.written_row, new=state)
+        await write.database.write(self.transactional_id, previous=write.written_row, new=state, manifest="")
         write.written_row = state
 
     async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
