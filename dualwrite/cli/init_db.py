@@ -8,6 +8,7 @@ from typing import Final
 import click
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect, make_url
+from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateTable
 
 from dualwrite.cli.connection import database, database_option, schema_option
@@ -49,7 +50,7 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 def command(
     *, database_url: str | None, schema: str | None, sql: bool, dialect: str | None, consumed_offsets: bool
 ) -> None:
-    """Create the tables of dual writes that are missing; existing ones stay as they are.
+    """Create the tables of dual writes that are missing, and add the column that older versions did not have.
 
     For Alembic there is an operation: see docs/cli.md.
     """
@@ -81,10 +82,26 @@ def make_tables(
     if database_url is None:
         raise click.UsageError("give --database, or --sql with --dialect")
     with database(database_url, may_be_created=True) as engine:
-        before = set(sa.inspect(engine).get_table_names(schema=tables[0].schema))
+        before = {table.name: _columns(engine, table) for table in tables}
         create(engine)
-    for table in tables:
-        click.echo(f"{table.name}: {'already existed' if table.name in before else 'created'}")
+        after = {table.name: _columns(engine, table) for table in tables}
+    for name, columns in before.items():
+        click.echo(f"{name}: {_done(columns, after[name])}")
+
+
+def _columns(engine: sa.Engine, table: sa.Table) -> list[str]:
+    """Return the names of the columns; none if the table does not exist."""
+    try:
+        return [column["name"] for column in sa.inspect(engine).get_columns(table.name, schema=table.schema)]
+    except NoSuchTableError:
+        return []
+
+
+def _done(before: list[str], after: list[str]) -> str:
+    if not before:
+        return "created"
+    added = [name for name in after if name not in before]
+    return f"column {', '.join(added)} added" if added else "already existed"
 
 
 def ddl(tables: Iterable[sa.Table], dialect: Dialect) -> str:

@@ -109,7 +109,7 @@ class ScenarioOf(Generic[WriterT]):
                 producer.send(self.topic, value=body, key="k")
             state = producer.prepare_transaction()
             if predecessor is Predecessor.COMMITTED:
-                store.write(connection, self.transactional_id, previous=row, new=state)
+                store.write(connection, self.transactional_id, previous=row, new=state, manifest="")
                 connection.commit()
                 self.expected += bodies
             else:

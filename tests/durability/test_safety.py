@@ -153,7 +153,7 @@ def test_a_row_of_mariadb_is_made_durable_while_its_lock_is_held(mariadb: MariaD
     store.ensure_row("t")
     with mariadb.engine.begin() as connection:
         store.lock(connection, "t", timeout_ms=None)
-        store.write(connection, "t", previous=PreparedTxnState(), new=STATE)
+        store.write(connection, "t", previous=PreparedTxnState(), new=STATE, manifest="")
     with mariadb.engine.connect() as connection:
         assert store.lock(connection, "t", timeout_ms=None) == STATE
         store.make_durable("t", STATE, timeout_ms=5_000)

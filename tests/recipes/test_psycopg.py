@@ -712,7 +712,9 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
     blocking.run(transaction.begin())
     with pytest.raises(StateRowError, match="past psycopg"):  # the row was not locked
         blocking.run(
-            transaction.write(scenario.transactional_id, previous=PreparedTxnState(), new=PreparedTxnState("1:1"))
+            transaction.write(
+                scenario.transactional_id, previous=PreparedTxnState(), new=PreparedTxnState("1:1"), manifest=""
+            )
         )
     blocking.run(transaction.rollback())
     blocking.run(transaction.close())

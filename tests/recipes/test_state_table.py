@@ -39,7 +39,7 @@ def test_a_new_row_is_empty_and_making_it_twice_keeps_what_is_in_it(
 ) -> None:
     with database.engine.begin() as connection:
         assert store.lock(connection, "t", timeout_ms=None) == EMPTY
-        store.write(connection, "t", previous=EMPTY, new=FIRST)
+        store.write(connection, "t", previous=EMPTY, new=FIRST, manifest="")
     store.ensure_row("t")
     with database.engine.begin() as connection:
         assert store.lock(connection, "t", timeout_ms=None) == FIRST
@@ -48,7 +48,7 @@ def test_a_new_row_is_empty_and_making_it_twice_keeps_what_is_in_it(
 def test_a_write_is_visible_only_with_its_transaction(database: Database, store: SqlAlchemyStateStore) -> None:
     with database.engine.connect() as connection:
         store.lock(connection, "t", timeout_ms=None)
-        store.write(connection, "t", previous=EMPTY, new=FIRST)
+        store.write(connection, "t", previous=EMPTY, new=FIRST, manifest="")
         connection.rollback()
     with database.engine.begin() as connection:
         assert store.lock(connection, "t", timeout_ms=None) == EMPTY
@@ -58,7 +58,7 @@ def test_a_write_over_something_else_is_refused(database: Database, store: SqlAl
     with database.engine.connect() as connection:
         store.lock(connection, "t", timeout_ms=None)
         with pytest.raises(StateRowError, match="no longer holds '42:7'"):
-            store.write(connection, "t", previous=FIRST, new=PreparedTxnState("42:8"))
+            store.write(connection, "t", previous=FIRST, new=PreparedTxnState("42:8"), manifest="")
 
 
 def test_a_locked_row_times_out_with_a_sentence(database: Database, store: SqlAlchemyStateStore) -> None:
@@ -100,7 +100,7 @@ def test_a_database_that_is_not_known_here_locks_by_an_update(tmp_path: Path) ->
     with engine.begin() as connection:
         statements = statements_of(connection)
         assert store.lock(connection, "t", timeout_ms=None) == EMPTY
-        store.write(connection, "t", previous=EMPTY, new=FIRST)
+        store.write(connection, "t", previous=EMPTY, new=FIRST, manifest="")
     assert [statement.split()[0] for statement in statements] == ["UPDATE", "SELECT", "UPDATE"]
 
 
@@ -115,7 +115,7 @@ def test_the_waiting_transaction_sees_what_the_holder_wrote(database: Database, 
         store.lock(holder, "t", timeout_ms=None)
         waiter = threading.Thread(target=wait_for_the_lock)
         waiter.start()
-        store.write(holder, "t", previous=EMPTY, new=FIRST)
+        store.write(holder, "t", previous=EMPTY, new=FIRST, manifest="")
     waiter.join(30)
     assert seen == [FIRST]
 
@@ -194,7 +194,7 @@ def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
             connection.exec_driver_sql(statement)
     made = {column["name"]: column for column in sa.inspect(database.engine).get_columns("kafka_transaction_state")}
     assert list(made) == list(kafka_transaction_state.columns.keys())
-    assert not any(column["nullable"] for column in made.values())
+    assert [name for name, column in made.items() if column["nullable"]] == ["manifest"]
     SqlAlchemyStateStore(database.engine).ensure_row("t")
 
 
@@ -202,7 +202,7 @@ def test_ids_that_differ_only_in_case_have_rows_of_their_own(database: Database,
     store.ensure_row("T")
     with database.engine.begin() as connection:
         store.lock(connection, "t", timeout_ms=None)
-        store.write(connection, "t", previous=EMPTY, new=FIRST)
+        store.write(connection, "t", previous=EMPTY, new=FIRST, manifest="")
     with database.engine.begin() as connection:
         assert store.lock(connection, "T", timeout_ms=None) == EMPTY
 

@@ -154,7 +154,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(scenario: S
         row = store.lock(connection, scenario.transactional_id, timeout_ms=None)
         connection.rollback()
         with pytest.raises(StateRowError, match="past SQLAlchemy"):
-            store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"))
+            store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"), manifest="")
 
 
 @pytest.mark.parametrize("end", ["rollback", "commit"])
@@ -168,7 +168,7 @@ def test_the_lock_is_recognised_inside_and_after_a_savepoint(scenario: Scenario,
         row = store.lock(connection, scenario.transactional_id, timeout_ms=None)
         # MySQL's own proof is a savepoint, and one that is set after it would end with it
         with nullcontext() if connection.dialect.name == "mysql" else connection.begin_nested():
-            store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"))
+            store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"), manifest="")
     assert scenario.row() == PreparedTxnState("1:1")
 
 

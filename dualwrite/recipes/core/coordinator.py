@@ -254,7 +254,8 @@ class DualWriteCoordinator:
         if isinstance(error, AbortableError) and self._slot.state not in (SlotState.FENCED, SlotState.IN_DOUBT):
             return False  # the block's own records are the cause, so another id would not help
         if write.written_row != write.locked_row:
-            await self._write_state(write, write.locked_row, None)  # restore what the next owner of the id may need
+            manifest = await write.database.read_manifest(self.transactional_id)  # still the locked row's
+            await self._write_state(write, write.locked_row, manifest)  # restore what the next owner may need
         write.transactional_id = None
         write.locked_row = NOTHING_PREPARED
         return True
@@ -308,8 +309,8 @@ class DualWriteCoordinator:
         owned.reach(PausePoint.AFTER_STATE_WRITE)
         return True
 
-    async def _write_state(self, write: DualWriteProgress, state: PreparedTxnState, manifest: str | None) -> None:
-        """Write the state with the last statement before COMMIT; `manifest` None leaves the manifest as it is.
+    async def _write_state(self, write: DualWriteProgress, state: PreparedTxnState, manifest: str) -> None:
+        """Write the state and its manifest with the last statement before COMMIT.
 
         In a PostgreSQL transaction that has already failed, this statement raises. COMMIT would not raise: it would
         silently roll back.

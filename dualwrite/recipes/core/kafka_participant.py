@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dualwrite.async_producer import AsyncProducer
-from dualwrite.client.log import LogRecord, TransactionEnd
-from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest, PartitionManifest
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
@@ -27,7 +28,7 @@ class KafkaParticipant(Protocol):
 
     async def records_of(
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
-    ) -> Sequence[LogRecord]:
+    ) -> Sequence[StoredRecord]:
         """Read the records of a transaction from the log. Raises PreparedTransactionLost if some are missing."""
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
@@ -95,7 +96,7 @@ class BlockingKafkaParticipant:
 
     async def records_of(
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
-    ) -> Sequence[LogRecord]:
+    ) -> Sequence[StoredRecord]:
         return self._live.records_of(manifest, partitions, timeout_ms)
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
@@ -134,7 +135,7 @@ class BlockingKafkaParticipant:
 
     @property
     def manifest(self) -> str:
-        return _text_of(self._live.manifest)
+        return str(self._live.manifest or "")
 
     def start_commit(self) -> None:
         self._live.start_commit()
@@ -177,7 +178,7 @@ class AsyncKafkaParticipant:
 
     async def records_of(
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
-    ) -> Sequence[LogRecord]:
+    ) -> Sequence[StoredRecord]:
         return await self._live.records_of(manifest, partitions, timeout_ms)
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
@@ -216,7 +217,7 @@ class AsyncKafkaParticipant:
 
     @property
     def manifest(self) -> str:
-        return _text_of(self._live.manifest)
+        return str(self._live.manifest or "")
 
     def start_commit(self) -> None:
         self._live.start_commit()
@@ -236,9 +237,3 @@ class AsyncKafkaParticipant:
     def _live(self) -> AsyncProducer:
         assert self._producer is not None, "no producer: the id was not taken over"
         return self._producer
-
-
-def _text_of(manifest: Manifest | None) -> str:
-    """Return the text to store; empty if the manifest is not known or too long for every database."""
-    text = "" if manifest is None else str(manifest)
-    return text if len(text) <= MAX_MANIFEST_BYTES else ""

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from dualwrite.client.log import LogRecord, TransactionEnd
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import PreparedTransactionLost, AuthorizationError
 from dualwrite.prepared_state import PreparedTxnState
@@ -104,7 +105,7 @@ async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequ
     return [_to_send(record) for record in records]
 
 
-def _to_send(record: LogRecord) -> BufferedRecord:
+def _to_send(record: StoredRecord) -> BufferedRecord:
     return BufferedRecord(
         record.topic, record.value, record.key, list(record.headers), record.partition, record.timestamp_ms
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError
+from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError, StateTableError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sql.pinned_tables import DatabaseIdentity
 
@@ -141,11 +141,7 @@ def owner_of(transactional_id: str | None) -> str:
 def state_in(transactional_id: str, text: str | None) -> PreparedTxnState:
     """Return the state in a locked row. Raises StateRowError if there is no row (None) or no valid state in it."""
     if text is None:
-        raise StateRowError(
-            f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
-            "it was deleted after this writer had created it, and must not be while the id is in use; or this "
-            "transaction reads a snapshot from before it was created: then begin a new one"
-        )
+        raise _no_row(transactional_id)
     try:
         return PreparedTxnState(text)
     except ValueError as error:
@@ -154,6 +150,21 @@ def state_in(transactional_id: str, text: str | None) -> PreparedTxnState:
             "written: something else writes to this table. Restore the previous text, or, if `dualwrite top` shows "
             "nothing open under this id, an empty text"
         ) from error
+
+
+def manifest_in(transactional_id: str, text: str | None) -> str:
+    """Return the manifest that was read from a locked row. Raises StateRowError if there is no row (None)."""
+    if text is None:
+        raise _no_row(transactional_id)
+    return text
+
+
+def _no_row(transactional_id: str) -> StateRowError:
+    return StateRowError(
+        f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
+        "it was deleted after this writer had created it, and must not be while the id is in use; or this "
+        "transaction reads a snapshot from before it was created: then begin a new one"
+    )
 
 
 def not_exact(transactional_id: str, found: str) -> StateRowError:
@@ -173,6 +184,15 @@ def missing_table(table: str, *, otherwise: str, option: str = "") -> StateRowEr
     return StateRowError(
         f"the table {table} does not exist in this database; nothing was written: create it with "
         f"`dualwrite init-db{option}` or {otherwise}"
+    )
+
+
+def missing_manifest() -> StateTableError:
+    """Return the error for a state table of an older version, to which the column `manifest` was not added."""
+    return StateTableError(
+        "the table kafka_transaction_state has no column manifest, because an older version created it; nothing was "
+        "written: add the column with `dualwrite init-db`, as a user who owns the table, or by a migration "
+        "(docs/cli.md)"
     )
 
 

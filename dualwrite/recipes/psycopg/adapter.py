@@ -29,6 +29,8 @@ from dualwrite.recipes.core.database_safety import (
     warn_of_drop,
 )
 from dualwrite.recipes.core.store import (
+    manifest_in,
+    missing_manifest,
     missing_table,
     not_as_locked,
     not_durable,
@@ -48,7 +50,9 @@ from dualwrite.recipes.psycopg.driver import (
     wait_or_drop,
 )
 from dualwrite.recipes.sql.pinned_tables import (
+    ADD_MANIFEST,
     DECIDED_BEFORE,
+    HAS_MANIFEST,
     IDENTITY_TABLE,
     INSERT_IDENTITY,
     MOST_ATTEMPTS,
@@ -74,8 +78,10 @@ from dualwrite.recipes.sql.postgres import (
     RAISE,
     SAME_TABLE,
     SELECT_LOCKED,
+    SELECT_MANIFEST,
     STILL_HELD,
     WITNESS,
+    attach_manifest,
     lock_row,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
@@ -94,12 +100,12 @@ _LOCATION: Final = (
 )
 
 _WRITE: Final = (
-    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
-    " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, manifest = :manifest,"
+    " updated_at = CURRENT_TIMESTAMP WHERE transactional_id = :id AND prepared_transaction_state = :previous"
     f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
 )
 # Locks and writes a row that is not locked yet. `_WRITE` proves by the lock that it runs in the right transaction; here
-# `_PROVEN_COMMIT` proves it.
+# `_PROOF` proves it, in the request of COMMIT.
 _LOCK_AND_WRITE_IF: Final = (
     "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
     " FROM (SELECT transactional_id FROM kafka_transaction_state WHERE transactional_id = :id"
@@ -113,14 +119,14 @@ _LOCK_AND_WRITE_HERE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", f" AND {
 
 # In one request, so that nothing before COMMIT can lower the durability setting.
 _DECIDING_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
-# In another transaction, or outside of one, the cast fails, and the server never reaches the COMMIT.
-_PROVEN_COMMIT: Final = (
+# In another transaction, or outside of one, the cast fails, and the server reaches nothing that follows in the request.
+_PROOF: Final = (
     f"SELECT CAST(CASE current_setting('{_MARK}', true) WHEN ':mark' THEN '1' ELSE 'this is not :mark' END AS integer),"
-    f" {RAISE}; COMMIT"
+    f" {RAISE}"
 )
 # Only the transaction that wrote `:previous` can see it.
 _WRITE_AGAIN: Final = (
-    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new"
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, manifest = :manifest"
     " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
     f" AND current_setting('{_MARK}', true) = :mark"
 )
@@ -202,6 +208,7 @@ class PsycopgTransaction:
         self._cursor: Any = None
         self._has_written = False  # together with the lock
         self._decides = False
+        self._attachment: str | None = None  # the statement that stores the manifest
         self._transactional_id: str | None = None
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
@@ -275,18 +282,30 @@ class PsycopgTransaction:
         return self._locked_state(transactional_id, text)
 
     def _locked_state(self, transactional_id: str, text: str | None) -> PreparedTxnState:
-        if is_idle(self.connection):  # in autocommit mode a lock outside a transaction ends with its statement
-            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        self._assert_begun()
         return state_in(transactional_id, text)
 
-    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+    def _assert_begun(self) -> None:
+        if is_idle(self.connection):  # in autocommit mode a lock outside a transaction ends with its statement
+            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+
+    async def read_manifest(self, transactional_id: str) -> str:
+        text = await self._scalar(self._pin.sql(SELECT_MANIFEST), {"id": transactional_id})
+        self._assert_begun()
+        return manifest_in(transactional_id, text)
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
         values: dict[str, str | None] = {
             "id": transactional_id,
             "previous": str(previous),
             "new": str(new),
+            "manifest": manifest or None,
             "mark": self._mark,
         }
         self._decides = True
+        self._attachment = None
         statement = self._pin.sql(_WRITE_AGAIN if self._has_written else _WRITE)
         if (await self._execute(statement, values)).rowcount == 1:
             return
@@ -311,6 +330,11 @@ class PsycopgTransaction:
             raise self._replaced() from error
         self._has_written = self._decides = written.rowcount == 1
         return self._has_written
+
+    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
+        assert self._has_written, "only COMMIT after lock_and_write proves that it runs in the right transaction"
+        assert self._pin.tables is not None, "a statement has named them"
+        self._attachment = attach_manifest(self._pin.tables, transactional_id, str(state), manifest)
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without locking it; once this transaction is committed, what was read is durable."""
@@ -340,7 +364,7 @@ class PsycopgTransaction:
 
     async def _decide(self) -> PGresult:
         """Send COMMIT, and never a cancel request. Raises NotDurableError if the response came before durability."""
-        sql = _proven_commit(self._mark) if self._has_written else _DECIDING_COMMIT
+        sql = self._proven_commit() if self._has_written else _DECIDING_COMMIT
         connection: Any = self.connection
         with StandbyWait(connection) as wait:
             if isinstance(connection, psycopg.AsyncConnection):
@@ -353,6 +377,14 @@ class PsycopgTransaction:
         if wait.was_given_up:
             raise wait_given_up(self._transactional_id)
         return answer
+
+    def _proven_commit(self) -> str:
+        """Return one request: the proof that this is our transaction, then the manifest if there is one, then COMMIT.
+
+        The manifest is a text of ours that may contain anything, so it is added last and nothing in it is replaced.
+        """
+        proof = _PROOF.replace(":mark", self._mark)
+        return f"{proof}; COMMIT" if self._attachment is None else f"{proof}; {self._attachment}; COMMIT"
 
     async def rollback(self) -> None:
         self._watch.stop()
@@ -488,6 +520,17 @@ class PsycopgTransaction:
             raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}")
         await self._command(file)
 
+    async def need_manifest(self, pinned: PinnedTables, *, add: bool) -> None:
+        """Add the column `manifest` to a table that lacks it. Raises StateTableError if that is not allowed here."""
+        if (await self.rows(pinned.sql(HAS_MANIFEST), {}))[0][0]:
+            return
+        if not add:
+            raise missing_manifest()
+        try:
+            await self._command(pinned.sql(ADD_MANIFEST))
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
+            raise missing_manifest() from error
+
     async def make_row(self, transactional_id: str) -> None:
         """Create an empty row unless it exists."""
         await self._execute(self._pin.sql(_INSERT), {"id": transactional_id})
@@ -602,6 +645,7 @@ class PsycopgDatabase:
             await transaction.need(TableFile(STATE_TABLE, "schema.sql", create=self._create_table), given)
             pinned = await transaction.query(find_state_table(self._schema))
             assert pinned is not None, "it has just been created"
+        await transaction.need_manifest(pinned, add=self._create_table)
         await transaction.need(TableFile(IDENTITY_TABLE, "schema.sql", create=self._create_table), pinned)
         return pinned
 
@@ -721,10 +765,6 @@ async def _end(transaction: PsycopgTransaction) -> None:
 
 def _status(answer: PGresult) -> str:
     return (answer.command_status or b"nothing").decode()
-
-
-def _proven_commit(mark: str) -> str:
-    return _PROVEN_COMMIT.replace(":mark", mark)
 
 
 @cache

@@ -27,7 +27,9 @@ __all__ = ["Adopted", "Adoption", "adopt"]
 
 Adoption = Literal["moved", "copied"]
 
-_FORGET: Final = f"UPDATE {STATE_TABLE} SET prepared_transaction_state = '' WHERE prepared_transaction_state <> ''"
+_FORGET: Final = (
+    f"UPDATE {STATE_TABLE} SET prepared_transaction_state = '', manifest = NULL WHERE prepared_transaction_state <> ''"
+)
 _DELETE: Final = f"DELETE FROM {IDENTITY_TABLE}"
 
 

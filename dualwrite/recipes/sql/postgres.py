@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Final
 
-from dualwrite.recipes.sql.pinned_tables import OID
+from dualwrite.recipes.sql.pinned_tables import OID, PinnedTables
 
 # ---- the row lock ---------------------------------------------------------------------------------------------------
 SAME_TABLE: Final = f"kafka_transaction_state.tableoid = {OID}"
@@ -20,6 +20,11 @@ SELECT: Final = (
     f"SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id AND {SAME_TABLE}"
 )
 SELECT_LOCKED: Final = f"{SELECT} FOR UPDATE"
+
+SELECT_MANIFEST: Final = (
+    "SELECT coalesce(manifest, '') FROM kafka_transaction_state"
+    f" WHERE transactional_id = :id AND {SAME_TABLE} FOR UPDATE"
+)
 
 STILL_HELD: Final = (
     "CASE WHEN kafka_transaction_state.xmax = CAST(pg_current_xact_id() AS xid) THEN true ELSE EXISTS ("
@@ -78,6 +83,25 @@ def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Stateme
     found = yield SELECT_LOCKED, row
     yield _SET_LOCK_TIMEOUT, {"value": str(before)}
     return found
+
+
+# ---- the manifest in the message of COMMIT --------------------------------------------------------------------------
+
+
+def attach_manifest(pinned: PinnedTables, transactional_id: str, state: str, manifest: str) -> str:
+    """Return a statement without parameters that stores the manifest beside `state`, if the row holds that."""
+    return (
+        f"{pinned.sql('UPDATE kafka_transaction_state SET manifest = ')}{_literal(manifest) if manifest else 'NULL'}"
+        f" WHERE transactional_id = {_literal(transactional_id)} AND prepared_transaction_state = {_literal(state)}"
+    )
+
+
+def _literal(text: str) -> str:
+    """Return a string literal in ASCII, which means the same in every client encoding and at every setting."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    if not (escaped.isascii() and escaped.isprintable()):
+        escaped = "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in escaped)
+    return f"E'{escaped}'"
 
 
 # ---- durability -----------------------------------------------------------------------------------------------------

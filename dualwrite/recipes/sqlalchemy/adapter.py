@@ -67,14 +67,24 @@ class SqlAlchemyPort:
     async def read(self, transactional_id: str) -> PreparedTxnState:
         return await self._carry(lambda: self._store.read(self._transaction.connection, transactional_id))
 
-    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+    async def read_manifest(self, transactional_id: str) -> str:
+        return await self._carry(lambda: self._store.read_manifest(self._transaction.connection, transactional_id))
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
         await self._carry(
-            lambda: self._store.write(self._transaction.connection, transactional_id, previous=previous, new=new)
+            lambda: self._store.write(
+                self._transaction.connection, transactional_id, previous=previous, new=new, manifest=manifest
+            )
         )
         self._transaction.decides(self._store.raise_durability)
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
         return False
+
+    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
+        raise NotImplementedError("lock_and_write never returns True here")
 
     async def commit(self) -> None:
         if self._transaction.connection.dialect.driver == "asyncpg":

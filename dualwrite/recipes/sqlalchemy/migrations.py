@@ -8,6 +8,14 @@
     def downgrade() -> None:
         op.drop_dualwrite_tables()
 
+Where an earlier revision created the tables before they had the column `manifest`, a later one adds it:
+
+    def upgrade() -> None:
+        op.add_dualwrite_manifest()
+
+    def downgrade() -> None:
+        op.drop_dualwrite_manifest()
+
 For `alembic revision --autogenerate`, which drops tables that it does not know, add `METADATA` to `target_metadata` in
 env.py: `target_metadata = [Base.metadata, *dualwrite.recipes.sqlalchemy.migrations.METADATA]`.
 """
@@ -20,10 +28,18 @@ import sqlalchemy as sa
 from alembic.operations import MigrateOperation, Operations
 
 from dualwrite.recipes.consume import consumed_offsets
+from dualwrite.recipes.sqlalchemy.manifest_column import lacks_manifest
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.tables import in_schema, kafka_transaction_database, kafka_transaction_lease
 
-__all__ = ["CONSUMED_OFFSETS_METADATA", "METADATA", "CreateDualwriteTables", "DropDualwriteTables"]
+__all__ = [
+    "CONSUMED_OFFSETS_METADATA",
+    "METADATA",
+    "AddDualwriteManifest",
+    "CreateDualwriteTables",
+    "DropDualwriteManifest",
+    "DropDualwriteTables",
+]
 
 METADATA: Final = (
     kafka_transaction_state.metadata,
@@ -83,6 +99,56 @@ class DropDualwriteTables(MigrateOperation):
     def reverse(self) -> CreateDualwriteTables:
         """Return the operation that undoes this one."""
         return CreateDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
+
+
+@Operations.register_operation("add_dualwrite_manifest")
+class AddDualwriteManifest(MigrateOperation):
+    """`op.add_dualwrite_manifest(schema=None)`: add the column `manifest` to `kafka_transaction_state`.
+
+    Online it does nothing if the column exists, because a writer that may create tables adds it too.
+    """
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def add_dualwrite_manifest(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry it out; what `op.add_dualwrite_manifest` calls."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> DropDualwriteManifest:
+        """Return the operation that undoes this one."""
+        return DropDualwriteManifest(self.schema)
+
+
+@Operations.register_operation("drop_dualwrite_manifest")
+class DropDualwriteManifest(MigrateOperation):
+    """`op.drop_dualwrite_manifest(schema=None)`, before a return to a version that does not know the column."""
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def drop_dualwrite_manifest(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry it out; what `op.drop_dualwrite_manifest` calls."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> AddDualwriteManifest:
+        """Return the operation that undoes this one."""
+        return AddDualwriteManifest(self.schema)
+
+
+@Operations.implementation_for(AddDualwriteManifest)
+def _add_manifest(operations: Operations, operation: AddDualwriteManifest) -> None:
+    context = operations.get_context()
+    table = in_schema(kafka_transaction_state, operation.schema)
+    if context.as_sql or (context.bind is not None and lacks_manifest(context.bind, table)):
+        operations.add_column(table.name, sa.Column("manifest", sa.Text, nullable=True), schema=operation.schema)
+
+
+@Operations.implementation_for(DropDualwriteManifest)
+def _drop_manifest(operations: Operations, operation: DropDualwriteManifest) -> None:
+    operations.drop_column(kafka_transaction_state.name, "manifest", schema=operation.schema)
 
 
 @Operations.implementation_for(CreateDualwriteTables)

@@ -27,6 +27,8 @@ from dualwrite.recipes.core.database_safety import (
 )
 from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
+    manifest_in,
+    missing_manifest,
     missing_table,
     not_as_locked,
     not_durable,
@@ -57,6 +59,7 @@ from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.database_trouble import deciding
 from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
+from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
     LOCK_TIMEOUTS,
@@ -87,6 +90,7 @@ kafka_transaction_state = sa.Table(
     sa.Column("transactional_id", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("prepared_transaction_state", sa.String(64), nullable=False, server_default=""),
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    sa.Column("manifest", sa.Text, nullable=True),
     mysql_engine="InnoDB",  # whatever the server's default is: most other engines have no transactions
     mariadb_engine="InnoDB",
 )
@@ -101,13 +105,18 @@ class Statements:
         of_id = table.c.transactional_id == sa.bindparam("id")
         self.select = sa.select(table.c.prepared_transaction_state).where(of_id)
         self.select_locked = self.select.with_for_update()
+        self.select_manifest = sa.select(table.c.manifest).where(of_id).with_for_update()
         self.select_id = sa.select(table.c.transactional_id).where(of_id)
         self.insert = sa.insert(table).values(transactional_id=sa.bindparam("id"))
         self.touch = sa.update(table).where(of_id).values(updated_at=table.c.updated_at)
         self.write = (
             sa.update(table)
             .where(of_id, table.c.prepared_transaction_state == sa.bindparam("previous"))
-            .values(prepared_transaction_state=sa.bindparam("new"), updated_at=sa.func.now())
+            .values(
+                prepared_transaction_state=sa.bindparam("new"),
+                manifest=sa.bindparam("manifest"),
+                updated_at=sa.func.now(),
+            )
         )
 
         # An UPDATE that leaves a row as it is would not reach the binary log.
@@ -122,6 +131,11 @@ class Statements:
         values = {"id": transactional_id}
         text: str | None = connection.scalar(self.select_locked, values, execution_options=AS_NAMED)
         return text
+
+    def manifest(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        """Return the manifest in the row, which must be locked; empty without one, and None if there is no row."""
+        row = connection.execute(self.select_manifest, {"id": transactional_id}, execution_options=AS_NAMED).first()
+        return None if row is None else row[0] or ""
 
 
 class _RowLock(Protocol):
@@ -341,13 +355,16 @@ def _is_lock_timeout(error: DBAPIError) -> bool:
 def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_transaction_state` and `kafka_transaction_database` if they are missing.
 
-    They are created in `schema`, by default in the schema of unqualified names. Safe in several processes at once.
+    They are created in `schema`, by default in the schema of unqualified names. A `kafka_transaction_state` of an older
+    version gets the column `manifest`. Safe in several processes at once. Raises StateTableError if that column cannot
+    be added, because the user does not own the table, or because transactions use it for too long.
     """
     schema = schema_for(engine, schema)
     _create(engine, kafka_transaction_state, schema)
     with engine.connect() as connection:
         pinned = pinned_tables(connection, schema)
     assert pinned is not None, "it has just been created"
+    add_manifest(engine, in_schema(kafka_transaction_state, pinned.schema))
     _create(engine, kafka_transaction_database, pinned.schema)
     ensure_identity(engine, pinned)
 
@@ -403,8 +420,10 @@ class SqlAlchemyStateStore:
         if self._statements is None:
             with self._engine.connect() as connection:
                 pinned = pinned_tables(connection, self._schema)
-            if pinned is None:
-                raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)")
+                if pinned is None:
+                    raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)")
+                if lacks_manifest(connection, in_schema(kafka_transaction_state, pinned.schema)):
+                    raise missing_manifest()
             self._statements = statements = Statements(pinned)
             self._write = statements.write.where(self._row_lock.still_held)
         return self._statements
@@ -480,11 +499,21 @@ class SqlAlchemyStateStore:
     def read(self, transaction: sa.Connection, transactional_id: str) -> PreparedTxnState:
         return state_in(transactional_id, self._known.locked_text(transaction, transactional_id))
 
+    def read_manifest(self, transaction: sa.Connection, transactional_id: str) -> str:
+        return manifest_in(transactional_id, self._known.manifest(transaction, transactional_id))
+
     def write(
-        self, transaction: sa.Connection, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState
+        self,
+        transaction: sa.Connection,
+        transactional_id: str,
+        *,
+        previous: PreparedTxnState,
+        new: PreparedTxnState,
+        manifest: str,
     ) -> None:
         proof = self._row_lock.proof(transaction)
-        values = {"id": transactional_id, "previous": str(previous), "new": str(new), **proof}
+        contents = {"previous": str(previous), "new": str(new), "manifest": manifest or None}
+        values = {"id": transactional_id, **contents, **proof}
         assert self._write is not None, "the row was locked before"
         written = transaction.execute(self._write, values, execution_options=AS_NAMED).rowcount == 1
         if not written or not self._row_lock.was_held_at_write(transaction):

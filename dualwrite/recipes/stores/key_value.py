@@ -57,10 +57,18 @@ class BatchTransaction(ABC):
     async def read(self, transactional_id: str) -> PreparedTxnState: ...
 
     @abstractmethod
-    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None: ...
+    async def read_manifest(self, transactional_id: str) -> str: ...
+
+    @abstractmethod
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None: ...
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
         return False
+
+    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
+        raise NotImplementedError("lock_and_write never returns True here")
 
     @abstractmethod
     async def commit(self) -> None: ...

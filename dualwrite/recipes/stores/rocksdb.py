@@ -31,7 +31,13 @@ from dualwrite.recipes.writer import OneId
 __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
 
 STATE_COLUMN_FAMILY: Final = "kafka_transaction_state"
-"""Its keys are transactional ids and its values `producer id:epoch`, both as UTF-8."""
+"""Its keys are transactional ids and its values `producer id:epoch`, both as UTF-8.
+
+The manifest of a transactional id has that id as its key too, after a byte with which no UTF-8 begins. A column family
+of its own would have to be named by every caller that opens the database with a list of them.
+"""
+
+_MANIFEST_PREFIX: Final = b"\xff"
 
 _SUFFIX_KEY: Final = ""
 """A key that no transactional id has; its value is the suffix that this database adds to its ids in Kafka."""
@@ -80,10 +86,20 @@ class _RocksDbTransaction(BatchTransaction):
     async def read(self, transactional_id: str) -> PreparedTxnState:
         return state_in(transactional_id, self._store.state_of(transactional_id))
 
-    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+    async def read_manifest(self, transactional_id: str) -> str:
+        return self._store.manifest_of(transactional_id)
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
         if self._held is None or self._store.state_of(transactional_id) != str(previous):
             raise not_as_locked(transactional_id, previous, past="this writer")
-        self._batch.put(transactional_id.encode(), str(new).encode(), self._store.family(STATE_COLUMN_FAMILY))
+        states = self._store.family(STATE_COLUMN_FAMILY)
+        self._batch.put(transactional_id.encode(), str(new).encode(), states)
+        if manifest:
+            self._batch.put(_MANIFEST_PREFIX + transactional_id.encode(), manifest.encode(), states)
+        else:
+            self._batch.delete(_MANIFEST_PREFIX + transactional_id.encode(), states)
 
     async def commit(self) -> None:
         self.commit_was_sent = True
@@ -134,7 +150,13 @@ class _RocksDbStore:
             return self._shared.locks.setdefault(transactional_id, threading.Lock())
 
     def state_of(self, transactional_id: str) -> str | None:
-        found: bytes | None = self._db.get_column_family(STATE_COLUMN_FAMILY).get(transactional_id.encode())
+        return self._text_at(transactional_id.encode())
+
+    def manifest_of(self, transactional_id: str) -> str:
+        return self._text_at(_MANIFEST_PREFIX + transactional_id.encode()) or ""
+
+    def _text_at(self, key: bytes) -> str | None:
+        found: bytes | None = self._db.get_column_family(STATE_COLUMN_FAMILY).get(key)
         return None if found is None else found.decode()
 
     def supersede_failures(self, transactional_id: str) -> None:

@@ -47,8 +47,8 @@ from dualwrite.recipes.writer import OneId
 __all__ = ["DEFAULT_STATE_PATH", "ZooKeeperDualTransaction", "ZooKeeperDualWriter"]
 
 DEFAULT_STATE_PATH: Final = "/kafka_transaction_state"
-"""The parent of a node per transactional id, whose data is `producer id:epoch`. Its own data is the suffix that this
-ZooKeeper adds to its ids in Kafka."""
+"""The parent of a node per transactional id, whose data is `producer id:epoch`; the data of its child is the manifest.
+The parent's own data is the suffix that this ZooKeeper adds to its ids in Kafka."""
 
 _ANY_VERSION: Final = -1  # a set with this version compares nothing
 _LAST_VERSION: Final = -2  # versions have 32 bits and wrap around
@@ -99,9 +99,16 @@ class _ZooKeeperTransaction(BatchTransaction):
             raise _lost(transactional_id) from error
         return found
 
-    async def write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+    async def read_manifest(self, transactional_id: str) -> str:
+        """Read it plainly: a server that has carried out our lock has everything that was written before."""
+        return self._store.manifest_of(transactional_id)
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
         if self._locked != transactional_id:
             raise not_as_locked(transactional_id, previous, past="this writer")
+        self._multi.set_data(self._store.manifest_path(transactional_id), manifest.encode(), _ANY_VERSION)
         self._state_written_at = len(self._multi.operations)
         add_versioned_set(self._multi, self._store.path(transactional_id), str(new).encode(), self._version)
 
@@ -155,6 +162,9 @@ class _ZooKeeperStore:
     def path(self, transactional_id: str) -> str:
         return f"{self._state_path}/{node_name(transactional_id)}"
 
+    def manifest_path(self, transactional_id: str) -> str:
+        return f"{self.path(transactional_id)}/manifest"
+
     def new_multi(self) -> TransactionRequest:
         return self._client.transaction()
 
@@ -163,8 +173,9 @@ class _ZooKeeperStore:
         return request.get(timeout=self._request_timeout_s)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        with suppress(NodeExistsError):
-            self.response(self._client.create_async(self.path(transactional_id), b"", makepath=True))
+        for path in (self.path(transactional_id), self.manifest_path(transactional_id)):
+            with suppress(NodeExistsError):
+                self.response(self._client.create_async(path, b"", makepath=True))
         return DatabaseIdentity(self._suffix())
 
     def _suffix(self) -> str:
@@ -192,6 +203,13 @@ class _ZooKeeperStore:
         except NoNodeError:
             return None, 0
         return data.decode(), stat.version
+
+    def manifest_of(self, transactional_id: str) -> str:
+        try:
+            data, _ = self.response(self._client.get_async(self.manifest_path(transactional_id)))
+        except NoNodeError:
+            return ""
+        return bytes(data).decode()
 
     def take(self, transactional_id: str) -> tuple[str | None, int]:
         """Prevent all earlier lock holders from deciding; return the data, which is final for them, and our version."""

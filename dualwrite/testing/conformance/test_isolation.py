@@ -39,7 +39,7 @@ def test_an_old_snapshot_never_shows_an_old_row(site: Site, engine: sa.Engine) -
         older.execute(sa.select(sa.func.count()).select_from(events))  # the snapshot is taken
         with site.direct.begin() as newer:
             store.lock(newer, site.transactional_id, timeout_ms=None)
-            store.write(newer, site.transactional_id, previous=EMPTY, new=FIRST)
+            store.write(newer, site.transactional_id, previous=EMPTY, new=FIRST, manifest="")
         try:
             seen = store.lock(older, site.transactional_id, timeout_ms=1000)
         except (sa.exc.DBAPIError, StateRowError):

@@ -30,7 +30,7 @@ def test_a_waiter_for_the_row_sees_what_its_holder_wrote(site: Site) -> None:
         waiter.start()
         waiter.join(0.2)  # without an exclusive lock, it would not wait
         assert seen == []
-        store.write(holder, site.transactional_id, previous=EMPTY, new=FIRST)
+        store.write(holder, site.transactional_id, previous=EMPTY, new=FIRST, manifest="")
     waiter.join(DEADLINE_S)
     assert seen == [FIRST]
 
@@ -50,7 +50,7 @@ def test_a_rollback_releases_the_lock_and_discards_the_state(site: Site) -> None
     store = site.store()
     with site.engine.connect() as connection:
         store.lock(connection, site.transactional_id, timeout_ms=None)
-        store.write(connection, site.transactional_id, previous=EMPTY, new=FIRST)
+        store.write(connection, site.transactional_id, previous=EMPTY, new=FIRST, manifest="")
         connection.rollback()
     with site.engine.begin() as connection:
         assert store.lock(connection, site.transactional_id, timeout_ms=DEADLINE_S * 1000) == EMPTY
@@ -61,7 +61,7 @@ def test_a_state_that_is_not_there_is_not_replaced(site: Site) -> None:
     with site.engine.connect() as connection:
         store.lock(connection, site.transactional_id, timeout_ms=None)
         with pytest.raises(StateRowError):
-            store.write(connection, site.transactional_id, previous=FIRST, new=PreparedTxnState("42:8"))
+            store.write(connection, site.transactional_id, previous=FIRST, new=PreparedTxnState("42:8"), manifest="")
 
 
 def test_ids_that_differ_in_case_have_rows_of_their_own(site: Site) -> None:
@@ -69,7 +69,7 @@ def test_ids_that_differ_in_case_have_rows_of_their_own(site: Site) -> None:
     store.ensure_row(site.transactional_id.upper())
     with site.engine.begin() as connection:
         store.lock(connection, site.transactional_id, timeout_ms=None)
-        store.write(connection, site.transactional_id, previous=EMPTY, new=FIRST)
+        store.write(connection, site.transactional_id, previous=EMPTY, new=FIRST, manifest="")
     with site.engine.begin() as connection:
         assert store.lock(connection, site.transactional_id.upper(), timeout_ms=None) == EMPTY
 
@@ -115,7 +115,7 @@ def test_a_new_transaction_reads_the_newest_row(site: Site) -> None:
     store = site.store()
     with site.engine.begin() as connection:
         store.lock(connection, site.transactional_id, timeout_ms=None)
-        store.write(connection, site.transactional_id, previous=EMPTY, new=FIRST)
+        store.write(connection, site.transactional_id, previous=EMPTY, new=FIRST, manifest="")
         assert store.read(connection, site.transactional_id) == FIRST
     with sa.create_engine(site.url, poolclass=sa.NullPool).begin() as connection:
         assert store.lock(connection, site.transactional_id, timeout_ms=None) == FIRST

@@ -1,0 +1,62 @@
+"""The column `manifest` of the state table, which a table of an older version lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
+from sqlalchemy.schema import CreateColumn
+
+from dualwrite.recipes.core.store import missing_manifest
+from dualwrite.recipes.sql.pinned_tables import ALTER_TIMEOUT_S
+
+
+def lacks_manifest(bind: sa.Engine | sa.Connection, table: sa.Table) -> bool:
+    """Return whether the state table exists without the column."""
+    try:
+        found = sa.inspect(bind).get_columns(table.name, schema=table.schema)
+    except NoSuchTableError:
+        return False
+    return all(column["name"].lower() != table.c.manifest.name for column in found)
+
+
+def add_manifest(engine: sa.Engine, table: sa.Table) -> None:
+    """Add the column if the state table lacks it. Safe in several processes at once.
+
+    Raises StateTableError if the database refuses that: only the owner of a table may alter it.
+    """
+    if not lacks_manifest(engine, table):
+        return
+    try:
+        with engine.begin() as connection, _limited_wait(connection):
+            connection.exec_driver_sql(statement(connection.dialect, table))
+    except DBAPIError as error:
+        if lacks_manifest(engine, table):
+            raise missing_manifest() from error
+        # another process added it at the same moment
+
+
+def statement(dialect: sa.Dialect, table: sa.Table) -> str:
+    """Return the statement that adds the column. Without the word COLUMN, which not every database allows."""
+    column = CreateColumn(table.c.manifest).compile(dialect=dialect)
+    return f"ALTER TABLE {dialect.identifier_preparer.format_table(table)} ADD {column}"
+
+
+@contextmanager
+def _limited_wait(connection: sa.Connection) -> Iterator[None]:
+    """Limit how long the table is waited for, where the database would wait without end."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{ALTER_TIMEOUT_S}s'")
+        yield
+    elif connection.dialect.name in ("mysql", "mariadb"):
+        before = connection.exec_driver_sql("SELECT @@SESSION.lock_wait_timeout").scalar()
+        connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {ALTER_TIMEOUT_S}")
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {before}")
+    else:
+        yield
