@@ -315,9 +315,7 @@ class DualWriteCoordinator:
         In a PostgreSQL transaction that has already failed, this statement raises. COMMIT would not raise: it would
         silently roll back.
         """
-        await write.database.write(
-            self.transactional_id, previous=write.written_row, new=state, manifest=manifest
-        )
+        await write.database.write(self.transactional_id, previous=write.written_row, new=state, manifest=manifest)
         write.written_row = state
 
     async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
@@ -347,11 +345,12 @@ class DualWriteCoordinator:
 
         Raises PreparedTransactionLost if it cannot be published again.
         """
+        expected: tuple[type[Exception], ...] = (DualWriteError, *self.owned.database.errors)
         try:
             await self.recover()
         except PreparedTransactionLost:
             raise
-        except (DualWriteError, *self.owned.database.errors) as error:
+        except expected as error:
             _log.warning(
                 "transactional id %s: what Kafka aborted could not be published again now (%s); the next use of the "
                 "id does it",

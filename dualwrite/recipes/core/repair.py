@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.errors import PreparedTransactionLost, AuthorizationError
+from dualwrite.errors import AuthorizationError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.owned_id import OwnedId
@@ -113,7 +113,8 @@ def _to_send(record: StoredRecord) -> BufferedRecord:
 
 def _places(end: TransactionEnd) -> str:
     return ", ".join(
-        f"{each.topic}-{each.partition}: {each.first_offset} to {each.last_offset}" for each in (*end.aborted, *end.gone)
+        f"{each.topic}-{each.partition}: {each.first_offset} to {each.last_offset}"
+        for each in (*end.aborted, *end.gone)
     )
 
 
@@ -134,8 +135,8 @@ def _lost(owned: OwnedId, manifest: Manifest, why: str) -> PreparedTransactionLo
 
 
 _EVIDENCE_GONE: Final = (
-    "transactional id %s: whether %s was committed in Kafka cannot be proven any more: its records (%s) are no longer in "
-    "the log, and the coordinator does not remember it; it is taken for committed, which it is unless an operator, "
+    "transactional id %s: whether %s was committed in Kafka cannot be proven any more: its records (%s) are no longer "
+    "in the log, and the coordinator does not remember it; it is taken for committed, which it is unless an operator, "
     "another program or the broker's timeout aborted it"
 )
 _NOT_READABLE: Final = (

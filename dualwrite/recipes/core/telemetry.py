@@ -61,7 +61,9 @@ class Instruments:
             "dualwrite.proofs", "{transaction}", "transactions whose end was read from the log"
         )
         self.repaired: Final = meter.create_counter(
-            "dualwrite.repaired", "{transaction}", "decided transactions that the broker aborted and that were published again"
+            "dualwrite.repaired",
+            "{transaction}",
+            "decided transactions that the broker aborted and that were published again",
         )
         self.republished: Final = meter.create_counter(
             "dualwrite.republished", "{record}", "records that were published again"
