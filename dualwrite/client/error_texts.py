@@ -1,4 +1,4 @@
-"""Texts for Kafka's error codes: names, meanings, and the permission that is missing."""
+"""Texts that explain errors: the meaning of Kafka's codes, missing permissions, and the last error before a timeout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.DESCRIBE_PRODUCERS, 29): "READ on the topic {0!r}",
     (Api.DESCRIBE_TRANSACTIONS, 53): "DESCRIBE on the transactional id {0!r} (WRITE includes it)",
 }
-
 # One row per error code whose name does not say what happened.
 _MEANINGS: Final[dict[tuple[Api, int], str]] = {
     (Api.INIT_PRODUCER_ID, 50): "transaction.timeout.ms is more than the broker's transaction.max.timeout.ms",

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.io_thread import process_generation
 from dualwrite.client.producer_core import ProducerCore
+from dualwrite.client.records.batches import Header
 from dualwrite.client.records.delivery import OnDelivery
-from dualwrite.client.records.encoded_batch import Header
 from dualwrite.client.records.record_future import BaseRecordFuture
-from dualwrite.client.records.validation import (
+from dualwrite.client.records.send_arguments import (
     check_topic,
     checked_headers,
     checked_partition,

@@ -27,9 +27,9 @@ from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protoco
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.database_safety import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.slot import Outcome
 
 Inside = Literal["join", "savepoint", "refuse"]
 """What a call does inside another dual write of the same writer."""

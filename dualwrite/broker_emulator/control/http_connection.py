@@ -2,6 +2,10 @@
 
 One request at a time, with limits on how much and how slowly a client may send and read. An idle connection costs the
 broker nothing.
+
+Only programs, and pages served by this port, may use it (`refusal_reason`). Any page open in a browser on this machine
+can send requests here, and, with a host name that it makes point here (DNS rebinding), even read the responses.
+Browsers state the origin of a request in the headers Origin and Host.
 """
 
 from __future__ import annotations
@@ -17,10 +21,9 @@ from typing import Final
 
 import h11
 
-from dualwrite.broker_emulator.control.request_fields import ControlError
+from dualwrite.broker_emulator.control.errors import ControlError
 
 logger = logging.getLogger(__name__)
-
 MAX_BODY_BYTES: Final = 1 << 20
 MAX_HEAD_BYTES: Final = 16 << 10
 MAX_BUFFERED_WHILE_BUSY: Final = 64 << 10
@@ -28,9 +31,7 @@ REQUEST_TIMEOUT_S: Final = 10.0
 """How long a client may take to send a request, or to read a response."""
 IDLE_TIMEOUT_S: Final = 75.0
 """How long a connection may stay open without a request."""
-
 JSON = "application/json"
-
 _SECURITY_HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -39,6 +40,10 @@ _SECURITY_HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+_NEVER_PUBLIC = ("localhost", "local", "internal", "test")
+"""Top-level names that cannot be registered publicly."""
+_OWN_SITE = ("same-origin", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +274,6 @@ def _headers(request: h11.Request) -> dict[str, str]:
         text = name.decode("ascii")
         headers[text] = f"{headers[text]}, {value.decode('latin-1')}" if text in headers else value.decode("latin-1")
     return headers
-
-
-_NEVER_PUBLIC = ("localhost", "local", "internal", "test")
-"""Top-level names that cannot be registered publicly."""
-_OWN_SITE = ("same-origin", "none")
 
 
 def refusal_reason(method: str, headers: Mapping[str, str], own_name: str) -> str | None:
