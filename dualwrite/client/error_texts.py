@@ -31,6 +31,7 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.DESCRIBE_PRODUCERS, 29): "READ on the topic {0!r}",
     (Api.DESCRIBE_TRANSACTIONS, 53): "DESCRIBE on the transactional id {0!r} (WRITE includes it)",
 }
+
 # One row per error code whose name does not say what happened.
 _MEANINGS: Final[dict[tuple[Api, int], str]] = {
     (Api.INIT_PRODUCER_ID, 50): "transaction.timeout.ms is more than the broker's transaction.max.timeout.ms",

@@ -20,13 +20,16 @@ FIRST_CONCURRENT_BACKOFF_MS: Final = 20
 
 _HELD_MS: Final = 15.0
 """A response that takes this much longer than usual was held by a leader that asked the coordinator again."""
+
 _RECENT_MS: Final = 50.0
 """A batch is not held because of a transaction that ended longer ago."""
+
 _GREATEST_PAUSE_MS: Final = 10.0
 _FIRST_PAUSE_MS: Final = 1.0
 _LONGER: Final = 1.25
 _SHORTER: Final = 0.99
 _FORGETTING: Final = 1 / 16
+
 _TRIED: Final = 8
 """Number of transactions in a row without a pause."""
 _TOO_MANY: Final = 3

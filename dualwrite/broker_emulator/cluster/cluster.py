@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 T = TypeVar("T")
+
 PRODUCER_IDS_PER_MS: Final = 1000
 """More than any emulator allocates, so that two emulators that follow the same clock never allocate the same id."""
 

@@ -160,6 +160,7 @@ _PER_LISTENER: Final = frozenset(
     }
 )
 """Settings that can be altered for one listener, not for all."""
+
 _FIXED_HERE: Final = frozenset({"listeners", "listener.security.protocol.map"})
 
 

@@ -24,6 +24,7 @@ import h11
 from dualwrite.broker_emulator.control.errors import ControlError
 
 logger = logging.getLogger(__name__)
+
 MAX_BODY_BYTES: Final = 1 << 20
 MAX_HEAD_BYTES: Final = 16 << 10
 MAX_BUFFERED_WHILE_BUSY: Final = 64 << 10
@@ -31,7 +32,9 @@ REQUEST_TIMEOUT_S: Final = 10.0
 """How long a client may take to send a request, or to read a response."""
 IDLE_TIMEOUT_S: Final = 75.0
 """How long a connection may stay open without a request."""
+
 JSON = "application/json"
+
 _SECURITY_HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "

@@ -35,6 +35,7 @@ OWNER_LISTS = ("transactions", "markers", "groups", "dirs")
 """Names of lists whose elements hold lists of topics."""
 PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes")
 _PARTITION_NUMBERS = ("partition_index", "index", "partition")
+
 _FIND_COORDINATOR, _GROUP_KEY, _TRANSACTION_KEY = 10, 0, 1
 
 

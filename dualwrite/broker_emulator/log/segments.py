@@ -1,6 +1,6 @@
 """The segments of one log, from the oldest record kept to the end, and which of them retention deletes.
 
-Below `Segments` are interfaces: a segment, the storage that segments come from, and the state to restore.
+Interfaces come first: a segment, the storage that segments come from, and the state to restore.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, parse_header
 
 NO_TIMESTAMP = -1
-
 _base_offset = attrgetter("base_offset")
 _NO_LIMIT = (1 << 63) - 1
 

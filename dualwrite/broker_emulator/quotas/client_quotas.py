@@ -25,7 +25,6 @@ IP = "ip"
 TYPES = (USER, CLIENT_ID, IP)
 
 _KIND = "client-quota"
-
 _WHOLE = 1e-6
 
 Entity: TypeAlias = frozenset[tuple[str, str | None]]

@@ -39,8 +39,10 @@ from dualwrite.errors import (
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 T = TypeVar("T")
+
 MAX_KEYS_PER_REQUEST: Final = 500
 """Requests for many partitions of one broker are split, as kafka-transactions.sh does."""
+
 _UNKNOWN_TOPIC: Final = 3
 _LEADER_NOT_AVAILABLE: Final = 5
 _NO_LEADER: Final = -1

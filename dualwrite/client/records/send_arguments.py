@@ -15,7 +15,7 @@ from dualwrite.errors import InvalidRecordError
 from dualwrite.partitioners import Partitioner, partitioning
 from dualwrite.serializers import Headers, Serializer
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they load aiokafka, which a process that only checks settings does not need
     from dualwrite.client.records.accumulator import Batch
     from dualwrite.client.records.batches import Header
 

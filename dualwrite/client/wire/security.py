@@ -31,10 +31,12 @@ _EXPIRED: Final = 10
 _UNKNOWN_ISSUER: Final = (2, 18, 19, 20, 21)
 _WRONG_NAME: Final = (62, 63, 64)
 """OpenSSL's X509_V_ERR_* numbers."""
+
 # OpenSSL's reasons when the peer has sent an alert about our certificate, or about its absence.
 _ABOUT_OUR_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN")
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _NO_COMMON_GROUND: Final = ("HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_CIPHERS", "NO_SHARED")
+
 NOT_TLS: Final = (
     "the listener does not speak TLS: set security.protocol to PLAINTEXT or SASL_PLAINTEXT, "
     "or connect to the port of a TLS listener"
@@ -46,6 +48,7 @@ ONLY_TLS: Final = (
 
 SendRequest = Callable[[Api, int, bytes], Awaitable[memoryview]]
 """Sends a request and returns the body of the response; raises `ConnectionError` if none came."""
+
 _UNSUPPORTED_SASL_MECHANISM: Final = 33
 _ILLEGAL_SASL_STATE: Final = 34
 _SASL_AUTHENTICATION_FAILED: Final = 58

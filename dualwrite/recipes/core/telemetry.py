@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SCOPE: Final = "dualwrite"
 SPAN: Final = "dualwrite.commit"
+
 _RUNNING: Final = frozenset({SlotState.OPEN, SlotState.DECIDING})
 _IN_DOUBT: Final = frozenset({SlotState.IN_DOUBT, SlotState.UNRESOLVED})
 

@@ -21,8 +21,10 @@ from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sql
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 ResultT = TypeVar("ResultT")
+
 _PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
 _MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, from the last response without rows
+
 DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
 _TROUBLE_SQLSTATE_CLASSES: Final = frozenset(
