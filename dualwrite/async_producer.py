@@ -25,15 +25,15 @@ from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
 from dualwrite.client.producer_core import ProducerCore
+from dualwrite.client.records.batches import Header
 from dualwrite.client.records.bulk import BulkSend
 from dualwrite.client.records.delivery import OnDelivery
-from dualwrite.client.records.encoded_batch import Header
 from dualwrite.client.records.record import (
     RecordMetadata,
     StoredRecords,
 )
 from dualwrite.client.records.record_future import BaseRecordFuture, BaseSentRecords
-from dualwrite.client.transactions.context import group_of, positions_of
+from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note

@@ -15,9 +15,9 @@ from dualwrite.client.io_thread import IoThread, process_generation, shared_io_t
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
+from dualwrite.client.records.batches import Header
 from dualwrite.client.records.bulk import BulkSend
 from dualwrite.client.records.delivery import OnDelivery
-from dualwrite.client.records.encoded_batch import Header
 from dualwrite.client.records.record import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -27,7 +27,7 @@ from dualwrite.client.records.record import (
     TopicPartition,
 )
 from dualwrite.client.records.record_future import RecordFuture, SentRecords, Waiter
-from dualwrite.client.transactions.context import group_of, positions_of
+from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abort_failed_note

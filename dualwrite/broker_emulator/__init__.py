@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from dualwrite.broker_emulator.pause_points import PausePoint
     from dualwrite.broker_emulator.security.acl import Acl, AclFilter, AclOperation, PatternType, ResourceType
-    from dualwrite.broker_emulator.security.login import Listener
+    from dualwrite.broker_emulator.security.listener import Listener
     from dualwrite.broker_emulator.security.sasl.mechanism import Sasl, UnsecuredTokens
     from dualwrite.broker_emulator.security.tls import ClientAuth, Tls
 

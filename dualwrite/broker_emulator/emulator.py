@@ -20,16 +20,16 @@ from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.log.last_stable_offset import visible_records
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import Record
+from dualwrite.broker_emulator.log.visible_records import visible_records
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
 from dualwrite.broker_emulator.quotas.client_quotas import CLIENT_ID, IP, USER, entity
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
-from dualwrite.broker_emulator.security.login import MAX_PORT, Listener
+from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
 from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 

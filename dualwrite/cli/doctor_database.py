@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
-from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, first_line, of_mysql
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 

@@ -15,7 +15,7 @@ from dualwrite.errors import (
     IncompleteAnswerError,
     KafkaTimeoutError,
 )
-from dualwrite.recipes.core.database_safety import first_line
+from dualwrite.recipes.core.database_errors import first_line
 
 LEFT: Final = 1
 """The exit code of a command that worked, but something is left, wrong, or was refused."""

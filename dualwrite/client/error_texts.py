@@ -1,4 +1,4 @@
-"""Texts for Kafka's error codes: names, meanings, and the permission that is missing."""
+"""Texts that explain errors: the meaning of Kafka's codes, missing permissions, and the last error before a timeout."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dualwrite.client import messages as m
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import error_name, missing_right
-from dualwrite.client.metrics import Outgoing
+from dualwrite.client.pacing import Backoff
+from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.transactions.states import WHAT_NEXT, Event, ProducerState
 from dualwrite.client.wire.codec import NEWEST_TRANSACTION_VERSION
 from dualwrite.errors import (

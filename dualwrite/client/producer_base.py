@@ -12,10 +12,10 @@ from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.reader import LogReader
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_core import ProducerCore
+from dualwrite.client.records.batches import Header
 from dualwrite.client.records.delivery import OnDelivery
-from dualwrite.client.records.encoded_batch import Header
 from dualwrite.client.records.record_future import BaseRecordFuture
-from dualwrite.client.records.validation import (
+from dualwrite.client.records.send_arguments import (
     check_topic,
     checked_headers,
     checked_partition,

@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.idempotence_manager import IdempotenceManager
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.accumulator import Accumulator, Batch
+from dualwrite.client.records.batches import EncodedBatch, Header, builder_factory
 from dualwrite.client.records.compression import codec_for
 from dualwrite.client.records.delivery import DeliveryCallbacks
-from dualwrite.client.records.encoded_batch import EncodedBatch, Header, builder_factory
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, ReadyRecord, TopicPartition
-from dualwrite.client.records.validation import PartitionChoice, Serializers, check_topic
+from dualwrite.client.records.send_arguments import PartitionChoice, Serializers, check_topic
 from dualwrite.client.sender import Sender
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest

@@ -18,9 +18,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dualwrite.client import messages as m
-from dualwrite.client.backoff import MarkerPace
 from dualwrite.client.error_texts import LastError, error_name, missing_right
-from dualwrite.client.metrics import Outgoing, ProducerPort
+from dualwrite.client.pacing import MarkerPace
+from dualwrite.client.producer_port import Outgoing, ProducerPort
 from dualwrite.client.records.accumulator import Accumulator, Batch
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.transactions.operations import Operation

@@ -12,6 +12,8 @@ place_order("lamp")
 
 A call outside all blocks of its writer is a separate dual write, and is repeated if it conflicts with other database
 transactions. A call inside a block becomes part of it, in one of the ways of `Inside`.
+
+May import `core` and `capabilities.py`; knows no database library.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protoco
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.database_safety import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.slot import Outcome
 
 Inside = Literal["join", "savepoint", "refuse"]
 """What a call does inside another dual write of the same writer."""

@@ -6,7 +6,7 @@ the block is committed: `OneId` a fixed one, `PoolSettings` leased ones. The pub
 `PsycopgDualWriterPool`, ...) combine a backend with a policy, and are defined in the folders of their backends.
 `capabilities.py` lists what a backend cannot do.
 
-May import `core`, `pool`, `transactional` and `capabilities.py`; knows no database library.
+May import `core`, `pool`, `transactional.py` and `capabilities.py`; knows no database library.
 """
 
 from __future__ import annotations

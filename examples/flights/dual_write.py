@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from examples.flights.events import Event
 from examples.flights.job import Job

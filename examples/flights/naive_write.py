@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from sqlalchemy.orm import Session
 
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from examples.flights.errors import RefusedError
 from examples.flights.events import Event
 from examples.flights.job import Job

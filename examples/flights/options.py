@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from dualwrite.client.records.validation import check_topic
+from dualwrite.client.records.send_arguments import check_topic
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError, InvalidRecordError
 from examples.flights.job import Method

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from examples.flights.job import Report
 from examples.flights.kill_plan import TAKEOVER_POINTS
 

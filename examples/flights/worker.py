@@ -14,8 +14,8 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, InvalidRecordError, KafkaError
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from examples.flights.errors import RefusedError
 from examples.flights.events import Event, read_event_file
 from examples.flights.job import REFUSED_STATUS, Job, Method, Report

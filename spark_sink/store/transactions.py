@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.core.database_safety import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import wait_given_up
 from dualwrite.recipes.sql.postgres import RAISE, RAISE_FOR_SESSION
-from dualwrite.recipes.sqlalchemy.database_trouble import deciding
+from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database, prepare_nothing
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
 from spark_sink.options import StoreOptions

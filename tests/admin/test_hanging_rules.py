@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.admin import ActiveProducer, TopicPartition, TransactionDescription
-from dualwrite.client.admin.listing import Classified, OpenTransaction, candidates, classify, still_open
+from dualwrite.client.admin.hanging_transactions import Classified, OpenTransaction, candidates, classify, still_open
 
 HERE, ELSEWHERE = TopicPartition("t", 0), TopicPartition("t", 1)
 NOW_MS, MAX_MS = 1_000_000, 900_000

@@ -13,8 +13,9 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import MAX_PRODUCER_ID
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.interop.wire import Code, Described, Identity, Wire

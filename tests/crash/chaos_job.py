@@ -21,10 +21,10 @@ import psycopg
 import sqlalchemy as sa
 
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, PreparedTransactionLost
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.settings import Confirm
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.psycopg.group_commit import GroupedDualWrite
 
 events = sa.Table(

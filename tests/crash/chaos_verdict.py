@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import PreparedTransactionLost
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool

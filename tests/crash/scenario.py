@@ -13,8 +13,8 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import OutcomeUnknown
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.support.databases import Database, event_bodies, events, state_row, unique

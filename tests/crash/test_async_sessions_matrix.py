@@ -10,8 +10,9 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import OutcomeUnknown
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from tests.crash.awaited import awaited_scenario
 from tests.crash.matrix import FaultKind, Survivor, check_a_fault_at_a_point
 from tests.crash.of_async_sessions import AwaitedSessionScenario

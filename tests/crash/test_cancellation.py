@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.scenario import Predecessor, event_texts

@@ -12,8 +12,9 @@ import pytest
 
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.producer import Producer
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts
 from tests.support.topics import read_topic
 

@@ -15,9 +15,10 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Fault, Hold
 from dualwrite.errors import ConfigError, FencedError, PreparedTransactionLost
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.matrix import FaultKind, strike

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.errors import FencedError, OutcomeUnknown
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import AtPoint, Scenario, event_texts
 

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError
 from dualwrite.producer import Producer
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.pool import settings as pool_settings
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
 from tests.recipes.pools import (

@@ -6,8 +6,9 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import OutcomeUnknown
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from tests.crash.matrix import FaultKind, Survivor, check_a_fault_at_a_point, check_a_kill_at_a_point
 from tests.crash.of_sessions import SessionScenario, Way
 from tests.crash.scenario import AtPoint, Predecessor, event_texts

@@ -10,8 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import FencedError, OutcomeUnknown, RowLockTimeoutError
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,

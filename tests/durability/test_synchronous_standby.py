@@ -11,7 +11,7 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import NotDurableError, OutcomeUnknown
-from dualwrite.recipes.core.slot import Outcome
+from dualwrite.recipes.core.decisions import Outcome
 from tests.durability.faces import AWAITED, FACES, TABLE, TOPIC, Face, Writing, closed_whatever, rows
 from tests.support.conditions import until
 from tests.support.postgres_pair import PostgresPair

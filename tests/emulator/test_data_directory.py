@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.log.files import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.storage.journal import MetadataJournal, producer_ids_allocated, value_stored
-from dualwrite.broker_emulator.transactions.metadata import PRODUCER_ID_BLOCK_SIZE
+from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
 from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields, request_parts
 from tests.emulator.control.client import Client
 from tests.support.conditions import until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from examples.flights.job import Report
 from examples.flights.tally import Tally
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dualwrite.broker_emulator.configs.kafka_3_9 import DIFFERENCES as OF_DEFAULTS
+from dualwrite.broker_emulator.configs.differences import DIFFERENCES as OF_DEFAULTS
 from tests.emulator.security.login_answers import DIFFERENCES as OF_LOGINS
 
 from .raw_wire.config_cases import EMULATED_DIFFERENTLY as OF_CONFIGS

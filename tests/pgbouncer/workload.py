@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
-from dualwrite.recipes.core.slot import Outcome
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool

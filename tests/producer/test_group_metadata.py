@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.client.transactions.context import group_of, positions_of
+from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.errors import AbortableError
 from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
 from tests.producer.conftest import MakeProducer

@@ -18,7 +18,7 @@ from dualwrite import AsyncDualWriterPool, AsyncPsycopgGroupCommit, PsycopgDualW
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
-from dualwrite.recipes.core.slot import Outcome
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction

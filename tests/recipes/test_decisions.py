@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.slot import Outcome, commit_outcome, recovery_outcome
+from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
 
 EMPTY = PreparedTxnState()
 OLDER = PreparedTxnState("7:1")

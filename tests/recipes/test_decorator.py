@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, TransactionDoomedError
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter, DualWriterPool
 from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.pools import make_pool

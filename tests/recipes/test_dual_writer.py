@@ -21,7 +21,8 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
     TransactionTooLargeError,
 )
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import break_a_statement, put

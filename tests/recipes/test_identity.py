@@ -18,13 +18,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.root import cli
 from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.service import Action, RecoveryService
-from dualwrite.recipes.sql.pinned_tables import DatabaseIdentity
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter

@@ -17,8 +17,9 @@ from dualwrite.errors import BoundExceededError, DatabaseWentBackError, FencedEr
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import coordinator as dual_writes
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
 from tests.recipes.test_tiers import METADATA, Crash, rows, world, write, writer_of

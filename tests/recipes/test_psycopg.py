@@ -30,8 +30,9 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase, PsycopgTransaction
 from dualwrite.recipes.psycopg.backend import PsycopgBackend
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter

@@ -12,8 +12,8 @@ from rocksdict import Options, Rdict
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, RowLockTimeoutError, TransactionDoomedError
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter, _RocksDbStore
 from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.scenario import AtPoint

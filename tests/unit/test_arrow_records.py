@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
 from dualwrite.client.records.arrow import Limits, batch_starts, check_sizes, plan, rows_of, varint_sizes
-from dualwrite.client.records.encoded_batch import HEADER_BYTES, builder_factory, stamp_and_build
+from dualwrite.client.records.batches import HEADER_BYTES, builder_factory, stamp_and_build
 
 NOW_MS = 1_700_000_000_000
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int | None]

@@ -8,10 +8,10 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from dualwrite.client.backoff import Backoff
-from dualwrite.client.records import encoded_batch as batch_builder
+from dualwrite.client.pacing import Backoff
+from dualwrite.client.records import batches
 from dualwrite.client.records.accumulator import MAX_SEQUENCE, Accumulator, Batch
-from dualwrite.client.records.encoded_batch import builder_factory, restamp, stamp_and_build
+from dualwrite.client.records.batches import builder_factory, restamp, stamp_and_build
 from dualwrite.errors import DeliveryError, FatalError, InvalidRecordError
 
 
@@ -27,8 +27,8 @@ def build(**identity: int) -> bytearray:
 
 def test_both_builders_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = build(producer_id=42, epoch=7, sequence=9)
-    monkeypatch.setattr(batch_builder, "_Builder", KafkaPythonBuilder)
-    monkeypatch.setattr(batch_builder, "_STAMP_ARGUMENTS", (True,))
+    monkeypatch.setattr(batches, "_Builder", KafkaPythonBuilder)
+    monkeypatch.setattr(batches, "_STAMP_ARGUMENTS", (True,))
     other = build(producer_id=42, epoch=7, sequence=9)
     other[12:16] = compiled[12:16]  # the leader epoch is the broker's to write
     assert other == compiled

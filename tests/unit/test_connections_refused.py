@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import LastError
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Topology

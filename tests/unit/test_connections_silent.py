@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import LastError
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Topology

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import RowLockTimeoutError
-from dualwrite.recipes.core.database_safety import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict
 
 
 def of_sqlite(code: int) -> sqlite3.OperationalError:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from dualwrite.client import messages as m
-from dualwrite.client.backoff import Backoff
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.client import messages as m
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.idempotence_manager import IdempotenceManager
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import DeliveryError, FatalError, IllegalStateError, UnsupportedByBrokerError
 from tests.support.narrowing import current

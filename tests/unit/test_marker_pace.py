@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dualwrite.client.backoff import MarkerPace
+from dualwrite.client.pacing import MarkerPace
 
 ASKS_AGAIN_MS = 20.0
 

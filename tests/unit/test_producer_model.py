@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dualwrite.client import messages as m
-from dualwrite.client.backoff import Backoff
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.accumulator import Accumulator, Batch
+from dualwrite.client.records.batches import builder_factory
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
-from dualwrite.client.records.encoded_batch import builder_factory
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation

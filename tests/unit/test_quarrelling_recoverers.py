@@ -12,7 +12,7 @@ import random
 import pytest
 
 from dualwrite.client import messages as m
-from dualwrite.client.backoff import Backoff
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.records.validation import (
+from dualwrite.client.records.send_arguments import (
     check_topic,
     checked_headers,
     checked_partition,

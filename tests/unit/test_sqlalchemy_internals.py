@@ -1,5 +1,5 @@
 """What is done to the objects of SQLAlchemy and of drivers past their public interface still means there what it means
-here: `dualwrite/recipes/sqlalchemy/database_trouble.py` and `session_commit_hook.py`.
+here: `dualwrite/recipes/sqlalchemy/drivers.py` and `session_commit_hook.py`.
 
 A failure says that a library has changed: read what replaced the member, and adapt that file.
 """
@@ -20,7 +20,7 @@ from psycopg import pq
 from pymysql.constants import SERVER_STATUS
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_connection
 
-from dualwrite.recipes.sqlalchemy.database_trouble import in_transaction
+from dualwrite.recipes.sqlalchemy.drivers import in_transaction
 from tests.support.narrowing import current
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dualwrite.client.backoff import Backoff
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka.record.default_records import DefaultRecordBatch
 
-from dualwrite.client.records.encoded_batch import full_batch
+from dualwrite.client.records.batches import full_batch
 
 
 def read(data: bytearray) -> Any:

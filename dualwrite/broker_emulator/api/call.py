@@ -19,7 +19,7 @@ from dualwrite.broker_emulator.security.acl import (
     Authorizer,
     ResourceType,
 )
-from dualwrite.broker_emulator.security.login import Endpoint
+from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs import changes as config_changes
-from dualwrite.broker_emulator.configs import resource_settings as loggers
+from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import (
     ALL_BROKERS,
     AlterationError,

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import OffsetsToCommit, group_shard, offset_response, offsets_to_commit
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.groups.offset_rules import Committer
+from dualwrite.broker_emulator.groups.offsets import Committer
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _UNKNOWN_GROUP_VERSION = 9

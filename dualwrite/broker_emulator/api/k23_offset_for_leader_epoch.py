@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition, requested_topic
 from dualwrite.broker_emulator.cluster.topics import Topic
-from dualwrite.broker_emulator.log.files import UNKNOWN_EPOCH, EpochEnd
+from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 

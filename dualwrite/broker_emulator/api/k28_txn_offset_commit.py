@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.api.groups import OffsetsToCommit, group_shard, o
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.groups.offset_rules import Committer
+from dualwrite.broker_emulator.groups.offsets import Committer
 from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType

@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.api.configs import check_access, check_is_this_no
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.config import Profile
-from dualwrite.broker_emulator.configs import resource_settings as loggers
+from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlterationError, ConfigResource
 from dualwrite.broker_emulator.configs.description import (
     Entry,

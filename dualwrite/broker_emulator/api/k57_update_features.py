@@ -27,8 +27,8 @@ from dualwrite.broker_emulator.cluster.cluster import (
     TRANSACTION_VERSION,
     UpgradeType,
     finalized_level,
+    level_problem,
     supported_levels,
-    why_not,
 )
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.segments import StorageError
@@ -57,7 +57,7 @@ async def handle(call: NodeCall) -> Any:
 def _why_not(call: NodeCall, update: Any) -> str | None:
     config = call.cluster.config
     supported = supported_levels(update.feature, config)
-    reason = why_not(
+    reason = level_problem(
         update.max_version_level,
         getattr(update, "upgrade_type", UpgradeType.UPGRADE),
         finalized=finalized_level(update.feature, config),

@@ -1,4 +1,7 @@
-"""The cluster of one emulator: what all of its nodes share, and the elections of partition leaders."""
+"""The cluster of one emulator: what all of its nodes share, its features, and the elections of partition leaders.
+
+Kafka has more features (KIP-584, KIP-1022); this broker has those that its behaviour depends on.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,9 @@ from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas
 from dualwrite.broker_emulator.quotas.enforcement import ControllerQuotas
 from dualwrite.broker_emulator.security.acl import Authorizer
 from dualwrite.broker_emulator.security.authorizer import authorizer_for
-from dualwrite.broker_emulator.security.sasl.scram import ScramUsers
+from dualwrite.broker_emulator.security.scram_users import ScramUsers
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
-from dualwrite.broker_emulator.transactions.metadata import ProducerIdBlocks
+from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
@@ -46,13 +49,17 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import ClientConnection
     from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
     from dualwrite.broker_emulator.metrics.counters import NodeCounters
-    from dualwrite.broker_emulator.security.login import Endpoint
+    from dualwrite.broker_emulator.security.listener import Endpoint
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 T = TypeVar("T")
 
 PRODUCER_IDS_PER_MS: Final = 1000
 """More than any emulator allocates, so that two emulators that follow the same clock never allocate the same id."""
+
+TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
+NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 
 
 class NodeGoneError(Exception):
@@ -574,11 +581,6 @@ class ConfiguredTimers:
         self._cluster.on_config_change.remove(self._apply_config)
 
 
-TRANSACTION_VERSION = "transaction.version"
-GROUP_VERSION = "group.version"
-NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
-
-
 class UpgradeType(IntEnum):
     """The kind of change to a feature's level, by its number in UpdateFeatures."""
 
@@ -601,7 +603,7 @@ def finalized_level(feature: str, config: BrokerConfig) -> int:
     return config.group_version if feature == GROUP_VERSION else config.transaction_version
 
 
-def why_not(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
+def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
     """Return why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
 
     Level 0 means that the feature is not finalized, so even an unknown feature can be set to it.

@@ -19,9 +19,9 @@ from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.metrics.counters import NodeCounters
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
-from dualwrite.broker_emulator.security.login import Endpoint
+from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
-from dualwrite.broker_emulator.transactions.metadata import ProducerIdManager
+from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""The result of altering settings, or the reason why it is refused. Pure.
+"""Altered settings: the result of altering them, or why that is refused, and their storage for the next start.
 
 The errors are Kafka's: an invalid value for a topic, a group or a client metrics subscription is 40 INVALID_CONFIG; for
 a broker, whose node checks it before the controller does, it is 42 INVALID_REQUEST, as is a setting that can only be
-changed by a restart.
+changed by a restart. Only `AlteredConfigs` has a state; the rest is pure.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from dualwrite.broker_emulator.configs.reading import base_name
 from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting, UpdateMode
 from dualwrite.broker_emulator.storage.storage import Storage
+
+ALL_BROKERS: Final = ""
+"""The name of the BROKER resource whose settings apply to every broker without its own value."""
+
+_KIND: Final = "config"
 
 
 class Operation(IntEnum):
@@ -295,9 +300,6 @@ def _check_pattern(pattern: str) -> None:
         raise _invalid_config(f"Illegal client matching pattern: {pattern}")
 
 
-_KIND: Final = "config"
-
-
 class ConfigResource(IntEnum):
     """The types of resources that have settings, with Kafka's numbers."""
 
@@ -306,10 +308,6 @@ class ConfigResource(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
-
-
-ALL_BROKERS: Final = ""
-"""The name of the BROKER resource whose settings apply to every broker without its own value."""
 
 
 class AlteredConfigs:

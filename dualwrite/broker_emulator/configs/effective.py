@@ -9,7 +9,7 @@ from types import MappingProxyType
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs import kafka_3_9
 from dualwrite.broker_emulator.configs.broker_settings import DYNAMIC_ONLY_SETTINGS, broker_synonyms
-from dualwrite.broker_emulator.configs.kafka_3_9 import (
+from dualwrite.broker_emulator.configs.differences import (
     BROKER_SETTINGS_HERE,
     DIFFERENCES,
     OWN_SETTINGS,

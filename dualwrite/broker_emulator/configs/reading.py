@@ -17,7 +17,7 @@ from dualwrite.broker_emulator.configs.broker_settings import (
     DYNAMIC_ONLY_SETTINGS,
     broker_synonyms,
 )
-from dualwrite.broker_emulator.configs.kafka_3_9 import BROKER_SETTINGS_HERE, OWN_SETTINGS
+from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE, OWN_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Between, ConfigType, InvalidValueError, Setting, Value, text_of
 from dualwrite.broker_emulator.security.settings import EFFECTIVE
 from dualwrite.broker_emulator.suggestions import did_you_mean

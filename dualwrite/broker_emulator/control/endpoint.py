@@ -1,4 +1,7 @@
-"""The table of endpoints: one `Endpoint` per method and path, for routing, validation and the OpenAPI document."""
+"""The table of endpoints: one `Endpoint` per method and path, for routing, validation and the OpenAPI document.
+
+`ControlledEmulator` is what they operate on: a running emulator, and the faults that clients may still query.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from urllib.parse import unquote
 from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.faults import Fault, FaultHandle, Faults
+
+MAX_USED_UP: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +88,6 @@ class Routes:
         parts = path.split("/")
         found = ((endpoint, endpoint.match(parts)) for endpoint in self.endpoints)
         return {endpoint.method: (endpoint, named) for endpoint, named in found if named is not None}
-
-
-MAX_USED_UP: Final = 1000
 
 
 class KnownFaults:

@@ -2,6 +2,10 @@
 
 One request at a time, with limits on how much and how slowly a client may send and read. An idle connection costs the
 broker nothing.
+
+Only programs, and pages served by this port, may use it (`refusal_reason`). Any page open in a browser on this machine
+can send requests here, and, with a host name that it makes point here (DNS rebinding), even read the responses.
+Browsers state the origin of a request in the headers Origin and Host.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Final
 
 import h11
 
-from dualwrite.broker_emulator.control.request_fields import ControlError
+from dualwrite.broker_emulator.control.errors import ControlError
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +43,10 @@ _SECURITY_HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+_NEVER_PUBLIC = ("localhost", "local", "internal", "test")
+"""Top-level names that cannot be registered publicly."""
+_OWN_SITE = ("same-origin", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +277,6 @@ def _headers(request: h11.Request) -> dict[str, str]:
         text = name.decode("ascii")
         headers[text] = f"{headers[text]}, {value.decode('latin-1')}" if text in headers else value.decode("latin-1")
     return headers
-
-
-_NEVER_PUBLIC = ("localhost", "local", "internal", "test")
-"""Top-level names that cannot be registered publicly."""
-_OWN_SITE = ("same-origin", "none")
 
 
 def refusal_reason(method: str, headers: Mapping[str, str], own_name: str) -> str | None:

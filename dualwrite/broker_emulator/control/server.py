@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 from dualwrite.broker_emulator.control.endpoint import Content, ControlledEmulator, Endpoint, Routes
 from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
+from dualwrite.broker_emulator.control.errors import ControlError, bad_request
 from dualwrite.broker_emulator.control.http_connection import (
     JSON,
     HttpConnection,
@@ -24,7 +25,6 @@ from dualwrite.broker_emulator.control.http_connection import (
     error_response,
     refusal_reason,
 )
-from dualwrite.broker_emulator.control.request_fields import ControlError, bad_request
 from dualwrite.broker_emulator.control.shapes import ShapeError, read, read_texts, write
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.suggestions import did_you_mean

@@ -1,4 +1,7 @@
-"""The definition of a fault: which requests it selects, what happens to them, and the check that it makes sense."""
+"""The definition of a fault: which requests it selects, what happens to them, and the check that it makes sense.
+
+The functions at the end read what a request names, in any API: transactional ids, groups, topics and partitions.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,15 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import Call
 
 _MARKER_APIS = ("27", "writetxnmarkers")
+
+TOPIC_LISTS = ("topics", "topic_data", "v3_and_below_topics", "topic_partitions")
+"""Names of the list of topics, in a request or in an element of `OWNER_LISTS`."""
+OWNER_LISTS = ("transactions", "markers", "groups", "dirs")
+"""Names of lists whose elements hold lists of topics."""
+PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes")
+_PARTITION_NUMBERS = ("partition_index", "index", "partition")
+
+_FIND_COORDINATOR, _GROUP_KEY, _TRANSACTION_KEY = 10, 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,16 +180,6 @@ def _action_problems(fault: Fault) -> Iterator[str]:
             yield f"after_requests must be a number of at least 0, not {action.after_requests!r}"
         elif action.after_requests and action.on_release:
             yield "a Duplicate has either after_requests or on_release, not both"
-
-
-TOPIC_LISTS = ("topics", "topic_data", "v3_and_below_topics", "topic_partitions")
-"""Names of the list of topics, in a request or in an element of `OWNER_LISTS`."""
-OWNER_LISTS = ("transactions", "markers", "groups", "dirs")
-"""Names of lists whose elements hold lists of topics."""
-PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes")
-_PARTITION_NUMBERS = ("partition_index", "index", "partition")
-
-_FIND_COORDINATOR, _GROUP_KEY, _TRANSACTION_KEY = 10, 0, 1
 
 
 def folded(name: str | int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
 from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply, decode_consumer_group_key
 from dualwrite.broker_emulator.groups.group import Group
-from dualwrite.broker_emulator.groups.offset_rules import OffsetTable
+from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.groups.records import (
     decode_group_key,
     decode_group_value,

@@ -1,6 +1,6 @@
 """The groups of one partition of `__consumer_offsets` on the node that leads it: state, waiting requests and timers.
 
-A thin shell: `membership` and `offset_rules` decide what happens to a classic group; decisions are stored and carried
+A thin shell: `membership` and `offsets` decide what happens to a classic group; decisions are stored and carried
 out here. A group's state changes when its record is appended, and its members get their responses when the record is
 replicated. Requests of consumer groups' members (KIP-848) are carried out by `consumer.service`.
 """
@@ -34,7 +34,7 @@ from dualwrite.broker_emulator.groups.member_requests import (
     WaitingRequests,
     send_responses,
 )
-from dualwrite.broker_emulator.groups.offset_rules import (
+from dualwrite.broker_emulator.groups.offsets import (
     MEMBER_EPOCH_VERSION,
     Committer,
     classic_commit_error,

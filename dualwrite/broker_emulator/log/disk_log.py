@@ -21,8 +21,8 @@ from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_segment import DiskSegment, IndexFile, segment_path
 from dualwrite.broker_emulator.log.files import TEMPORARY_SUFFIX, OpenFiles, sync_data, sync_folder, write_atomically
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, parse_header
+from dualwrite.broker_emulator.log.recovery import Damage, scan
 from dualwrite.broker_emulator.log.segments import LoadedLog, LogState, Segment, StorageError
-from dualwrite.broker_emulator.log.verification import Damage, scan
 from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
 
 logger = logging.getLogger(__name__)

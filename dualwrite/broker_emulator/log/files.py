@@ -6,9 +6,7 @@ import errno
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -123,44 +121,3 @@ class OpenFiles:
     def __del__(self) -> None:
         """Close every file: tests drop logs without closing them, as a crash would, and descriptors are limited."""
         self.close_all()
-
-
-BatchAt = Callable[[int], "EpochOfBatch | None"]
-"""Returns the first batch that ends above an offset; None if there is none."""
-
-
-class EpochOfBatch(NamedTuple):
-    """The facts about a batch that the search needs."""
-
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
-
-
-class EpochEnd(NamedTuple):
-    """The newest epoch that is not newer than the requested one, and the offset after its last record."""
-
-    leader_epoch: int
-    end_offset: int
-
-
-UNKNOWN_EPOCH = EpochEnd(-1, -1)
-
-
-def end_of_epoch(batch_at: BatchAt, leader_epoch: int, *, start_offset: int, current_start_offset: int) -> EpochEnd:
-    """Return where `leader_epoch`, which is older than the current one, ended.
-
-    The search covers the log from `start_offset` to where the current leader began. If no batch as old as
-    `leader_epoch` is left, the result has `leader_epoch` itself (as in Kafka's LeaderEpochFileCache).
-    """
-    low, high, end, found = start_offset, current_start_offset, current_start_offset, leader_epoch
-    while low < high:
-        middle = (low + high) // 2
-        batch = batch_at(middle)
-        if batch is None or batch.base_offset >= current_start_offset:
-            high = middle
-        elif batch.leader_epoch > leader_epoch:
-            high, end = min(middle, batch.base_offset), batch.base_offset
-        else:
-            low, found = batch.next_offset, batch.leader_epoch
-    return EpochEnd(found, max(end, start_offset))

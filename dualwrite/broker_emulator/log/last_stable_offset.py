@@ -9,21 +9,9 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
-
-from dualwrite.broker_emulator.log.record_batch import (
-    HEADER_BYTES,
-    CorruptRecordError,
-    Record,
-    UnsupportedCompressionError,
-    iter_records,
-    parse_end_txn_marker,
-    parse_header,
-    with_records,
-)
+from typing import NamedTuple
 
 
 class CompletedTransaction(NamedTuple):
@@ -169,84 +157,3 @@ class AbortedIndex:
                 raise ValueError(f"an entry of version {version}")
             index.add(AbortedIndexEntry(*fields))
         return index
-
-
-_NAMES: Final = {2: "snappy", 3: "lz4", 4: "zstd"}
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES: Final = 16
-"""The magic and two version numbers. Java's snappy library frames its blocks so, each preceded by its length."""
-
-
-def visible_records(batches: Sequence[bytes], *, end_offset: int, read_committed: bool) -> Iterator[Record]:
-    """Yield the records below `end_offset`: the high watermark, or with `read_committed` the last stable offset.
-
-    `batches` must reach to the end of the log, because the marker of a transaction may come after `end_offset`.
-    Raises UnsupportedCompressionError if the codec of a batch is not installed.
-    """
-    aborted = _aborted(batches) if read_committed else set()
-    for index, batch in enumerate(batches):
-        if index in aborted or parse_header(batch).is_control:
-            continue
-        for record in iter_records(uncompressed(batch)):
-            if record.offset < end_offset:
-                yield record
-
-
-def _aborted(batches: Sequence[bytes]) -> set[int]:
-    """Return the indexes of the batches whose transaction was aborted."""
-    aborted: set[int] = set()
-    open_batches: dict[int, list[int]] = {}
-    for index, batch in enumerate(batches):
-        header = parse_header(batch)
-        if not header.is_transactional:
-            continue
-        if not header.is_control:
-            open_batches.setdefault(header.producer_id, []).append(index)
-            continue
-        ended = open_batches.pop(header.producer_id, [])
-        marker = parse_end_txn_marker(next(iter_records(batch)))
-        if marker is not None and not marker.commit:
-            aborted.update(ended)
-    return aborted
-
-
-def uncompressed(batch: bytes) -> bytes:
-    """Decompress the records of a batch; a batch that is uncompressed or gzip is returned as it is.
-
-    Raises UnsupportedCompressionError if cramjam is needed and not installed, CorruptRecordError if the records do
-    not decompress.
-    """
-    header = parse_header(batch)
-    name = _NAMES.get(header.compression)
-    if name is None:
-        return batch
-    try:
-        codec = import_module("cramjam")
-    except ImportError:
-        raise UnsupportedCompressionError(
-            f"the records at offset {header.base_offset} are compressed with {name}; reading them needs the package "
-            "cramjam. The records are intact: install cramjam, or let the producer use none or gzip"
-        ) from None
-    body = batch[HEADER_BYTES : header.size_bytes]
-    try:
-        return with_records(header, _DECOMPRESS[name](codec, body))
-    except codec.DecompressionError as error:
-        raise CorruptRecordError(f"the records of a {name} batch do not decompress") from error
-
-
-def _snappy(codec: Any, body: bytes) -> bytes:
-    if not body.startswith(_XERIAL_MAGIC):
-        return bytes(codec.snappy.decompress_raw(body))
-    blocks, position = [], _XERIAL_HEADER_BYTES
-    while position < len(body):
-        begins = position + 4
-        position = begins + int.from_bytes(body[position:begins], "big")
-        blocks.append(bytes(codec.snappy.decompress_raw(body[begins:position])))
-    return b"".join(blocks)
-
-
-_DECOMPRESS: Final[Mapping[str, Callable[[Any, bytes], bytes]]] = {
-    "snappy": _snappy,
-    "lz4": lambda codec, body: bytes(codec.lz4.decompress(body)),
-    "zstd": lambda codec, body: bytes(codec.zstd.decompress(body)),
-}

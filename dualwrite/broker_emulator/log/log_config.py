@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from dualwrite.broker_emulator.configs.kafka_3_9 import TOPIC_SETTINGS_HERE
+from dualwrite.broker_emulator.configs.differences import TOPIC_SETTINGS_HERE
 from dualwrite.broker_emulator.configs.setting import Value
 
 _MEBIBYTE = 1 << 20

@@ -5,24 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import Any
 
-from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.net.server import ClosingLog, Connection
-from dualwrite.broker_emulator.security.login import MAX_PORT, Endpoint, Listener, SecurityProtocol, check_listeners
-from dualwrite.broker_emulator.security.principal import (
-    ANONYMOUS,
-    USER,
-    NoRuleAppliesError,
-    Principal,
-    PrincipalMapping,
-    subject_of,
-)
+from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, SecurityProtocol, check_listeners
 from dualwrite.broker_emulator.security.settings import listeners_from
 
 logger = logging.getLogger(__name__)
@@ -118,7 +106,7 @@ class Listeners:
             connection = partial(SaslConnection, node, name, self._closing_log, sasl)
         if tls is None:
             return connection
-        from dualwrite.broker_emulator.net.listeners import TlsTransport
+        from dualwrite.broker_emulator.net.tls import TlsTransport
 
         mapping = tls.principal_mapping if sasl is None else None
         return lambda: TlsTransport(self._tls_contexts[name], connection(), mapping)
@@ -143,132 +131,3 @@ def _reserve(host: str, port: int) -> socket.socket:
         where = Endpoint(host, port).address
         raise OSError(error.errno, f"cannot listen on {where}: {str(error.strerror).lower()}") from error
     return reserved
-
-
-HANDSHAKE_TIMEOUT_S = 60.0
-_CHUNK = 1 << 18
-
-
-class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """One connection with TLS. `mapping` maps a certificate to a principal; None if clients authenticate by SASL."""
-
-    def __init__(self, context: ssl.SSLContext, connection: Connection, mapping: PrincipalMapping | None) -> None:
-        super().__init__()
-        self._connection = connection
-        self._mapping = mapping
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._is_secure = False
-        self._is_ended = False  # by this side
-        self._socket: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    # called by asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = transport  # type: ignore[assignment]  # a stream's transport is a Transport
-        self._connection.connection_made(self)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(HANDSHAKE_TIMEOUT_S, self._fail, "TLS handshake took too long")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._is_secure and not self._is_ended:
-            self._fail("the client left before the end of the TLS handshake")
-        self._connection.connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self.is_closing():
-            return
-        self._incoming.write(data)
-        try:
-            if not self._is_secure:
-                self._tls.do_handshake()
-                self._secured()
-            self._read()
-        except ssl.SSLWantReadError:
-            self._flush()
-        except (ssl.SSLError, NoRuleAppliesError) as error:
-            self._flush()  # the alert
-            what = "TLS" if self._is_secure else "TLS handshake"
-            self._fail(f"{what} failed: {getattr(error, 'reason', None) or error}")
-
-    def _secured(self) -> None:
-        self._is_secure = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._mapping is not None:
-            self._connection.principal = _principal(self._tls.getpeercert(binary_form=True), self._mapping)
-        self._flush()
-
-    def _read(self) -> None:
-        while not self.is_closing():
-            data = self._tls.read(_CHUNK)
-            if not data:  # the client has closed in order
-                self.close()
-                return
-            self._connection.data_received(data)
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
-
-    # called by the connection
-
-    def write(self, data: Any) -> None:
-        left = memoryview(data)
-        while left and not self.is_closing():
-            left = left[self._tls.write(left) :]
-            self._flush()
-
-    def close(self) -> None:
-        if self._socket is None or self._socket.is_closing():
-            return
-        self._is_ended = True
-        if self._is_secure:
-            with suppress(ssl.SSLError):  # without waiting for the client's close_notify
-                self._tls.unwrap()
-            self._flush()
-        self._socket.close()
-
-    def abort(self) -> None:
-        self._is_ended = True
-        if self._socket is not None:
-            self._socket.abort()
-
-    def is_closing(self) -> bool:
-        return self._socket is None or self._socket.is_closing()
-
-    def pause_reading(self) -> None:
-        if self._socket is not None:
-            self._socket.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._socket is not None:
-            self._socket.resume_reading()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        if self._socket is not None:
-            self._socket.set_write_buffer_limits(high, low)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default if self._socket is None else self._socket.get_extra_info(name, default)
-
-    def _flush(self) -> None:
-        if self._outgoing.pending and self._socket is not None:
-            self._socket.write(self._outgoing.read())
-
-    def _fail(self, reason: str) -> None:
-        self._is_ended = True
-        self._connection.close_because(CloseConnectionError(reason))
-
-
-def _principal(certificate: bytes | None, mapping: PrincipalMapping) -> Principal:
-    """Return the principal of the client certificate, or ANONYMOUS if none was required or sent."""
-    if certificate is None:
-        return ANONYMOUS
-    return Principal(USER, mapping.name_of(subject_of(certificate)))

@@ -25,7 +25,7 @@ from dualwrite.broker_emulator.config import BrokerConfig, Profile, read_propert
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.process.tuning import take_all_descriptors
-from dualwrite.broker_emulator.security.login import UNROUTABLE
+from dualwrite.broker_emulator.security.listener import UNROUTABLE
 
 logger = logging.getLogger(__name__)
 

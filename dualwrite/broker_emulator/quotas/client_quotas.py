@@ -1,4 +1,8 @@
-"""Which quotas can be set, the quotas that are set, and which of them applies to a client."""
+"""Client quotas: the entities that they are set for, which can be set, which are set, and which apply to a client.
+
+An entity is a user, a client id, both together, or an address: by name, or as the default for all other names. The
+filters of DescribeClientQuotas select entities.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,37 @@ from typing import NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.storage.storage import Storage
+
+USER = "user"
+CLIENT_ID = "client-id"
+IP = "ip"
+TYPES = (USER, CLIENT_ID, IP)
+
+_KIND = "client-quota"
+_WHOLE = 1e-6
+
+Entity: TypeAlias = frozenset[tuple[str, str | None]]
+"""Names by type; the name None is the default of the type, for all names without a quota of their own."""
+
+
+def entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
+    """Return the entity that a request names; if a type is given twice, the last one counts, as in Kafka."""
+    return frozenset(dict(parts).items())
+
+
+def encoded(named: Entity) -> str:
+    """Return the key under which the quotas of an entity are stored."""
+    return json.dumps(dict(sorted(named)))
+
+
+def decoded(key: str) -> Entity:
+    """Return the entity of a key made by `encoded`."""
+    return entity(json.loads(key).items())
+
+
+def shown(named: Entity) -> str:
+    """Return an entity as Kafka's messages write it."""
+    return "ClientQuotaEntity(entries={" + ", ".join(f"{kind}={name or 'null'}" for kind, name in sorted(named)) + "})"
 
 
 class Quota(StrEnum):
@@ -41,8 +76,6 @@ _USER_AND_CLIENT: Mapping[str, tuple[int, str] | None] = {
 }
 _IP: Mapping[str, tuple[int, str] | None] = {Quota.CONNECTION_CREATION_RATE: _INT}
 """The largest valid value and its type in messages, for quotas of whole numbers; None for those with fractions."""
-
-_WHOLE = 1e-6
 
 
 def quota_problem(entity: Entity, changes: Mapping[str, float | None]) -> str | None:
@@ -99,9 +132,6 @@ def address_of(host: str | None) -> str | None:
         return socket.gethostbyname(host)
     except (OSError, UnicodeError):
         return None
-
-
-_KIND = "client-quota"
 
 
 class Limit(NamedTuple):
@@ -170,35 +200,6 @@ def _precedence(user: str, client_id: str) -> Iterator[tuple[Entity, Limit]]:
         yield entity({USER: named_user}.items()), of_user
     for named_client in (client_id, None):
         yield entity({CLIENT_ID: named_client}.items()), of_client
-
-
-USER = "user"
-CLIENT_ID = "client-id"
-IP = "ip"
-TYPES = (USER, CLIENT_ID, IP)
-
-Entity: TypeAlias = frozenset[tuple[str, str | None]]
-"""Names by type; the name None is the default of the type, for all names without a quota of their own."""
-
-
-def entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """Return the entity that a request names; if a type is given twice, the last one counts, as in Kafka."""
-    return frozenset(dict(parts).items())
-
-
-def encoded(named: Entity) -> str:
-    """Return the key under which the quotas of an entity are stored."""
-    return json.dumps(dict(sorted(named)))
-
-
-def decoded(key: str) -> Entity:
-    """Return the entity of a key made by `encoded`."""
-    return entity(json.loads(key).items())
-
-
-def shown(named: Entity) -> str:
-    """Return an entity as Kafka's messages write it."""
-    return "ClientQuotaEntity(entries={" + ", ".join(f"{kind}={name or 'null'}" for kind, name in sorted(named)) + "})"
 
 
 class MatchType(IntEnum):

@@ -2,6 +2,9 @@
 
 As in Kafka, each node measures for itself, except for created and deleted partitions, which the controller counts. The
 time is that of the emulator's clock. While no quota is set, nothing here is called.
+
+The arithmetic is that of Kafka's Rate, over a sliding window, and TokenBucket, so that a client is throttled for the
+same time as by Kafka: pure functions of the counted values and the time.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ _PRODUCE, _FETCH = 0, 1
 _EXEMPT = frozenset({17, 27, 36})
 """Logins and requests between brokers (WriteTxnMarkers), which are never throttled."""
 _MILLISECOND = timedelta(milliseconds=1)
+
+LONGEST_MS: Final = 2**31 - 1
+"""The longest throttle time that fits into a response."""
 
 
 class NodeQuotas:
@@ -147,10 +153,6 @@ class Mutations:
         wait_ms = self._quotas.spend(self._limit, partitions, is_strict=self._is_strict)
         self.throttle_time = max(self.throttle_time, wait_ms * _MILLISECOND)
         return not (wait_ms and self._is_strict)
-
-
-LONGEST_MS: Final = 2**31 - 1
-"""The longest throttle time that fits into a response."""
 
 
 class WindowSize(NamedTuple):

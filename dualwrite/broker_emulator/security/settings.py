@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
-from dualwrite.broker_emulator.security.login import UNROUTABLE, Listener, SecurityProtocol
+from dualwrite.broker_emulator.security.listener import UNROUTABLE, Listener, SecurityProtocol
 from dualwrite.broker_emulator.security.principal import PrincipalMapping
 from dualwrite.broker_emulator.security.sasl.mechanism import (
     OAUTHBEARER,

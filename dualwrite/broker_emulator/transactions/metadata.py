@@ -1,8 +1,10 @@
-"""The coordinator's metadata of one transactional id, as an immutable value.
+"""What the coordinator's decisions are made from: the metadata of a transactional id, and the rules. Immutable values.
 
 A *pair* is a producer id with a producer epoch. Two of them can be valid at once (KIP-939). The *producer pair* is
 the one that the open transaction writes with and its markers derive from. The *client pair* is the only one that may
 end that transaction: the next pair while one is recorded beside an Ongoing transaction, else the producer pair.
+
+The rules are set by the configuration and the behaviour profile.
 """
 
 from __future__ import annotations
@@ -112,48 +114,6 @@ def copier(*names: str) -> Callable[..., TransactionMetadata]:
     exec(compile(source, f"<{__name__}>", "exec"), namespace)
     copy: Callable[..., TransactionMetadata] = namespace["copy"]
     return copy
-
-
-PRODUCER_ID_BLOCK_SIZE = 1000
-
-
-class ProducerIdBlocks:
-    """The controller's side: which ids are allocated. One per cluster."""
-
-    __slots__ = ("_allocated", "_next_producer_id")
-
-    def __init__(self, first_producer_id: int = 0, allocated: Callable[[int], None] | None = None) -> None:
-        self._next_producer_id = first_producer_id
-        self._allocated = allocated
-
-    def allocate(self) -> range:
-        """Allocate the next block of ids; no two callers get the same.
-
-        First calls `allocated` with the end of the block; if that raises, the block is not allocated.
-        """
-        block = range(self._next_producer_id, self._next_producer_id + PRODUCER_ID_BLOCK_SIZE)
-        if self._allocated is not None:
-            self._allocated(block.stop)
-        self._next_producer_id = block.stop
-        return block
-
-
-class ProducerIdManager:
-    """A node's side: takes ids from its own block, and a new block when that is used up."""
-
-    __slots__ = ("_blocks", "_ids")
-
-    def __init__(self, blocks: ProducerIdBlocks) -> None:
-        self._blocks = blocks
-        self._ids = iter(range(0))
-
-    def next_producer_id(self) -> int:
-        """Return a producer id that was never used in the cluster before; ids of one node are not contiguous."""
-        producer_id = next(self._ids, None)
-        if producer_id is None:
-            self._ids = iter(self._blocks.allocate())
-            producer_id = next(self._ids)
-        return producer_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,16 +31,17 @@ from dualwrite.broker_emulator.transactions.coordinator import (
 )
 from dualwrite.broker_emulator.transactions.inspection import (
     ListTransactionsResult,
-    PatternError,
     TransactionDescription,
     TransactionListing,
 )
+from dualwrite.broker_emulator.transactions.linear_pattern import PatternError
 from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_ID,
     CoordinatorRules,
     ProducerPair,
     TransactionMetadata,
 )
+from dualwrite.broker_emulator.transactions.owned_partition import MarkerRun, OwnedPartition, Progress
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,
     ONGOING,
@@ -49,9 +50,6 @@ from dualwrite.broker_emulator.transactions.states import (
     TransactionState,
 )
 from dualwrite.broker_emulator.transactions.transaction_log import (
-    MarkerRun,
-    OwnedPartition,
-    Progress,
     decode_key,
     decode_value,
     encode_key,

@@ -6,8 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dualwrite.client.admin import codec
-from dualwrite.client.admin import listing as hanging_transactions
+from dualwrite.client.admin import codec, hanging_transactions
 from dualwrite.client.admin.driver import (
     RETRIABLE,
     AdminDriver,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dualwrite.client.records.encoded_batch import Header
+from dualwrite.client.records.batches import Header
 
 
 class StoredRecord(NamedTuple):

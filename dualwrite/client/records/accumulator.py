@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Final
 
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.metrics import Metrics
+from dualwrite.client.pacing import Backoff
+from dualwrite.client.records.batches import Header, RecordBatchBuilder, restamp, stamp_and_build
 from dualwrite.client.records.compression import Codec
-from dualwrite.client.records.encoded_batch import Header, RecordBatchBuilder, restamp, stamp_and_build
 from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaError
 
 MAX_SEQUENCE: Final = 2**31 - 1

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.accumulator import Batch
-from dualwrite.client.records.encoded_batch import HEADER_BYTES, EncodedBatch
+from dualwrite.client.records.batches import HEADER_BYTES, EncodedBatch
 from dualwrite.client.records.key_columns import OF_ALL_KEYS
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import InvalidRecordError

@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol
 
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.accumulator import Batch
+from dualwrite.client.records.batches import full_batch
 from dualwrite.client.records.delivery import Part
-from dualwrite.client.records.encoded_batch import full_batch
 from dualwrite.client.records.record import ReadyRecord, Record
-from dualwrite.client.records.validation import (
+from dualwrite.client.records.send_arguments import (
     check_topic,
     checked_headers,
     checked_partition,

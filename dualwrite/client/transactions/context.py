@@ -1,17 +1,20 @@
-"""What the calls, the responses and the take-over of a transactional producer share, and how each of them fails."""
+"""What the calls, the responses and the take-over of a transactional producer share, and how each of them fails.
+
+`TransactionContext` has it all. `Coordinators` and `Exchange` are its part towards the brokers: where requests go, the
+one in flight, and when the next one may be sent.
+"""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from dualwrite.client.backoff import Backoff
-from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client import messages as m
+from dualwrite.client.pacing import Backoff
+from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.transactions.errors import RETRIED, commit_outcome_unknown, refusal_sentence
-from dualwrite.client.transactions.initialisation import Initialisation
+from dualwrite.client.transactions.initialisation import Initialisation, Step
 from dualwrite.client.transactions.open_transaction import NOT_PREPARED, OpenTransaction
-from dualwrite.client.transactions.operations import Coordinators, Exchange, Operation, PendingCall
+from dualwrite.client.transactions.operations import Operation, PendingCall
 from dualwrite.client.transactions.producer_state import StateMachine
 from dualwrite.client.transactions.states import EVENTS, Event, ProducerState
 from dualwrite.errors import (
@@ -30,6 +33,91 @@ FINISHED: Final = (ProducerState.FATAL_ERROR, ProducerState.CLOSED)
 PRODUCING: Final = (ProducerState.IN_TRANSACTION, ProducerState.COMMITTING_TRANSACTION)
 
 _ENDS_THE_PRODUCER: Final = frozenset({ErrorClass.FENCED, ErrorClass.UNSUPPORTED, ErrorClass.FATAL})
+
+
+class Coordinators:
+    """The transaction coordinator, and the coordinator of the group whose offsets go with the transaction.
+
+    Invariant: a node is known only after a FindCoordinator response without an error, and until a response says that it
+    is no longer the coordinator. A request for a coordinator that is not known is replaced by FindCoordinator.
+    """
+
+    __slots__ = ("_group", "_transactional_id", "of_transaction")
+
+    def __init__(self, transactional_id: str) -> None:
+        self._transactional_id: Final = transactional_id
+        self.of_transaction: int | None = None
+        """Node id of the transaction coordinator, if known."""
+        self._group: tuple[str, int] | None = None
+
+    def of_group(self, group_id: str) -> int | None:
+        """Return the node id of the group's coordinator, if known."""
+        return self._group[1] if self._group is not None and self._group[0] == group_id else None
+
+    def to_transaction(self, request: m.Request) -> Outgoing:
+        """Address `request` to the transaction coordinator; return FindCoordinator while that is not known."""
+        if self.of_transaction is None:
+            return Outgoing(m.FindCoordinator(m.CoordinatorType.TRANSACTION, self._transactional_id), m.ANY_NODE)
+        return Outgoing(request, self.of_transaction)
+
+    def find_group(self, group_id: str) -> Outgoing:
+        """Return the FindCoordinator request for a group."""
+        return Outgoing(m.FindCoordinator(m.CoordinatorType.GROUP, group_id), m.ANY_NODE)
+
+    def learn(self, request: m.FindCoordinator, response: m.FindCoordinatorResponse) -> None:
+        """Store the coordinator that a response without an error names."""
+        if request.key_type is m.CoordinatorType.TRANSACTION:
+            self.of_transaction = response.node_id
+        else:
+            self._group = (request.key, response.node_id)
+
+    def forget(self, api: Api) -> None:
+        """Forget the coordinator that requests of `api` go to: it has moved, or its node cannot be reached."""
+        if api is Api.TXN_OFFSET_COMMIT:
+            self._group = None
+        else:
+            self.of_transaction = None
+
+
+class Exchange:
+    """The manager's exchange with the brokers, one request at a time.
+
+    Invariant: there is at most one request in flight, and none is sent before `retry_at_ms`. A request that got no
+    response, or a retriable error, is followed by the same request.
+    """
+
+    __slots__ = ("backoff", "init_unanswered", "request", "retry_at_ms", "step")
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.backoff = backoff
+        self.request: m.Request | None = None
+        """The request in flight."""
+        self.step: Step | None = None
+        """The step of taking the id over that the request in flight carries out, if it is one."""
+        self.retry_at_ms = 0.0
+        """When the next request may be sent; 0.0: at once."""
+        self.init_unanswered = False
+        """Whether an InitProducerId went without a response: it may arrive late, and fence this producer itself."""
+
+    @property
+    def commit_in_flight(self) -> bool:
+        """Whether the request in flight is EndTxn(commit)."""
+        return isinstance(self.request, m.EndTxn) and self.request.committed
+
+    def end(self) -> tuple[m.Request | None, Step | None]:
+        """Return the request in flight and its step; from now on there is none."""
+        request, step = self.request, self.step
+        self.request = self.step = None
+        return request, step
+
+    def retry_later(self, now_ms: float, error_code: int | None = None) -> None:
+        """Wait for the back-off before the next request."""
+        self.retry_at_ms = now_ms + self.backoff.failed(error_code)
+
+    def restart(self) -> None:
+        """Forget the back-off: a new call of the application is not delayed by failures of an earlier one."""
+        self.backoff.succeeded()
+        self.retry_at_ms = 0.0
 
 
 class TransactionContext(StateMachine):
@@ -211,113 +299,3 @@ class TransactionContext(StateMachine):
             init_unanswered=self.exchange.init_unanswered,
             requests_two_phase_commit=self.initialisation.requests_two_phase_commit,
         )
-
-
-_GENERATION: Final = struct.Struct("=i")  # librdkafka writes it as its machine does
-_LIBRDKAFKA_MAGIC: Final = b"CGMDv2:"
-_LIBRDKAFKA_NOTHING_READ: Final = -1001
-
-
-def group_of(given: Any) -> ConsumerGroupMetadata:
-    """Return the group metadata from any of: a group id, a `ConsumerGroupMetadata`, kafka-python's `group_metadata()`,
-    confluent-kafka's `consumer_group_metadata()`, an aiokafka consumer (which has no such method).
-
-    Raises `TypeError` or `ValueError` for anything else.
-    """
-    if isinstance(given, ConsumerGroupMetadata):
-        return given
-    if isinstance(given, str):
-        return ConsumerGroupMetadata(_group_id(given))
-    if isinstance(given, bytes):
-        return _of_librdkafka(given)
-    if type(given).__module__.startswith("aiokafka."):
-        return _of_aiokafka(given)
-    try:
-        return ConsumerGroupMetadata(
-            _group_id(given.group_id), given.generation_id, given.member_id, given.group_instance_id
-        )
-    except AttributeError:
-        raise _unknown(given) from None
-
-
-def _unknown(given: Any) -> TypeError:
-    return TypeError(
-        f"the group metadata is {type(given).__name__}; nothing was sent: give a ConsumerGroupMetadata, "
-        "kafka-python's consumer.group_metadata(), confluent-kafka's consumer.consumer_group_metadata(), "
-        "an aiokafka consumer, or the group id of a consumer that assigns partitions itself"
-    )
-
-
-def _group_id(group_id: Any) -> str:
-    if not isinstance(group_id, str) or not group_id:
-        raise ValueError(f"the consumer's group id is {group_id!r}, and without a group there is nothing to commit to")
-    return group_id
-
-
-def _of_librdkafka(serialized: bytes) -> ConsumerGroupMetadata:
-    """Parse librdkafka's format: magic, generation, zero-terminated strings; the last has a flag for null before it."""
-    try:
-        magic, rest = serialized[: len(_LIBRDKAFKA_MAGIC)], serialized[len(_LIBRDKAFKA_MAGIC) :]
-        if magic != _LIBRDKAFKA_MAGIC:
-            raise ValueError(magic)
-        (generation_id,) = _GENERATION.unpack_from(rest)
-        group_id, member_id, instance = rest[_GENERATION.size :].split(b"\0", 2)
-        if instance == b"\1":
-            instance_id = None
-        elif instance[:1] == b"\0" and instance.index(b"\0", 1) == len(instance) - 1:
-            instance_id = instance[1:-1].decode()
-        else:
-            raise ValueError(instance)
-        return ConsumerGroupMetadata(_group_id(group_id.decode()), generation_id, member_id.decode(), instance_id)
-    except (ValueError, struct.error) as error:
-        raise ValueError(
-            f"these {len(serialized)} bytes are not group metadata in a format of librdkafka that is known (2.x): "
-            "give a ConsumerGroupMetadata with the group id, generation and member id; nothing was sent"
-        ) from error
-
-
-def _of_aiokafka(consumer: Any) -> ConsumerGroupMetadata:
-    """Read the membership from private members of an aiokafka consumer, which has no public ones (0.10 to 0.14).
-
-    tests/producer/test_group_metadata.py fails when aiokafka changes them.
-    """
-    coordinator = getattr(consumer, "_coordinator", None)
-    try:
-        return ConsumerGroupMetadata(
-            _group_id(coordinator.group_id),  # type: ignore[union-attr]
-            coordinator.generation,  # type: ignore[union-attr]
-            coordinator.member_id,  # type: ignore[union-attr]
-            coordinator._group_instance_id,  # type: ignore[union-attr]  # noqa: SLF001
-        )
-    except AttributeError:
-        raise TypeError(
-            "this aiokafka consumer is not started, has no group, or is of a version that stores its membership "
-            "elsewhere: give a ConsumerGroupMetadata; nothing was sent"
-        ) from None
-
-
-def positions_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets by partition, from a mapping (to kafka-python's or aiokafka's offsets, or to numbers), or from the
-    list of `TopicPartition`s that confluent-kafka's `position()` returns.
-
-    Partitions of which nothing was read are left out.
-    """
-    if isinstance(given, Mapping):
-        return {TopicPartition(*partition): _position(offset) for partition, offset in given.items()}
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        return {
-            TopicPartition(each.topic, each.partition): _position(each)
-            for each in given
-            if each.offset != _LIBRDKAFKA_NOTHING_READ
-        }
-    raise TypeError(f"the offsets are {type(given).__name__}, not a mapping by partition; nothing was sent")
-
-
-def _position(given: Any) -> OffsetAndMetadata:
-    if isinstance(given, int):
-        given = OffsetAndMetadata(given)
-    leader_epoch = getattr(given, "leader_epoch", None)
-    position = OffsetAndMetadata(given.offset, given.metadata or "", -1 if leader_epoch is None else leader_epoch)
-    if not isinstance(position.offset, int) or position.offset < 0:
-        raise ValueError(f"the offset {position.offset!r} is not that of a next record to read; nothing was sent")
-    return position

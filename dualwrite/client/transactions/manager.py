@@ -6,8 +6,8 @@ clock), sends the request that `poll()` returns, and reports the response or its
 KIP-98 transactions, KIP-890 (transaction.version 2: partitions join by Produce, and the EndTxn v5 response brings the
 next epoch), KIP-939 two-phase commit (a prepared transaction outlives its producer, and is found by its producer id and
 epoch). The parts, each with its own state: `take_over` (owning the transactional id), `open_transaction` (what is
-forgotten at its end), `operations` (the pending call), `exchange` (the request in flight), `context` (how a transaction
-and the producer end).
+forgotten at its end), `operations` (the pending call), `context` (the request in flight, and how a transaction and the
+producer end).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from dualwrite.client import messages as m
-from dualwrite.client.backoff import Backoff
-from dualwrite.client.metrics import Outgoing
+from dualwrite.client.pacing import Backoff
+from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.context import FINISHED, PRODUCING, TransactionContext
 from dualwrite.client.transactions.errors import decisive_code, offsets_may_go_back

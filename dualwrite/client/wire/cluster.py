@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol, Self
 
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.messages import Broker
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection, Connector
 from dualwrite.client.wire.metadata import MetadataRefresher, MetadataUser

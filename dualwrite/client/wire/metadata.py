@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from dualwrite.client import messages as m
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import LastError, error_name
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.connection import Connection
 from dualwrite.client.wire.pool import ConnectionPool

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
-from dualwrite.client.backoff import Backoff
 from dualwrite.client.error_texts import LastError, reason_of
+from dualwrite.client.pacing import Backoff
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection, Connector
 from dualwrite.client.wire.topology import Address, Topology

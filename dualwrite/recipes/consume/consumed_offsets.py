@@ -21,7 +21,7 @@ from dualwrite.recipes.consume.consumers import ConsumerAdapter
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sqlalchemy.database_trouble import Carry, here
+from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, exact_text, home, in_schema, schema_for
 
 if TYPE_CHECKING:

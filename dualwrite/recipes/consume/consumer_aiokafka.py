@@ -32,7 +32,7 @@ from aiokafka.protocol.types import (
 )
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
-from dualwrite.client.transactions.context import group_of
+from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, KafkaTimeoutError
 from dualwrite.recipes.consume.consumers import (
     AUTO_COMMIT,

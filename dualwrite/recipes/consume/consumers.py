@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
-from dualwrite.client.transactions.context import group_of
+from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, KafkaTimeoutError
 from dualwrite.recipes.core import blocking
 

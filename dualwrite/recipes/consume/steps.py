@@ -27,7 +27,7 @@ from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.telemetry import count_consumed
-from dualwrite.recipes.sqlalchemy.database_trouble import is_database_trouble
+from dualwrite.recipes.sqlalchemy.drivers import is_database_trouble
 
 _log = logging.getLogger(__name__)
 

@@ -2,5 +2,5 @@
 
 May import the producer, `errors` and `sql/database_identity.py`; no database library and no backend folder. Open first:
 `coordinator.py`, then `store.py`, the contract that a backend fulfils. `dual_write.py` has the handle of a block;
-`owned_id.py`, `take_over.py` and `lost_commits.py` are the coordinator's parts.
+`owned_id.py` and `completion.py` are the coordinator's parts.
 """

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
 from dualwrite.client.records.record_future import BaseRecordFuture
-from dualwrite.client.records.validation import (
+from dualwrite.client.records.send_arguments import (
     Serializers,
     check_topic,
     checked_headers,
@@ -20,7 +20,7 @@ from dualwrite.client.records.validation import (
     checked_timestamp_ms,
     encoded,
 )
-from dualwrite.client.transactions.context import group_of, positions_of
+from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
 
 DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432

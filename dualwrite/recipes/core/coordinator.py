@@ -13,7 +13,7 @@ The order of steps is KIP-939's recipe and is what makes it safe:
 A row is only ever written by a transaction whose records Kafka accepted under the lock. That is why a zombie cannot
 overwrite the state of a later dual write that waits to be completed: its records were refused first.
 
-Step 3 is `take_over.py`, step 7 `owned_id.py`; a commit whose response is lost is resolved by `lost_commits.py`.
+Step 3 is `completion.py`, which also resolves a commit whose response is lost; step 7 is `owned_id.py`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from dualwrite.errors import (
     PreparedTransactionLost,
 )
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.blocking import Uninterrupted, direct
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_safety import first_line
+from dualwrite.recipes.core.completion import LostCommits, end, leave_to_successor, take_over
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     NOTHING_PREPARED,
     DualWriteProgress,
@@ -50,9 +51,9 @@ from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.repair import settled_text
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
-from dualwrite.recipes.core.take_over import LostCommits, end, leave_to_successor, take_over
+from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.blocking import Uninterrupted, direct
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.slot import Outcome
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 NOTHING_PREPARED: Final = PreparedTxnState()
 

@@ -1,4 +1,4 @@
-"""Kafka's side of the dual writes under one transactional id: the interface, and its implementation for threads."""
+"""Kafka's side of the dual writes under one transactional id: its interface, for threads, and for asyncio."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What this process knows about its transactional id, and the completion of Kafka's side of a dual write.
 
-The state machine is `slot.py`; this adds the state row and the in-doubt transaction. `take_over.py`,
-`lost_commits.py` and `coordinator.py` share one `OwnedId`.
+The state machine is `slot.py`; this adds the state row and the in-doubt transaction. `completion.py` and
+`coordinator.py` share one `OwnedId`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Final
 
 from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.blocking import Uninterrupted
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.slot import Outcome, Slot, SlotState
+from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
+from dualwrite.recipes.core.waiting import Uninterrupted
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 

@@ -12,7 +12,6 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.prepared_state import PreparedTxnState
 
 
 class SlotState(StrEnum):
@@ -73,36 +72,3 @@ class Slot:
         self.state = to
         if self._moved is not None:
             self._moved(to)
-
-
-class Outcome(StrEnum):
-    """How a dual write, or a transaction that a crash left open, ended in database and Kafka."""
-
-    COMMITTED = "committed"
-    ROLLED_BACK = "rolled-back"
-    NOTHING = "nothing"
-    """There was nothing to complete."""
-    REPAIRED = "repaired"
-    """Kafka had aborted what the database has decided; its records were published again (`repair.py`)."""
-    SUPERSEDED = "superseded"
-    """A later dual write has replaced the row: database and Kafka agree, but the row no longer shows the outcome."""
-
-
-def recovery_outcome(row: PreparedTxnState, ongoing: PreparedTxnState) -> Outcome:
-    """Return the outcome of the transaction that is open in Kafka, given the row that was read under its lock."""
-    if ongoing.is_empty:
-        return Outcome.NOTHING
-    return Outcome.COMMITTED if row == ongoing else Outcome.ROLLED_BACK
-
-
-def commit_outcome(row: PreparedTxnState, *, ours: PreparedTxnState, previous: PreparedTxnState) -> Outcome:
-    """Return the outcome of a database commit whose response was lost.
-
-    `ours` is the state that this commit would have left in the row, `previous` the state before. A pair of producer id
-    and epoch is never used twice, because transaction protocol V2 bumps the epoch with every transaction (KIP-890).
-    """
-    if row == ours:
-        return Outcome.COMMITTED
-    if row == previous:
-        return Outcome.ROLLED_BACK
-    return Outcome.SUPERSEDED

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError, StateTableError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.sql.pinned_tables import DatabaseIdentity
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 
 MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
 """In characters; Kafka allows more, but some databases limit the length of a primary key."""

@@ -1,7 +1,7 @@
 """Metrics and spans of dual writes through OpenTelemetry; a no-op, at no cost, if its API is not installed.
 
-The coordinator reports steps (`pause_points.py`) and states (`slot.py`); all names, units and sums are here. What the
-metrics mean and which of them to alert on: docs/observability.md.
+The coordinator reports steps (`pause_points.py`) and states (`slot.py`), and pools are observed; all names, units and
+sums are here. What the metrics mean and which of them to alert on: docs/observability.md.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core import telemetry as pool_gauges
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome, SlotState
+from dualwrite.recipes.core.slot import SlotState
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -89,10 +89,10 @@ class Instruments:
             "dualwrite.pool.timeouts", "{block}", "blocks that got no slot in time, by prefix"
         )
         meter.create_observable_gauge(
-            "dualwrite.pool.slots", [pool_gauges.slots], "{slot}", "slots of this process, by prefix and state"
+            "dualwrite.pool.slots", [_pool_slots], "{slot}", "slots of this process, by prefix and state"
         )
         meter.create_observable_gauge(
-            "dualwrite.pool.waiting", [pool_gauges.waiting], "{block}", "blocks that wait for a slot, by prefix"
+            "dualwrite.pool.waiting", [_pool_waiting], "{block}", "blocks that wait for a slot, by prefix"
         )
 
     def in_doubt(self, transactional_id: str) -> None:
@@ -307,30 +307,30 @@ class ObservedPool(Protocol):
 _pools: dict[int, weakref.ref[ObservedPool]] = {}
 
 
-def observe(pool: ObservedPool) -> None:
-    """Show `pool` in the gauges for as long as it lives, or until `forget`."""
+def observe_pool(pool: ObservedPool) -> None:
+    """Show `pool` in the gauges for as long as it lives, or until `forget_pool`."""
     key = id(pool)
     _pools[key] = weakref.ref(pool, lambda _: _pools.pop(key, None))
 
 
-def forget(pool: ObservedPool) -> None:
+def forget_pool(pool: ObservedPool) -> None:
     """Stop showing a pool that is closed."""
     _pools.pop(id(pool), None)
 
 
-def slots(options: CallbackOptions) -> Iterable[Observation]:
+def _pool_slots(options: CallbackOptions) -> Iterable[Observation]:
     """Return the number of slots by prefix and state."""
-    return _sums(
+    return _pool_sums(
         lambda status: {"in_use": status.in_use, "idle": status.idle, "set_aside": len(status.set_aside)}, "state"
     )
 
 
-def waiting(options: CallbackOptions) -> Iterable[Observation]:
+def _pool_waiting(options: CallbackOptions) -> Iterable[Observation]:
     """Return the number of blocks that wait for a slot, by prefix."""
-    return _sums(lambda status: {"": status.waiting}, None)
+    return _pool_sums(lambda status: {"": status.waiting}, None)
 
 
-def _sums(numbers: Callable[[ObservedStatus], dict[str, int]], attribute: str | None) -> Iterable[Observation]:
+def _pool_sums(numbers: Callable[[ObservedStatus], dict[str, int]], attribute: str | None) -> Iterable[Observation]:
     """Add the pools of this process up by prefix: two observations of one prefix would be one point reported twice."""
     from opentelemetry.metrics import Observation
 

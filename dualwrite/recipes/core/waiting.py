@@ -1,15 +1,49 @@
-"""The two ways of waiting: a thread that blocks, or a task of an event loop."""
+"""The two ways of waiting: a thread that blocks, or a task of an event loop, whose cleanup is shielded.
+
+Rolling back, or giving a connection up, must not stop halfway when a task is cancelled: the next use of the id would
+find the row locked by a transaction that no task ends, or an inconsistent state.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.blocking import Uninterrupted, direct, shield
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant, BlockingKafkaParticipant, KafkaParticipant
+
+ResultT = TypeVar("ResultT")
+
+
+class Uninterrupted(Protocol):
+    """Carries out all steps and returns their result; an interruption meanwhile is raised afterwards."""
+
+    def __call__(self, steps: Coroutine[Any, Any, ResultT]) -> Awaitable[ResultT]: ...
+
+
+async def direct(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Carry out steps in a thread, which cannot be cancelled."""
+    return await steps
+
+
+async def shield(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Carry out steps in a separate task, which cancellations of the current task never reach."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return await steps  # a forked child has no running loop, and none of these steps waits there
+    task = loop.create_task(steps)
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as cancelled:
+            interruption = cancelled
+    if interruption is not None:
+        raise interruption from (None if task.cancelled() else task.exception())
+    return task.result()
 
 
 @dataclass(frozen=True, slots=True)

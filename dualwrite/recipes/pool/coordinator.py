@@ -4,6 +4,8 @@ A block takes a slot at its end, when its records are about to be sent, or at it
 it. From then on `core/coordinator.py` carries out the dual write, and its row lock and epoch make it safe. Leases
 (`core/leases.py`) only keep processes out of each other's way. If another process breaks a lease, the process that lost
 the slot is fenced before it can decide, and its buffered records are sent under another slot.
+
+A child of `os.fork()` gets a coordinator, slots, leases and a background of its own (`BeginsAnewInChildren`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
-from dualwrite.recipes.core import telemetry as pool_gauges
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     DualWriteProgress,
     Resolution,
@@ -25,8 +27,7 @@ from dualwrite.recipes.core.dual_write import (
     roll_back_database,
 )
 from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
-from dualwrite.recipes.core.slot import Outcome
-from dualwrite.recipes.core.telemetry import SlotWait, count_timeout
+from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, observe_pool
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator, PoolSettings
@@ -178,7 +179,7 @@ class PoolCoordinator:
             new_coordinator=new_coordinator,
             runtime=runtime,
         )
-        pool_gauges.observe(self)
+        observe_pool(self)
 
     def status(self) -> PoolStatus:
         """Return the current numbers, and totals since the pool was created."""
@@ -346,7 +347,7 @@ class PoolCoordinator:
             )
         await self.maintenance.stop()
         await self.maintenance.give_up_all()
-        pool_gauges.forget(self)
+        forget_pool(self)
 
 
 def _lowest_missing(leases: list[Lease]) -> int:

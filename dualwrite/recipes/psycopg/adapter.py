@@ -18,16 +18,9 @@ from psycopg.rows import tuple_row
 
 from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.blocking import Uninterrupted
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_safety import (
-    POSTGRES_NAMES,
-    POSTGRES_SETTINGS_QUERY,
-    answer_for,
-    is_conflict,
-    of_postgres,
-    warn_of_drop,
-)
+from dualwrite.recipes.core.database_errors import is_conflict, warn_of_drop
+from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_SETTINGS_QUERY, answer_for, of_postgres
 from dualwrite.recipes.core.store import (
     manifest_in,
     missing_manifest,
@@ -38,6 +31,7 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
     wait_given_up,
 )
+from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.pool.slots import sees_now
 from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.psycopg.connections import Connections, settled
@@ -49,27 +43,29 @@ from dualwrite.recipes.psycopg.driver import (
     take_answer_of_ahead,
     wait_or_drop,
 )
-from dualwrite.recipes.sql.pinned_tables import (
-    ADD_MANIFEST,
+from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
-    HAS_MANIFEST,
     IDENTITY_TABLE,
     INSERT_IDENTITY,
     MOST_ATTEMPTS,
     SELECT_IDENTITY,
-    STATE_TABLE,
     DatabaseIdentity,
-    PinnedTables,
     Place,
-    Query,
-    assert_still_there,
     checked_place,
-    checked_schema,
-    find_schema,
-    find_state_table,
     identity_is_missing,
     new_suffix,
     present_place,
+)
+from dualwrite.recipes.sql.pinned_tables import (
+    ADD_MANIFEST,
+    HAS_MANIFEST,
+    STATE_TABLE,
+    PinnedTables,
+    Query,
+    assert_still_there,
+    checked_schema,
+    find_schema,
+    find_state_table,
     quoted,
     table_replaced,
 )

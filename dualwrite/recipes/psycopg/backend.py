@@ -10,7 +10,7 @@ import psycopg
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_safety import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting

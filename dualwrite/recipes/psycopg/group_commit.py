@@ -28,8 +28,8 @@ from dualwrite.errors import ConfigError, IllegalStateError, PoolTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
 

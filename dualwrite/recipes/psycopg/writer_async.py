@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 
-from dualwrite.recipes.core.blocking import shield
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import Confirm
-from dualwrite.recipes.core.waiting import TASKS
+from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.psycopg.adapter import PsycopgTransaction

@@ -12,14 +12,8 @@ from typing import Any, Final, Literal, get_args
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.sql.pinned_tables import (
-    IDENTITY_TABLE,
-    SELECT_IDENTITY,
-    STATE_TABLE,
-    PinnedTables,
-    Place,
-    identity_is_missing,
-)
+from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import insert_identity, note_place, place_of
 

@@ -34,14 +34,15 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
-from dualwrite.recipes.core.database_safety import first_line
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.repair import manifest_of
 from dualwrite.recipes.core.settings import KafkaSettings
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
 from dualwrite.recipes.recovery.plan import CHANGES, Action, Facts, Found, RecoveryReport, Row, age_ms_of, decide
-from dualwrite.recipes.sql.pinned_tables import AS_GIVEN, DatabaseIdentity, PinnedTables, foreign_suffix_of
+from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
+from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, schema_for

@@ -9,13 +9,12 @@ table's oid, because a table that was dropped and created again has lost its dec
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from dualwrite.errors import ConfigError, DatabaseMovedError, StateRowError, StateTableError
+from dualwrite.errors import ConfigError, StateTableError
 
 ResultT = TypeVar("ResultT")
 
@@ -172,115 +171,3 @@ def execute_query(query: Query[ResultT], fetch: Callable[[str, Mapping[str, Any]
     except StopIteration as ended:
         result: ResultT = ended.value
         return result
-
-
-IDENTITY_TABLE: Final = "kafka_transaction_database"
-SUFFIX_LENGTH: Final = 8
-_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"  # no l, o, 0, 1: operators read suffixes aloud
-_SEPARATOR: Final = "."
-_SUFFIXED: Final = re.compile(rf"(.+)\.([{_ALPHABET}]{{{SUFFIX_LENGTH}}})", re.DOTALL)
-
-MOST_ATTEMPTS: Final = 5
-"""Attempts to insert the identity row while other processes insert it at the same time."""
-
-SELECT_IDENTITY: Final = f"SELECT suffix, made_in_server, made_in_database FROM {IDENTITY_TABLE}"
-INSERT_IDENTITY: Final = (
-    f"INSERT INTO {IDENTITY_TABLE} (only_row, suffix, made_in_server, made_in_database)"
-    " VALUES (1, :suffix, :server, :database)"
-)
-DECIDED_BEFORE: Final = f"SELECT count(*) FROM {STATE_TABLE} WHERE prepared_transaction_state <> ''"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A database and its server; None for an identity that the server does not reveal."""
-
-    server: str | None = None
-    database: str | None = None
-
-    def is_other_than(self, other: Place) -> bool:
-        """Return whether a part that both places know differs."""
-        return _differ(self.server, other.server) or _differ(self.database, other.database)
-
-    def __str__(self) -> str:
-        server = "a server that does not reveal its identity" if self.server is None else f"server {self.server}"
-        return server if self.database is None else f"database {self.database} of {server}"
-
-
-def _differ(one: str | None, other: str | None) -> bool:
-    return one is not None and other is not None and one != other
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseIdentity:
-    """The suffix that a database adds to its transactional ids."""
-
-    suffix: str
-
-    def kafka_id(self, transactional_id: str) -> str:
-        """Return the id under which Kafka knows a transactional id of this database."""
-        return f"{transactional_id}{_SEPARATOR}{self.suffix}" if self.suffix else transactional_id
-
-    def name_of(self, kafka_id: str) -> str | None:
-        """Return the transactional id that Kafka knows as `kafka_id`, or None if it is not of this database."""
-        end = _SEPARATOR + self.suffix
-        name = kafka_id.removesuffix(end)
-        return name if name and name != kafka_id else None
-
-    def name_as_given(self, given: str) -> str:
-        """Return the transactional id that a caller gave, with Kafka's suffix or without."""
-        return self.name_of(given) or given
-
-
-AS_GIVEN: Final = DatabaseIdentity("")
-"""Adds no suffix: for callers that name ids as Kafka knows them."""
-
-
-def new_suffix() -> str:
-    """Return a random suffix, one of 2**40."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(SUFFIX_LENGTH))
-
-
-def foreign_suffix_of(kafka_id: str) -> str | None:
-    """Return what looks like a database's suffix in an id of another database, or None."""
-    found = _SUFFIXED.fullmatch(kafka_id)
-    return None if found is None else found[2]
-
-
-def checked_place(identity: DatabaseIdentity, *, made_in: Place, found_in: Place) -> DatabaseIdentity:
-    """Return the identity. Raises DatabaseMovedError if it was created in another database than this one."""
-    if not made_in.is_other_than(found_in):
-        return identity
-    raise DatabaseMovedError(
-        f"the state table was made in {made_in}, and this is {found_in}: a copy, or a database that was moved; nothing "
-        "was written to the database or to Kafka, because the original may still use its transactional ids. "
-        "If the original is gone for good, run `dualwrite adopt --moved`; if it is still in use, run `dualwrite adopt "
-        "--copied`, which gives this database ids of its own",
-        made_in=str(made_in),
-        found_in=str(found_in),
-    )
-
-
-def identity_is_missing() -> StateRowError:
-    """Return the error for state rows whose identity row is gone: deleted, or not copied along with them."""
-    return StateRowError(
-        f"{STATE_TABLE} holds decisions, but {IDENTITY_TABLE} has no row, so the ids under which Kafka knows them are "
-        "unknown; nothing was written: restore that row from where the tables came from, or, if none of their "
-        "transactions is still in doubt, run `dualwrite adopt --copied`"
-    )
-
-
-_MAY_READ_CONTROL: Final = "SELECT has_function_privilege(to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE')"
-_SYSTEM: Final = "SELECT CAST(system_identifier AS text) FROM pg_catalog.pg_control_system()"
-_DATABASE: Final = "SELECT CAST(oid AS text) FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
-
-
-def present_place() -> Query[Place]:
-    """Query PostgreSQL for the place of this database.
-
-    A standby that is promoted keeps both identifiers; a dump that is restored elsewhere gets new ones.
-    """
-    may_read = yield _MAY_READ_CONTROL, {}
-    system = (yield _SYSTEM, {}) if may_read[0][0] else [(None,)]
-    database = yield _DATABASE, {}
-    return Place(system[0][0], database[0][0])

@@ -15,8 +15,8 @@ from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.settings import PoolSettings
-from dualwrite.recipes.sql.pinned_tables import DatabaseIdentity
-from dualwrite.recipes.sqlalchemy.database_trouble import Carry, here, interrupted_by
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.sqlalchemy.drivers import Carry, here, interrupted_by
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
     background_engine,

@@ -31,8 +31,8 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionm
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, flush_block, roll_back_database
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction, follow_commits

@@ -36,14 +36,8 @@ from dualwrite.recipes.core.store import (
     state_in,
     stayed_locked,
 )
-from dualwrite.recipes.sql.pinned_tables import (
-    DatabaseIdentity,
-    PinnedTables,
-    assert_still_there,
-    execute_query,
-    new_suffix,
-    table_replaced,
-)
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, assert_still_there, execute_query, table_replaced
 from dualwrite.recipes.sql.postgres import (
     IS_MARKED,
     LOCK_NOT_AVAILABLE,
@@ -57,7 +51,7 @@ from dualwrite.recipes.sql.postgres import (
 )
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
-from dualwrite.recipes.sqlalchemy.database_trouble import deciding
+from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
 from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import (

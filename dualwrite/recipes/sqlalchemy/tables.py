@@ -16,29 +16,31 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.database_safety import is_conflict
+from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
-from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
-from dualwrite.recipes.sql.pinned_tables import (
+from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
     IDENTITY_TABLE,
     INSERT_IDENTITY,
     MOST_ATTEMPTS,
     SELECT_IDENTITY,
     DatabaseIdentity,
-    PinnedTables,
     Place,
-    Rows,
     checked_place,
-    checked_schema,
-    execute_query,
-    find_schema,
-    find_state_table,
     identity_is_missing,
     new_suffix,
     present_place,
 )
-from dualwrite.recipes.sqlalchemy.database_trouble import Carry, here
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
+from dualwrite.recipes.sql.pinned_tables import (
+    PinnedTables,
+    Rows,
+    checked_schema,
+    execute_query,
+    find_schema,
+    find_state_table,
+)
+from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 
 ResultT = TypeVar("ResultT")

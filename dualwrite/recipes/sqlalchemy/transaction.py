@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_safety import warn_of_drop
+from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import wait_given_up
 from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
-from dualwrite.recipes.sqlalchemy.database_trouble import (
+from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
     begin_marker,
     commits_by_itself,

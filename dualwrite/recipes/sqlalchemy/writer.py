@@ -34,7 +34,7 @@ from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.database_trouble import here
+from dualwrite.recipes.sqlalchemy.drivers import here
 from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter, Use
 

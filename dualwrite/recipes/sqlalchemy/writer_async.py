@@ -30,12 +30,11 @@ from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.recipes.core.blocking import shield
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import Confirm, check_engine
-from dualwrite.recipes.core.waiting import TASKS
+from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase

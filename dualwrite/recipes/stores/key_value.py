@@ -17,7 +17,7 @@ from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.waiting import THREADS
-from dualwrite.recipes.sql.pinned_tables import DatabaseIdentity
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.writer import OneIdWriter, Use
 
 

@@ -24,7 +24,7 @@ from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuff
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
-from dualwrite.recipes.sql.pinned_tables import DatabaseIdentity, new_suffix
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueBackend, KeyValueDualWriter
 from dualwrite.recipes.writer import OneId
 

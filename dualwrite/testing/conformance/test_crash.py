@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import Outcome
 from dualwrite.testing.conformance.site import DEADLINE_S, Site
 
 DECIDED = (PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_KAFKA_COMMIT)

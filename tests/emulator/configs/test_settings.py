@@ -10,13 +10,13 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs.broker_settings import AUTHORIZER_SETTINGS, BROKER_SETTINGS, BROKER_SYNONYMS
 from dualwrite.broker_emulator.configs.description import DOCUMENTATION
-from dualwrite.broker_emulator.configs.effective import broker_log_config, broker_settings, topic_settings
-from dualwrite.broker_emulator.configs.kafka_3_9 import (
+from dualwrite.broker_emulator.configs.differences import (
     BROKER_SETTINGS_HERE,
     DIFFERENCES,
     OWN_SETTINGS,
     TOPIC_SETTINGS_HERE,
 )
+from dualwrite.broker_emulator.configs.effective import broker_log_config, broker_settings, topic_settings
 from dualwrite.broker_emulator.configs.reading import given_text
 from dualwrite.broker_emulator.configs.resource_settings import (
     BROKER_SETTING_OF_TOPIC,

@@ -18,7 +18,7 @@ from dualwrite.broker_emulator.groups.member_requests import (
     SyncRequest,
     SyncResponse,
 )
-from dualwrite.broker_emulator.groups.offset_rules import Committer, classic_commit_error
+from dualwrite.broker_emulator.groups.offsets import Committer, classic_commit_error
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings
 from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
 

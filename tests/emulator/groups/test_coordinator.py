@@ -12,7 +12,7 @@ from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.groups.offset_rules import Committer
+from dualwrite.broker_emulator.groups.offsets import Committer
 from dualwrite.broker_emulator.groups.shard import GroupShard, TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups.consumer_protocol import read_subscribed_topics
 from dualwrite.broker_emulator.groups.group import Group
-from dualwrite.broker_emulator.groups.offset_rules import delete_group_error, delete_offsets_error, is_expired
+from dualwrite.broker_emulator.groups.offsets import delete_group_error, delete_offsets_error, is_expired
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.groups.states import GroupState
 

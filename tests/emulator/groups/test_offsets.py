@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.groups.offset_rules import OffsetTable
+from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey
 
 KEY = OffsetKey("g", "t", 0)

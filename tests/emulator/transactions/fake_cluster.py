@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.pause_points import PausePoints
-from dualwrite.broker_emulator.transactions.metadata import ProducerIdBlocks, ProducerIdManager
+from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks, ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 DEADLINE_S = 5.0

@@ -17,7 +17,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
-from dualwrite.broker_emulator.security.login import Listener
+from dualwrite.broker_emulator.security.listener import Listener
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 from tests.interop.raw_wire.access_requests import ANY_ACL, COMMITTED, REQUESTS, Scene, ask, codes, message
 from tests.interop.wire import GROUP, NOBODY, TRANSACTION, Wire, wait_for, wait_until

@@ -11,7 +11,7 @@ from kafka.protocol.admin.configs import AlterConfigsRequest, DescribeConfigsReq
 from kafka.protocol.admin.topics import CreateTopicsRequest
 
 from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.configs.kafka_3_9 import DIFFERENCES
+from dualwrite.broker_emulator.configs.differences import DIFFERENCES
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.interop.conftest import Broker
 from tests.interop.raw_wire.config_cases import (

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.request_fields import conflict
+from dualwrite.broker_emulator.control.errors import conflict
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
 
 _STEP_MS: Final = 600_000

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get
 
 from dualwrite.broker_emulator import faults
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.request_fields import RequestFields, bad_request, conflict, not_found, plain
+from dualwrite.broker_emulator.control.errors import bad_request, conflict, not_found
+from dualwrite.broker_emulator.control.request_fields import RequestFields, plain
 from dualwrite.broker_emulator.control.shapes import TAG, AtLeast, AtMost
 from dualwrite.broker_emulator.faults import Fault, FaultHandle
 from dualwrite.broker_emulator.pause_points import PausePoint

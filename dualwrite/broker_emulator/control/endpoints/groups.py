@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.request_fields import not_found
+from dualwrite.broker_emulator.control.errors import not_found
 from dualwrite.broker_emulator.control.shapes import Limit, first
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, ConsumerMember
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.request_fields import conflict, not_found
+from dualwrite.broker_emulator.control.errors import conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
 from dualwrite.broker_emulator.pause_points import Hold, PausePoint, match_all
 

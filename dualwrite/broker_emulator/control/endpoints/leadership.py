@@ -10,7 +10,7 @@ from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints.nodes import find as find_node
 from dualwrite.broker_emulator.control.endpoints.partitions import PartitionPath, PartitionView, find, view
-from dualwrite.broker_emulator.control.request_fields import as_conflict, bad_request
+from dualwrite.broker_emulator.control.errors import as_conflict, bad_request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 from dualwrite.broker_emulator.api.call import ClientConnection
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.request_fields import as_conflict, not_found
+from dualwrite.broker_emulator.control.errors import as_conflict, not_found
 from dualwrite.broker_emulator.control.shapes import Limit, first
 
 

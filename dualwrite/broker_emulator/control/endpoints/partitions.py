@@ -10,7 +10,7 @@ from typing import Annotated
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints.topics import find as find_topic
-from dualwrite.broker_emulator.control.request_fields import ControlError, as_conflict, bad_request, conflict, not_found
+from dualwrite.broker_emulator.control.errors import ControlError, as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, Limit, first
 from dualwrite.broker_emulator.log.partition_log import ProducerDescription
 

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.request_fields import bad_request, not_found
+from dualwrite.broker_emulator.control.errors import bad_request, not_found
 from dualwrite.broker_emulator.control.shapes import Limit
 from dualwrite.broker_emulator.suggestions import did_you_mean
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext, GroupChange
 from dualwrite.broker_emulator.groups.consumer.group import (
     ClassicMetadata,
     ConsumerGroup,
@@ -21,9 +22,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
 )
 from dualwrite.broker_emulator.groups.consumer.membership import check_room, remove_members
 from dualwrite.broker_emulator.groups.consumer.migration import (
-    DecisionContext,
     Downgrade,
-    GroupChange,
     Outcome,
     assignment_bytes,
     by_topic_id,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext, GroupChange
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
     LEAVE_STATIC_MEMBER_EPOCH,
@@ -22,14 +23,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     RegularExpression,
     known_instance,
 )
-from dualwrite.broker_emulator.groups.consumer.migration import (
-    DecisionContext,
-    Downgrade,
-    GroupChange,
-    Outcome,
-    can_downgrade,
-    to_classic,
-)
+from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outcome, can_downgrade, to_classic
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import RegexChange, due_for_resolution
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
 

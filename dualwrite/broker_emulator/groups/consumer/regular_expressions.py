@@ -18,13 +18,13 @@ from functools import lru_cache
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext, GroupChange
 from dualwrite.broker_emulator.groups.consumer.group import (
     ConsumerGroup,
     ConsumerMember,
     RefusedError,
     RegularExpression,
 )
-from dualwrite.broker_emulator.groups.consumer.migration import DecisionContext, GroupChange
 from dualwrite.broker_emulator.groups.consumer.topics import Topics, metadata_hash
 
 MIN_INTERVAL_MS = 10_000

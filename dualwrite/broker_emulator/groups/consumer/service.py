@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.configs.alteration import ConfigResource
 from dualwrite.broker_emulator.groups.consumer import classic_members, membership
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
     AnyGroup,
@@ -25,7 +26,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     new_member_id,
 )
 from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest, HeartbeatResponse, heartbeat
-from dualwrite.broker_emulator.groups.consumer.migration import DecisionContext, Downgrade, Outcome, to_consumer
+from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outcome, to_consumer
 from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve, resolved
 from dualwrite.broker_emulator.groups.consumer.topics import KnownTopic

@@ -1,4 +1,4 @@
-"""The SASL mechanisms of a listener: their names and settings, and the protocol that each of them implements."""
+"""The SASL mechanisms of a listener: their names and settings, the protocol that each of them implements, and PLAIN."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_PLAIN_PARTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +92,8 @@ class Mechanism(Protocol):
         """Return the response to the client's next token. Raises SaslError or SaslAuthenticationError."""
 
 
-_PARTS = 3
-
-
 class Plain:
-    """A login by name and password."""
+    """A login by PLAIN (RFC 4616): name and password in clear text."""
 
     expires_ms = None
 
@@ -106,9 +104,11 @@ class Plain:
 
     def respond(self, token: bytes) -> bytes:
         """Check authorization id, name and password, which the token separates by zero bytes."""
-        parts = token.decode("utf-8", "replace").split("\0", _PARTS)
-        if len(parts) != _PARTS:
-            raise SaslAuthenticationError(f"Invalid SASL/PLAIN response: expected {_PARTS} tokens, got {len(parts)}")
+        parts = token.decode("utf-8", "replace").split("\0", _PLAIN_PARTS)
+        if len(parts) != _PLAIN_PARTS:
+            raise SaslAuthenticationError(
+                f"Invalid SASL/PLAIN response: expected {_PLAIN_PARTS} tokens, got {len(parts)}"
+            )
         authorization_id, name, password = parts
         if not name:
             raise SaslAuthenticationError("Authentication failed: username not specified")

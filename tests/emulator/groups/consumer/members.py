@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dualwrite.broker_emulator.groups.consumer import classic_members, membership
+from dualwrite.broker_emulator.groups.consumer.change import DecisionContext
 from dualwrite.broker_emulator.groups.consumer.group import (
     NOTHING,
     AnyGroup,
@@ -23,7 +24,7 @@ from dualwrite.broker_emulator.groups.consumer.membership import (
     HeartbeatResponse,
     heartbeat,
 )
-from dualwrite.broker_emulator.groups.consumer.migration import DecisionContext, Downgrade, Outcome
+from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outcome
 from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve, resolved
 from dualwrite.broker_emulator.groups.consumer.topics import FixedTopics, KnownTopic, TopicIdPartition

@@ -1,4 +1,8 @@
-"""The take-over of a transactional id: fence the previous owner and complete what it left, by the state row."""
+"""Complete in Kafka what the state row decides: what a previous owner left, and a commit whose response was lost.
+
+`take_over` fences the previous owner of a transactional id and completes what it left. `LostCommits` reads the outcome
+of this process's own dual write from the row.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,18 @@ from dualwrite.errors import (
     RowLockTimeoutError,
 )
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.database_safety import first_line
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repair import prove
-from dualwrite.recipes.core.slot import Outcome, SlotState, commit_outcome, recovery_outcome
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+_RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
@@ -108,9 +115,6 @@ def _went_back(owned: OwnedId, remembered: PreparedTxnState, row: PreparedTxnSta
         "either side. Kafka still holds the records of the changes that the database lost: find out which, and repair "
         "one side; then close this writer, and a new one goes on from what the row holds"
     )
-
-
-_RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class LostCommits:

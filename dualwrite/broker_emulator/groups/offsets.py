@@ -1,6 +1,11 @@
-"""Which commits, fetches and deletions of offsets are accepted, and when offsets expire. Pure.
+"""Offsets of groups: which commits, fetches and deletions are accepted, when they expire, and the table of them. Pure.
 
 Groups of the classic protocol and consumer groups (KIP-848, KIP-1251) have rules of their own for commits.
+
+`OffsetTable` has the offsets of one `__consumer_offsets` partition, rebuilt by replaying the partition's records.
+Offsets committed inside a transaction are pending under their producer id until its marker is written: a COMMIT
+marker makes them committed unless there are newer ones, an ABORT marker drops them (KIP-98; Kafka keeps them
+by producer id, not by epoch). A tombstone removes both kinds.
 """
 
 from __future__ import annotations

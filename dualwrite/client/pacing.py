@@ -1,4 +1,14 @@
-"""Exponential back-off between repeated requests."""
+"""Waits before requests: the back-off between repeated ones, and the pause before the next transaction's batches.
+
+No I/O. The pause is learned from the latencies of earlier batches. A transaction is over for its producer when the
+coordinator has decided; the markers are written after that. If a batch of the next transaction arrives before the last
+marker, the partition's leader holds it, and asks the coordinator again every 20 ms (KAFKA-18654,
+add.partitions.to.txn.retry.backoff.ms). If markers take 3 ms, a batch that is sent at once is therefore stored after
+20 ms, and one that is sent 3 ms later after 4 ms.
+
+There is no pause until several batches out of a few were held, and after a while sending without a pause is tried
+again: a response can be late for other reasons, and then a pause would not help.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +17,25 @@ from typing import Final
 CONCURRENT_TRANSACTIONS: Final = 51
 FIRST_CONCURRENT_BACKOFF_MS: Final = 20
 """Markers take milliseconds to write; 100 ms would throttle back-to-back transactions (KAFKA-5477)."""
+
+_HELD_MS: Final = 15.0
+"""A response that takes this much longer than usual was held by a leader that asked the coordinator again."""
+
+_RECENT_MS: Final = 50.0
+"""A batch is not held because of a transaction that ended longer ago."""
+
+_GREATEST_PAUSE_MS: Final = 10.0
+_FIRST_PAUSE_MS: Final = 1.0
+_LONGER: Final = 1.25
+_SHORTER: Final = 0.99
+_FORGETTING: Final = 1 / 16
+
+_TRIED: Final = 8
+"""Number of transactions in a row without a pause."""
+_TOO_MANY: Final = 3
+"""If so many of them were held, transactions with a pause follow."""
+_PAUSED: Final = 256
+"""Number of transactions in a row with a pause."""
 
 
 class Backoff:
@@ -31,28 +60,8 @@ class Backoff:
         return float(min(self._first_ms * 2 ** min(self._failures - 1, 20), self._greatest_ms))
 
 
-_HELD_MS: Final = 15.0
-"""A response that takes this much longer than usual was held by a leader that asked the coordinator again."""
-
-_RECENT_MS: Final = 50.0
-"""A batch is not held because of a transaction that ended longer ago."""
-
-_GREATEST_PAUSE_MS: Final = 10.0
-_FIRST_PAUSE_MS: Final = 1.0
-_LONGER: Final = 1.25
-_SHORTER: Final = 0.99
-_FORGETTING: Final = 1 / 16
-
-_TRIED: Final = 8
-"""Number of transactions in a row without a pause."""
-_TOO_MANY: Final = 3
-"""If so many of them were held, transactions with a pause follow."""
-_PAUSED: Final = 256
-"""Number of transactions in a row with a pause."""
-
-
 class MarkerPace:
-    """Times in milliseconds. One transaction at a time: `ended`, then `produced`, then `answered`."""
+    """The learned pause, in milliseconds. One transaction at a time: `ended`, then `produced`, then `answered`."""
 
     __slots__ = ("_awaits_response", "_ended_ms", "_held", "_left", "_pause_ms", "_pauses", "_usual_ms")
 

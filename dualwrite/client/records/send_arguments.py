@@ -1,4 +1,4 @@
-"""Validate and convert the arguments of `send()` to what the record builder takes.
+"""The arguments of `send()`: validate and convert them to what the record builder takes, and choose a partition.
 
 Everything is checked before anything is changed. An invalid argument that only the builder or the codec detected would
 fail when other records are already on their way, and would end the producer. Errors are `InvalidRecordError`. The
@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from dualwrite.client.records.accumulator import Batch
 from dualwrite.errors import InvalidRecordError
 from dualwrite.partitioners import Partitioner, partitioning
 from dualwrite.serializers import Headers, Serializer
 
-if TYPE_CHECKING:
-    from dualwrite.client.records.encoded_batch import Header
+if TYPE_CHECKING:  # they load aiokafka, which a process that only checks settings does not need
+    from dualwrite.client.records.accumulator import Batch
+    from dualwrite.client.records.batches import Header
 
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _MAX_PARTITION: Final = 2**31 - 1
@@ -161,7 +161,10 @@ class PartitionChoice:
         return self.by_record(topic, key, value, partitions)
 
     def choose(self, topic: str, key: bytes | None, partitions: int) -> int:
-        """Return the key's partition; without a key, the one after the last batch's, which is full or sent."""
+        """Return the key's partition; without a key, the one after the last batch's, which is full or sent.
+
+        Call it under the producer's lock.
+        """
         if key is not None and self.by_key is not None:
             return self.by_key(key, partitions)
         filled = self.filling.get(topic)

@@ -1,7 +1,11 @@
-"""Tell apart errors of the database, or of the connection to it, from errors in the data.
+"""What SQLAlchemy leaves to the database drivers: which errors are trouble, COMMITs that decide, states of connections.
 
 Trouble is any state in which no transaction succeeds, or a good one may fail. The rest (a violated constraint, a value
 that does not fit) is the fault of the data.
+
+`deciding` wraps a COMMIT that decides: it must not be cancelled, and the server's warnings are recorded
+(`psycopg/driver.py` says why). The functions below it read what a driver knows about its connection's transaction.
+`tests/unit/test_sqlalchemy_internals.py` fails when SQLAlchemy or a driver changes what this module relies on.
 """
 
 from __future__ import annotations
@@ -13,8 +17,15 @@ from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.core.database_safety import MYSQL_DRIVERS, driver_of, sqlstate_of
+from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
+
+ResultT = TypeVar("ResultT")
+
+_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
+_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, from the last response without rows
+
+DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
 _TROUBLE_SQLSTATE_CLASSES: Final = frozenset(
     {
@@ -147,7 +158,6 @@ _TROUBLE_OF_SQLALCHEMY: Final = (sa.exc.TimeoutError, sa.exc.DisconnectionError,
 _TROUBLE_OF_NETWORKS: Final = (ConnectionError, TimeoutError)
 # PEP 249 classes of driver errors without a code
 _TROUBLE_KINDS: Final = frozenset({"OperationalError", "InterfaceError", "InternalError"})
-
 _DRIVERS: Final = MYSQL_DRIVERS | {"psycopg", "psycopg2", "asyncpg", "pg8000", "pyodbc", "oracledb", "pymssql"}
 
 
@@ -201,14 +211,6 @@ def _mysql_number_of(driver_error: BaseException) -> int | None:
     if number is None and driver_error.args:
         number = driver_error.args[0]
     return number if isinstance(number, int) and number > 0 else None
-
-
-ResultT = TypeVar("ResultT")
-
-_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
-_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, from the last response without rows
-
-DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
 
 class Carry(Protocol):

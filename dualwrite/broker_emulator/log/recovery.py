@@ -1,0 +1,98 @@
+"""Scan the end of a segment's file after a crash: distinguish a torn write from damage. Pure.
+
+A batch that was being written when the process died is cut short, or holds zeros or leftovers where the data had not
+reached the disk; nothing follows it. So an invalid batch at the very end was never acknowledged and is truncated.
+If an intact batch follows it, this is no torn write, and truncating would lose acknowledged records: that is damage,
+and only the owner of the data can decide what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from dualwrite.broker_emulator.log.record_batch import HEADER_BYTES, BatchHeader, CorruptRecordError, parse_header
+
+_MAGIC_AT = 16
+_MAGIC = b"\x02"
+_CHECKED_FROM = 21
+_LENGTH_ENDS_AT = 12
+
+
+class Damage(NamedTuple):
+    """The first position at which there is no intact batch."""
+
+    position: int
+    problem: str
+    intact_after: int | None
+    """Position of an intact batch after it; None if everything up to the end is a torn write."""
+
+    def moved_by(self, distance: int) -> Damage:
+        """Return the same damage with `distance` added to its positions."""
+        intact_after = None if self.intact_after is None else self.intact_after + distance
+        return Damage(self.position + distance, self.problem, intact_after)
+
+
+def scan(
+    data: memoryview,
+    next_offset: int,
+    accept: Callable[[BatchHeader, memoryview], None],
+    *,
+    may_have_gaps: bool,
+) -> Damage | None:
+    """Call `accept` for every intact batch of `data`; return the damage at the first that is not intact or not next.
+
+    `next_offset` is that of the first batch. `may_have_gaps`: compaction may have removed batches.
+    """
+    position = 0
+    while position < len(data):
+        try:
+            header, batch = _intact_batch(data, position)
+        except CorruptRecordError as error:
+            return Damage(position, str(error), _find_intact(data, position + 1))
+        if header.base_offset < next_offset or (header.base_offset > next_offset and not may_have_gaps):
+            return Damage(position, f"offset {header.base_offset} where {next_offset} is next", position)
+        accept(header, batch)
+        position += header.size_bytes
+        next_offset = header.last_offset + 1
+    return None
+
+
+def _intact_batch(data: memoryview, position: int) -> tuple[BatchHeader, memoryview]:
+    header = parse_header(data, position)
+    size = header.size_bytes
+    if size < HEADER_BYTES:
+        raise CorruptRecordError(f"a batch of {size} bytes cannot hold its own header")
+    batch = data[position : position + size]
+    if len(batch) < size:
+        raise CorruptRecordError(f"a batch of {size} bytes is cut off after {len(batch)}")
+    if crc32c(batch[_CHECKED_FROM:]) != header.crc:
+        raise CorruptRecordError("the CRC of a batch does not match its contents")
+    if header.last_offset_delta < 0:
+        raise CorruptRecordError(f"a batch ends {-header.last_offset_delta} offsets before it begins")
+    return header, batch
+
+
+def _find_intact(data: memoryview, position: int) -> int | None:
+    """Return the position of the first intact batch that begins at `position` or at any later byte."""
+    contents = bytes(data[position:])
+    magic_at = contents.find(_MAGIC, _MAGIC_AT)
+    while magic_at >= 0:
+        start = position + magic_at - _MAGIC_AT
+        if _is_intact(data, start):
+            return start
+        magic_at = contents.find(_MAGIC, magic_at + 1)
+    return None
+
+
+def _is_intact(data: memoryview, position: int) -> bool:
+    size = int.from_bytes(data[position + 8 : position + _LENGTH_ENDS_AT], "big", signed=True) + _LENGTH_ENDS_AT
+    if not HEADER_BYTES <= size <= len(data) - position:
+        return False
+    try:
+        _intact_batch(data, position)
+    except CorruptRecordError:
+        return False
+    return True

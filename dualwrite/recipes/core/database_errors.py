@@ -1,0 +1,72 @@
+"""Classify and describe database errors by the exceptions of their drivers; imports no driver."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from dualwrite.recipes.core.store import owner_of
+
+# SQLSTATE (PostgreSQL and others): serialization_failure, deadlock_detected
+_SQLSTATES: Final = frozenset({"40001", "40P01"})
+# MySQL, MariaDB: ER_LOCK_DEADLOCK, and ER_CHECKREAD for a row that changed after the snapshot
+_MYSQL_NUMBERS: Final = frozenset({1213, 1020})
+# SQLite: SQLITE_BUSY and its extended codes, of which SQLITE_BUSY_SNAPSHOT never ends by waiting
+_SQLITE_BUSY: Final = 5
+
+MYSQL_DRIVERS: Final = frozenset({"pymysql", "MySQLdb", "mysql", "mariadb", "asyncmy", "aiomysql"})
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether `error` or its cause is a serialization failure or a deadlock.
+
+    Such errors are caused by other transactions, so the same transaction may succeed when it is repeated.
+    """
+    return _is_conflict(error) or (error.__cause__ is not None and _is_conflict(error.__cause__))
+
+
+def _is_conflict(error: BaseException) -> bool:
+    error = driver_error(error)
+    sqlstate = sqlstate_of(error)
+    if sqlstate is not None:
+        return sqlstate in _SQLSTATES
+    sqlite_code = getattr(error, "sqlite_errorcode", None)
+    if sqlite_code is not None:
+        return bool(sqlite_code & 0xFF == _SQLITE_BUSY)
+    number = error.args[0] if error.args else None
+    return driver_of(error) in MYSQL_DRIVERS and number in _MYSQL_NUMBERS
+
+
+def driver_error(error: BaseException) -> BaseException:
+    """Return the driver's error that SQLAlchemy's wraps, or `error` itself."""
+    return getattr(error, "orig", None) or error
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """Return the SQLSTATE of a driver's error, or None if it has none."""
+    found: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return found
+
+
+def driver_of(error: BaseException) -> str:
+    """Return the package of the driver that raised `error`."""
+    return type(error).__module__.partition(".")[0]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message: drivers quote the statement below it."""
+    return str(driver_error(error)).strip().partition("\n")[0]
+
+
+def warn_of_drop(log: logging.Logger, transactional_id: str | None, what: str, error: BaseException) -> None:
+    """Log in one line that `what` failed with `error` and its connection is dropped.
+
+    That is harmless, because the database rolls back; the traceback goes to DEBUG.
+    """
+    log.warning(
+        "%s: %s failed (%s); dropping its connection, and the database rolls back what was not committed",
+        owner_of(transactional_id),
+        what,
+        first_line(error) or type(error).__name__,
+    )
+    log.debug("The error after which a connection was dropped:", exc_info=error)
