@@ -178,9 +178,13 @@ class Sleeper:
         assert self._reached.is_set(), f"it has ended before {self._at}: {self.error!r}"
         self._database.cut()
 
-    def wake(self) -> None:
-        """Let it go on where it was, to its end. Harmless when repeated."""
+    def rouse(self) -> None:
+        """Let it go on where it was, beside whatever others do meanwhile."""
         self._woken.set()
+
+    def wake(self) -> None:
+        """Let it go on where it was, and wait for its end. Harmless when repeated."""
+        self.rouse()
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
 
