@@ -135,6 +135,8 @@ def _records(topic: str, partition: int, batch: StoredBatch) -> Iterator[StoredR
     for _ in range(batch.record_count):
         length, position = _varint(stored, position)
         end = position + length
+        if end > len(stored):
+            raise ValueError(f"a record has {length} bytes, and {len(stored) - position} are left")
         position += 1  # the attributes of a record, which are not used
         time_delta_ms, position = _varint(stored, position)
         offset_delta, position = _varint(stored, position)
