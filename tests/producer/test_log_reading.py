@@ -614,6 +614,17 @@ def test_what_is_open_instead_of_what_is_over_is_aborted(bounded: World) -> None
 
 
 @pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
+def test_what_is_open_under_the_stored_state_is_committed_whatever_the_caller_says(face: str, tier: Tier) -> None:
+    with world_of(face, TIERS[tier]) as world:
+        manifest = world.prepared(b"a")
+        producer = world.recovering()
+        producer.complete_before_fencing(manifest.prepared_state, is_over=True)
+        producer.fence_others()
+        world.settle()
+        assert producer.end_of(manifest).committed
+
+
+@pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
 def test_what_the_coordinator_knows(face: str, tier: Tier) -> None:
     with world_of(face, TIERS[tier]) as world:
         manifest = world.prepared(b"a")

@@ -86,6 +86,7 @@ def test_a_text_that_would_not_fit_is_not_written() -> None:
         TEXT.replace("[0,100,103,4]", '["0",100,103,4]'),
         TEXT.replace("[0,100,103,4]", "[true,100,103,4]"),
         TEXT.replace("[0,100,103,4]", "7"),
+        TEXT.replace("[0,100,103,4]", "[12,100,103,4]"),
         TEXT[:-1],
     ],
 )

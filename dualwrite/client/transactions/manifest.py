@@ -85,6 +85,8 @@ class Manifest:
         prepared, cluster_id, has_offsets = stored["prepared"], stored["cluster"], stored["offsets"]
         topics = stored["topics"].items()
         partitions = tuple(PartitionManifest(topic, *_checked(numbers)) for topic, parts in topics for numbers in parts)
+        if len({part[:2] for part in partitions}) < len(partitions):
+            raise ValueError(partitions)
         if not (prepared and isinstance(cluster_id, str) and isinstance(has_offsets, bool)):
             raise ValueError(stored)
         return cls(PreparedTxnState(prepared), cluster_id, partitions, has_offsets)
