@@ -185,7 +185,8 @@ class DualWriteCoordinator:
     async def get_ready(self) -> None:
         """Resolve what an earlier dual write left unresolved, and create the state row; call it before a block."""
         if self._slot.state is SlotState.UNRESOLVED:
-            await self._lost_commits.resolve()
+            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+                await self._lost_commits.resolve()
             self.owned.assert_usable()
         if self.owned.kafka_id is None:
             await self.owned.ensure_row()
@@ -339,7 +340,8 @@ class DualWriteCoordinator:
         owned.reach(PausePoint.AFTER_LOCK)
         if self._slot.state is SlotState.UNRESOLVED:
             # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
-            await self._lost_commits.resolve_by(row)
+            with suppress(PreparedTransactionLost):  # as in get_ready()
+                await self._lost_commits.resolve_by(row)
             owned.assert_usable()
         if self._slot.state is SlotState.READY:
             if row == owned.row:
@@ -466,7 +468,8 @@ class DualWriteCoordinator:
         """
         owned = self.owned
         if self._slot.state is SlotState.UNRESOLVED:
-            return await self._lost_commits.resolve()
+            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+                return await self._lost_commits.resolve()
         with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
             await owned.confirm()
         owned.assert_usable()
@@ -499,7 +502,10 @@ class DualWriteCoordinator:
             await database.commit()
 
     async def _publish_owed(self, database: DatabaseTransaction, row: PreparedTxnState) -> Resolution:
-        """Publish again what is owed: a dual write whose only change in the database is the locked row."""
+        """Publish again what is owed: a dual write whose only change in the database is the locked row.
+
+        Raises RetriableError if Kafka aborts that too.
+        """
         owned = self.owned
         write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
         write.transactional_id = self.transactional_id
@@ -509,7 +515,14 @@ class DualWriteCoordinator:
         except BaseException:
             await self.roll_back(write)
             raise
-        await self._decide(write)
+        try:
+            await self._decide(write)
+        except PreparedTransactionLost as error:
+            raise RetriableError(
+                f"Kafka has aborted {write.prepared_state} too, by which {row} of transactional id "
+                f"{self.transactional_id!r} was to be published again; its records are still owed, and the next use of "
+                "the id, or recover(), publishes them"
+            ) from error
         return Resolution(self.transactional_id, row, Outcome.REPAIRED)
 
     # -- the end -----------------------------------------------------------------------------------------------
