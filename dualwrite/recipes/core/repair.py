@@ -81,6 +81,7 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     if end.gone:
         _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
         return NOT_PROVEN
+    _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
     return IS_OVER
 
 
