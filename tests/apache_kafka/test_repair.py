@@ -63,7 +63,9 @@ class World:
     def pool_settings(self) -> dict[str, Any]:
         """Of a pool whose first id is the one of this world."""
         prefix = self.transactional_id.removesuffix(transactional_id_of("", 0))
-        return self.settings | {"prefix": prefix, "max_writers": 1, "lease_ms": 1_000} | {"transactional_id": None}
+        settings = self.settings | {"prefix": prefix, "max_writers": 1, "lease_ms": 1_000}
+        del settings["transactional_id"]
+        return settings
 
     @property
     def kafka_id(self) -> str:
@@ -131,7 +133,10 @@ def by_initialising(world: World) -> None:
 
 def foreign_producer(world: World, **settings: Any) -> Producer:
     producer = Producer(
-        bootstrap_servers=world.cluster.bootstrap_servers, transactional_id=world.kafka_id, max_block_ms=20_000, **settings
+        bootstrap_servers=world.cluster.bootstrap_servers,
+        transactional_id=world.kafka_id,
+        max_block_ms=20_000,
+        **settings,
     )
     producer.init_transactions()
     return producer

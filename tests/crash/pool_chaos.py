@@ -77,6 +77,8 @@ KILLS_AND_FREEZES: Final[Mapping[str, float]] = {
     "frozen database": 0.4,
     "frozen broker": 0.4,
 }
+WHERE_BROKERS_ABORT: Final[Mapping[str, float]] = {"everybody after a decision": 1}
+"""Added on tiers 3 and 4: nobody completes what is decided, for longer than `transaction.timeout.ms`."""
 TRAPS: Final[Mapping[PausePoint, float]] = dict.fromkeys(PausePoint, 1.0) | {
     PausePoint.AFTER_LOCK: 3,
     PausePoint.AFTER_INIT: 2,
@@ -132,7 +134,7 @@ class Plan:
     idle_timeout_ms: int | None = None
     """After which the database ends a session that idles in a transaction."""
     lease_ms: int = 2_000
-    transaction_timeout_ms: int = 2_500
+    transaction_timeout_ms: int = 2_000
     """On tiers 3 and 4."""
     follows_later: float = 0.0
     """How many of the processes do not wait for Kafka's commit."""
@@ -173,6 +175,8 @@ def with_freezes(
         lease_ms=1_000,
         follows_later=0.4,
     )
+    if plan.is_bounded:
+        plan = dataclasses.replace(plan, deeds={**plan.deeds, **WHERE_BROKERS_ABORT})
     return dataclasses.replace(plan, **changes)
 
 
@@ -322,6 +326,9 @@ class Chaos:
                 self._set_trap(number, signal.SIGSTOP)
             case "late requests of a rival":
                 self._set_ambush(number)
+            case "everybody after a decision":
+                trap = Trap(PausePoint.AFTER_DATABASE_COMMIT, 0.0, signal.SIGSTOP)
+                self._send_trap(number, trap, lambda: self._freeze_everybody(number))
             case "backend":
                 if "database" not in self._away:
                     with suppress(sa.exc.SQLAlchemyError):
@@ -431,6 +438,15 @@ class Chaos:
                     Trap(PausePoint.AFTER_DATABASE_COMMIT, 0.0, signal.SIGSTOP),
                     partial(self._frozen, other, late_s + 0.5),
                 )
+
+    def _freeze_everybody(self, decided: int) -> None:
+        """One has just decided, and others may have: Kafka aborts it all, as if the machine had slept."""
+        for_s = self._plan.transaction_timeout_ms / 1000 * self._chance.uniform(1.0, 1.4)
+        self._frozen(decided, for_s)
+        for number, worker in self._workers.items():
+            if not worker.is_frozen:
+                worker.signal(signal.SIGSTOP)
+                self._frozen(number, for_s)
 
     def _freeze_worker(self, number: int) -> None:
         if not self._workers[number].is_frozen:
@@ -569,7 +585,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--real", action="store_true", help="an Apache Kafka of tier 2, 3 or 4 (implies --freezes)")
     parser.add_argument("--freezes", action="store_true", help="everything, and not only kills under pools")
     parser.add_argument("--operator", action="store_true", help="transactions are aborted by hand, too (with freezes)")
-    parser.add_argument("--transaction-timeout-ms", type=int, default=None, help="on tiers 3 and 4 (default: 2500)")
+    parser.add_argument("--transaction-timeout-ms", type=int, default=None, help="on tiers 3 and 4 (default: 2000)")
     parser.add_argument("--keep", action="store_true", help="what was noted and logged, even where all is well")
     options = parser.parse_args(arguments)
     if options.real and options.tier == 1:

@@ -78,11 +78,12 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
         return NOT_PROVEN
     if end.aborted:
         return Proof(is_over=True, owed=await _owed(owned, manifest, end))
+    if end.committed:
+        _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
+        return IS_OVER
     if end.gone:
         _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
-        return NOT_PROVEN
-    _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
-    return IS_OVER
+    return NOT_PROVEN
 
 
 async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
@@ -94,6 +95,8 @@ async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequ
             "consumed offsets went with it, and whether its consumer group has moved since is not known: publishing "
             "the records again could double what was derived from them",
         )
+    if end.gone:
+        raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
     records = await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
     _log.warning(
         "transactional id %s: Kafka aborted %s, which the database has decided; its %d records (%s) are published "
