@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -39,7 +38,7 @@ from .conftest import NewName
 from .reading import create_topics, read_committed
 from .test_cli import call
 
-TIMEOUT_MS: Final = 1_500
+TIMEOUT_MS: Final = 2_000
 DECIDED: Final = PausePoint.AFTER_DATABASE_COMMIT
 BOUNDED: Final = pytest.mark.parametrize(
     "cluster", [Tier.BOUNDED, Tier.BOUNDED_V1], indirect=True, ids=["tier 3", "tier 4"]
@@ -56,8 +55,13 @@ class World:
         self.url = database.url.render_as_string(hide_password=False)
         self.transactional_id = name
         self.topic = topic
-        self.settings = cluster.settings(name, transaction_timeout_ms=TIMEOUT_MS)
+        self.settings = cluster.settings(name)
         del self.settings["transaction_two_phase_commit_enable"]  # the recipes ask for it
+
+    def time_out_soon(self) -> None:
+        """From now on, if prepared transactions have a timeout here."""
+        if self.cluster.is_bounded:
+            self.settings["transaction_timeout_ms"] = TIMEOUT_MS
 
     @property
     def pool_settings(self) -> dict[str, Any]:
@@ -99,17 +103,17 @@ class World:
 
 
 @pytest.fixture
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PostgresDatabase]:
+def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresDatabase]:
     made = PostgresDatabase(request.getfixturevalue("postgres_server"))
     yield made
     made.close()
 
 
 @pytest.fixture
-def world(cluster: Cluster, database: PostgresDatabase, new_name: NewName) -> World:
+def world(cluster: Cluster, postgres: PostgresDatabase, new_name: NewName) -> World:
     topic = new_name("topic")
     create_topics(cluster.bootstrap_servers, topic)
-    return World(cluster, database, transactional_id_of(new_name("writer"), 0), topic)
+    return World(cluster, postgres, transactional_id_of(new_name("writer"), 0), topic)
 
 
 # ---- how Kafka aborts ----------------------------------------------------------------------------------------
@@ -170,7 +174,8 @@ def by_service(world: World, backend: str) -> None:
         planned = service.plan().found
         assert [(each.action, each.changed) for each in planned] == [(Action.REPAIR, False)]
         assert world.published() == []
-        assert [(each.action, each.changed) for each in service.recover().found] == [(Action.REPAIR, True)]
+        done = service.recover().found
+        assert [(each.action, each.changed) for each in done] == [(Action.REPAIR, True)], done
         assert service.recover().found == ()
     world.assert_equal(1)
 
@@ -201,6 +206,7 @@ REPAIRS: Final[Mapping[str, Callable[[World, str], None]]] = {
 @pytest.mark.parametrize("repair", REPAIRS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_aborted_by_its_timeout(backend: str, repair: str, world: World) -> None:
+    world.time_out_soon()
     world.decide_and_die(backend)
     by_timeout(world)
     REPAIRS[repair](world, backend)
@@ -216,6 +222,7 @@ def test_aborted_by_hand(abort: str, repair: str, world: World) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_background_of_a_pool_repairs(backend: str, world: World) -> None:
+    world.time_out_soon()
     killed(worker.pooled_dual_write, DECIDED, world.url, world.pool_settings, world.topic, backend)
     ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
     with BACKENDS[backend].make_pool(world.url, world.pool_settings, None) as pool:
@@ -232,6 +239,8 @@ def test_its_own_process_finds_out_and_repairs(abort: str, backend: str, world: 
     """It was stopped after its decision, and its caller hears of nothing."""
     if abort == "timeout" and not world.cluster.is_bounded:
         pytest.skip("a prepared transaction has no timeout here")
+    if abort == "timeout":
+        world.time_out_soon()
     with world.writer(backend, AtPoint(DECIDED, lambda: ABORTS[abort](world))) as writer:
         seen = BACKENDS[backend].write(writer, world.topic, 1)
         assert (seen.error, seen.outcome) == (None, Outcome.COMMITTED)
@@ -248,6 +257,8 @@ def test_its_own_process_finds_out_and_repairs(abort: str, backend: str, world: 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_process_wakes_after_another_has_repaired(backend: str, world: World) -> None:
+    world.time_out_soon()
+
     def repair() -> None:
         ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
         by_recover(world, backend)
@@ -264,6 +275,7 @@ def test_the_process_wakes_after_another_has_repaired(backend: str, world: World
     "point", [PausePoint.AFTER_TAKEOVER, PausePoint.AFTER_PREPARE, PausePoint.BEFORE_DATABASE_COMMIT, DECIDED]
 )
 def test_the_repair_dies_and_times_out_too(point: PausePoint, world: World) -> None:
+    world.time_out_soon()
     world.decide_and_die()
     by_timeout(world)
     killed(worker.recover, point, world.url, world.settings, SQL)
@@ -388,21 +400,21 @@ def forgetful(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
 
 @pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
 def test_the_id_has_expired(
-    is_committed: bool, forgetful: ApacheKafka, database: PostgresDatabase, new_name: NewName
+    is_committed: bool, forgetful: ApacheKafka, postgres: PostgresDatabase, new_name: NewName
 ) -> None:
     topic = new_name("topic")
     create_topics(forgetful.bootstrap_servers, topic)
     tier = Tier.BOUNDED_V1 if forgetful.version == OLDER.version else Tier.BOUNDED
-    world = World(Cluster(forgetful, tier), database, new_name("writer"), topic)
+    world = World(Cluster(forgetful, tier), postgres, new_name("writer"), topic)
     world.decide_and_die(point=PausePoint.AFTER_KAFKA_COMMIT if is_committed else DECIDED)
     with TransactionAdmin(bootstrap_servers=forgetful.bootstrap_servers) as admin:
         until(lambda: admin.describe_transactions([world.kafka_id])[world.kafka_id] is None, 30)
     with world.service() as service:
         assert [each.action for each in service.recover().found] == ([] if is_committed else [Action.REPAIR])
-    assert world.published() == event_bodies(database) == event_texts("1")
+    assert world.published() == event_bodies(postgres) == event_texts("1")
     with world.writer() as writer:
         assert BACKENDS[SQL].write(writer, topic, 2).error is None
-    assert world.published() == event_bodies(database) == [*event_texts("1"), *event_texts("2")]
+    assert world.published() == event_bodies(postgres) == [*event_texts("1"), *event_texts("2")]
 
 
 # ---- byte for byte -------------------------------------------------------------------------------------------
@@ -411,6 +423,7 @@ def test_the_id_has_expired(
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("by_log", [False, True], ids=["CreateTime", "LogAppendTime"])
 def test_byte_for_byte(by_log: bool, compression: str, world: World, new_name: NewName) -> None:
+    world.time_out_soon()
     partitions = 3
     topics = [new_name("topic"), new_name("topic")]
     admin = AdminClient({"bootstrap.servers": world.cluster.bootstrap_servers})
