@@ -60,6 +60,7 @@ from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.transaction import watch
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
 
@@ -336,6 +337,7 @@ class RecoveryService:
         )
 
     def _writes(self, seen: _Seen) -> DualWriteCoordinator:
+        watch(self._engine)  # a repair commits the database, and a settled row too
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
         return DualWriteCoordinator(
             seen.transactional_id,
