@@ -36,9 +36,11 @@ class TransactionEnd:
 
     @property
     def committed(self) -> bool:
-        """Whether it is proven to be committed in every partition. False if it has none, which proves nothing."""
-        ends = self.by_partition.values()
-        return bool(ends) and all(end is PartitionEnd.COMMITTED for end in ends)
+        """Whether it is proven to be committed: its coordinator decides for all partitions alike, so one is enough.
+
+        False if it has no partitions, which proves nothing.
+        """
+        return PartitionEnd.COMMITTED in self.by_partition.values() and not self.aborted
 
     @property
     def aborted(self) -> tuple[PartitionManifest, ...]:
