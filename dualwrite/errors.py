@@ -83,12 +83,13 @@ class KafkaUnreachableError(KafkaTimeoutError):
     From a producer it comes after `unreachable.timeout.ms`, instead of after `max.block.ms`, and means the same as
     `KafkaTimeoutError`. From a dual write it means that neither side was changed: repeat the block later.
 
-    `since_s` is how long no broker could be reached, in seconds.
+    `since_s` is how long no broker could be reached, in seconds; `problem` is what the last attempt ran into.
     """
 
-    def __init__(self, message: str, *, since_s: float = 0.0, error_code: int | None = None) -> None:
+    def __init__(self, message: str, *, since_s: float = 0.0, problem: str = "", error_code: int | None = None) -> None:
         super().__init__(message, error_code=error_code)
         self.since_s = since_s
+        self.problem = problem
 
 
 class AbortableError(KafkaError):

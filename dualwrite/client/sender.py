@@ -197,9 +197,10 @@ class Sender:
         since_ms = self._cluster.unreachable_since_ms(now_ms)
         if since_ms is not None:
             since_s = (now_ms - since_ms) / 1000
-            sentence = f"no broker could be reached for {since_s:.1f} s ({self.obstacle(since_ms)})"
+            problem = self.obstacle(since_ms)
+            sentence = f"no broker could be reached for {since_s:.1f} s ({problem})"
             with self._lock:
-                self._on_obstructed(KafkaUnreachableError(sentence, since_s=since_s))
+                self._on_obstructed(KafkaUnreachableError(sentence, since_s=since_s, problem=problem))
         return self._cluster.wake_at_ms(now_ms) or _NEVER
 
     def _anything_unsent(self) -> bool:

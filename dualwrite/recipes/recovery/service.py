@@ -118,10 +118,14 @@ class RecoveryService:
         self._lock_timeout_ms = lock_timeout_ms
         self._timeout_ms = timeout_ms
         self._clock = clock
-        self._settings = _without(_ADMIN_ONLY, settings) | {
-            "accept_bounded_guarantee": True,  # the transactions were prepared under it; recovery prepares none
-            "max_block_ms": timeout_ms,
-        }
+        self._settings = (
+            {"unreachable_timeout_ms": None}
+            | _without(_ADMIN_ONLY, settings)
+            | {
+                "accept_bounded_guarantee": True,  # the transactions were prepared under it; recovery prepares none
+                "max_block_ms": timeout_ms,
+            }
+        )
         KafkaSettings("checked-before-use", self._settings)
         self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
 
