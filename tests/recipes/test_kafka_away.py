@@ -15,8 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, sessionmaker
 
 from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import DropRequest, Fault
 from dualwrite.errors import KafkaUnreachableError, PoolTimeoutError
-from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.availability import Availability, Away
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -38,6 +40,7 @@ from tests.support.topics import read_topic
 LONG_MS = 60_000
 """Longer than a test may take: no wait of the old kind may end by itself."""
 
+REFUSED = "neither side was changed: Kafka cannot be reached since"
 MOST_REFUSALS = 50
 ENOUGH_S = 20.0
 
@@ -84,7 +87,7 @@ class Face:
 
     def __init__(self, world: World, pause: AtPoint | None = None) -> None:
         self.world = world
-        self.servers = {"bootstrap_servers": world.emulator.bootstrap_servers}
+        self.servers: dict[str, Any] = {"bootstrap_servers": world.emulator.bootstrap_servers}
         self.pause = pause
 
     @property
@@ -383,10 +386,7 @@ def test_under_load_no_transaction_stays_open(world: World, kind: type[Face]) ->
         ended.set()
         for each in done:
             each.result()
-        if kind in POOLS:
-            face.writer.recover()
-        else:
-            face.writer.recover()
+        face.writer.recover()
     assert oldest_s < 2.0
     world.assert_both_sides_have(*sorted(written))
 
@@ -396,7 +396,11 @@ def test_blocks_that_wait_for_a_slot(world: World, kind: type[Face], monkeypatch
     """They hold their transactions as well; without Kafka, the slot would not come back in time."""
     monkeypatch.setitem(_POOL, "max_writers", 1)
     held = threading.Event()
-    pause = AtPoint(PausePoint.AFTER_BEGIN, lambda: held.wait(ENOUGH_S))
+
+    def hold() -> None:
+        held.wait(ENOUGH_S)
+
+    pause = AtPoint(PausePoint.AFTER_BEGIN, hold)
     with face_of(kind, world, pause) as face, ThreadPoolExecutor(2) as executor:
         blocks = [executor.submit(refused, face, number) for number in (1, 2)]
         until(lambda: face.writer.status.waiting == 1)
@@ -430,27 +434,40 @@ def test_a_pool_resolves_what_is_aside_by_itself(world: World) -> None:
         world.assert_both_sides_have(1)
 
 
-def test_a_pools_timeout_names_kafka(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the moment at which both are true: otherwise the block is refused instead."""
     monkeypatch.setitem(_POOL, "max_writers", 1)
-    monkeypatch.setitem(_POOL, "acquire_timeout_ms", 1)
-    held = threading.Event()
-    entered = threading.Event()
-
-    def hold() -> None:
-        entered.set()
-        held.wait(ENOUGH_S)
-
-    with (
-        face_of(PsycopgPool, world, AtPoint(PausePoint.AFTER_BEGIN, hold)) as face,
-        ThreadPoolExecutor(1) as executor,
-    ):
-        block = executor.submit(face.write, 1)
-        assert entered.wait(ENOUGH_S)
+    monkeypatch.setitem(_POOL, "acquire_timeout_ms", 0)
+    with face_of(PsycopgPool, world) as face:
+        coordinator = face.writer.coordinator
+        blocking.run(coordinator.wait_for_turn())
         with pytest.raises(PoolTimeoutError) as raised:
-            face.write(2)
+            blocking.run(coordinator.wait_for_turn())
         assert "Kafka" not in str(raised.value)
-        held.set()
-        block.result(ENOUGH_S)
+        coordinator.availability.away = Away(0.0, "last problem: Connection refused")
+        sentence = (
+            r"; Kafka cannot be reached since 1970-01-01 00:00:00 UTC \(.* s; last problem: Connection refused\); "
+        )
+        with pytest.raises(PoolTimeoutError, match=sentence):
+            blocking.run(coordinator.wait_for_turn())
+        coordinator.availability.away = None
+        coordinator.registry.give_back_turn()
+
+
+def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is reachable and silent: its blocks are committed, and their slots cannot be used again."""
+    for name, value in {"max_writers": 1, "acquire_timeout_ms": 100, "max_block_ms": 200}.items():
+        monkeypatch.setitem(_POOL, name, value)
+    with face_of(PsycopgPool, world) as face:
+        silence = world.emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=None))
+        face.write(1)
+        face.write(2)
+        until(lambda: face.writer.status.last_background_error is not None)
+        with pytest.raises(PoolTimeoutError, match="Kafka keeps them from being resolved: KafkaTimeoutError: "):
+            face.write(3)
+        silence.remove()
+        until(lambda: not face.writer.status.set_aside)
+    world.assert_both_sides_have(1, 2)
 
 
 @pytest.mark.parametrize("kind", BLOCKING, ids=lambda kind: kind.__name__)
@@ -473,7 +490,7 @@ def test_elections_and_one_of_three_nodes_are_no_reason(postgres_server: Postgre
 def test_recover_says_the_same(world: World) -> None:
     with face_of(SqlAlchemy, world) as face:
         world.lose_kafka()
-        with pytest.raises(KafkaUnreachableError, match="neither side was changed: Kafka cannot be reached since"):
+        with pytest.raises(KafkaUnreachableError, match=REFUSED):
             face.writer.recover()
         assert face.availability.is_away
         assert face.writer.state is SlotState.NEW

@@ -275,15 +275,15 @@ class PoolCoordinator:
         places = self.registry.places()
         aside = f", and {len(places.set_aside)} are being resolved" if places.set_aside else ""
         away = self.availability.away
-        if away is not None:
-            aside += f", because {away.sentence(time.time())}"
+        kafka = f"; {away.sentence(time.time())}" if away is not None else ""
         background = self._counts.last_background_error
+        why = "Kafka keeps them from being resolved" if self._counts.kafka_failed else "last error in the background"
         return PoolTimeoutError(
             f"no transactional id of pool {self.prefix!r} became free within {self._acquire_timeout_ms} ms: "
-            f"{places.in_use} of {self._max_writers} carry a dual write{aside}; "
+            f"{places.in_use} of {self._max_writers} carry a dual write{aside}{kafka}; "
             f"{places.waiting} more blocks are waiting; nothing was written: try again later, raise "
             "max_writers or acquire_timeout_ms, or make blocks shorter"
-            + (f" (last error in the background: {background})" if background else "")
+            + (f" ({why}: {background})" if background else "")
         )
 
     async def replace(self, lost: PooledSlot, why: Exception) -> PooledSlot:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import DualWriteError, KafkaError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
@@ -142,6 +142,7 @@ class PoolMaintenance:
     def _failed(self, error: Exception) -> None:
         self._counts.background_failures += 1
         self._counts.last_background_error = f"{type(error).__name__}: {error}"
+        self._counts.kafka_failed = isinstance(error, KafkaError)
         expected = isinstance(error, (*self._leases.errors, DualWriteError))
         _log.warning(
             "pool %s: work in the background failed and will be retried: %s",
