@@ -78,6 +78,21 @@ class KafkaTimeoutError(RetriableError):
     """No response came in time; the message says why. The call may still take effect, so repeat the same call."""
 
 
+class KafkaUnreachableError(KafkaTimeoutError):
+    """No broker of the cluster can be reached; the message says since when, and what the last attempt ran into.
+
+    From a producer it comes after `unreachable.timeout.ms`, instead of after `max.block.ms`, and means the same as
+    `KafkaTimeoutError`. From a dual write it means that neither side was changed: repeat the block later.
+
+    `since_s` is how long no broker could be reached, in seconds; `problem` is what the last attempt ran into.
+    """
+
+    def __init__(self, message: str, *, since_s: float = 0.0, problem: str = "", error_code: int | None = None) -> None:
+        super().__init__(message, error_code=error_code)
+        self.since_s = since_s
+        self.problem = problem
+
+
 class AbortableError(KafkaError):
     """The transaction can no longer be committed: call `abort_transaction()` and start a new one.
 

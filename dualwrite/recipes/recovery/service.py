@@ -133,7 +133,9 @@ class RecoveryService:
         self._lock_timeout_ms = lock_timeout_ms
         self._timeout_ms = timeout_ms
         self._clock = clock
-        self._connection = _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
+        self._connection = (
+            {"unreachable_timeout_ms": None} | _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
+        )
         # what is left was prepared under the bound; what is published again is completed at once
         self._settings = self._connection | {"accept_bounded_guarantee": True}
         KafkaSettings("checked-before-use", self._settings)
