@@ -181,7 +181,13 @@ def by_service(world: World, backend: str) -> None:
 
 
 def by_command(world: World, backend: str) -> None:
-    command = ("recover", "--bootstrap-server", world.cluster.bootstrap_servers, "--database", world.url)
+    command: tuple[str, ...] = (
+        "recover",
+        "--bootstrap-server",
+        world.cluster.bootstrap_servers,
+        "--database",
+        world.url,
+    )
     command += ("--transactional-id", world.transactional_id, "--min-age", "0")
     code, planned = call(*command)
     assert (code, [each["action"] for each in planned["found"]]) == (1, ["repair"])

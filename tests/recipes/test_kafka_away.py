@@ -445,9 +445,7 @@ def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pyte
             blocking.run(coordinator.wait_for_turn())
         assert "Kafka" not in str(raised.value)
         coordinator.availability.away = Away(0.0, "last problem: nobody listens")
-        sentence = (
-            r"; Kafka cannot be reached since 1970-01-01 00:00:00 UTC \(.* s; last problem: nobody listens\); "
-        )
+        sentence = r"; Kafka cannot be reached since 1970-01-01 00:00:00 UTC \(.* s; last problem: nobody listens\); "
         with pytest.raises(PoolTimeoutError, match=sentence):
             blocking.run(coordinator.wait_for_turn())
         coordinator.availability.away = None
