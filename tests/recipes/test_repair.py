@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import sqlalchemy as sa
 
 from dualwrite.broker_emulator.faults import Fault, Hold
-from dualwrite.client.transactions import manifest as manifests
 from dualwrite.errors import (
     AbortableError,
-    AnotherClusterError,
     FencedError,
     KafkaTimeoutError,
-    PreparedTransactionLost,
-    RecordsGoneError,
     RetriableError,
-    StateRowError,
 )
 from dualwrite.guarantee import Tier
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import BOUNDED
 from tests.recipes.repairs import FOREIGN, Site, Way, let_end, nodes_for, site_of, sqlite_store, ways_of
-from tests.recipes.test_tiers import ROWS, Crash, rows, write
+from tests.recipes.test_tiers import rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 
@@ -244,9 +235,7 @@ COMMITTED_BY: Final = {
 @pytest.mark.parametrize("via", ["recover", "write"])
 @pytest.mark.parametrize("by", COMMITTED_BY)
 @every_way
-def test_what_was_committed_is_never_published_again(
-    store: Database, tier: Tier, way: Way, by: str, via: str
-) -> None:
+def test_what_was_committed_is_never_published_again(store: Database, tier: Tier, way: Way, by: str, via: str) -> None:
     """Whoever committed it, and whatever became of the id since."""
     with site_of(tier, store, nodes=nodes_for(way)) as site:
         site.write("before")
@@ -266,7 +255,9 @@ def test_what_was_committed_is_never_published_again(
         site.assert_agreed("before", "decided", "later")
 
 
-@pytest.mark.parametrize("ways", [[Way.USED, Way.MISUSED], [Way.MISUSED, Way.USED], [Way.EXPIRED, Way.MISUSED, Way.USED]])
+@pytest.mark.parametrize(
+    "ways", [[Way.USED, Way.MISUSED], [Way.MISUSED, Way.USED], [Way.EXPIRED, Way.MISUSED, Way.USED]]
+)
 @pytest.mark.parametrize("is_aborted", [True, False])
 @every_tier
 def test_between_aborted_transactions_of_the_same_producer(

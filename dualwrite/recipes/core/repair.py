@@ -92,6 +92,7 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     if end.aborted:
         return Proof(is_over=True, owed=await _owed(owned, manifest, end))
     if end.committed:
+        _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
         return IS_OVER
     if end.gone:
         log_evidence_gone(owned.transactional_id, row, end)

@@ -60,6 +60,7 @@ from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.transaction import watch
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
 
@@ -132,7 +133,9 @@ class RecoveryService:
         self._lock_timeout_ms = lock_timeout_ms
         self._timeout_ms = timeout_ms
         self._clock = clock
-        self._connection = _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
+        self._connection = (
+            {"unreachable_timeout_ms": None} | _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
+        )
         # what is left was prepared under the bound; what is published again is completed at once
         self._settings = self._connection | {"accept_bounded_guarantee": True}
         KafkaSettings("checked-before-use", self._settings)
@@ -336,6 +339,7 @@ class RecoveryService:
         )
 
     def _writes(self, seen: _Seen) -> DualWriteCoordinator:
+        watch(self._engine)  # a repair commits the database, and a settled row too
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
         return DualWriteCoordinator(
             seen.transactional_id,
