@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import sqlalchemy as sa
 
+from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, Emulator, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.client.transactions import manifest as manifests
-from dualwrite.errors import AnotherClusterError, PreparedTransactionLost, RecordsGoneError, StateRowError
+from dualwrite.errors import (
+    AnotherClusterError,
+    KafkaTimeoutError,
+    PreparedTransactionLost,
+    RecordsGoneError,
+    RetriableError,
+    StateRowError,
+)
 from dualwrite.guarantee import Tier
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repair import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
-from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import TIERS
 from tests.recipes.repairs import DEADLINE_S, Site, Way, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store
@@ -104,7 +107,6 @@ def in_log(site: Site, *, read_committed: bool) -> dict[tuple[str, int], list[An
 @every_tier
 def test_many_records_are_the_same_byte_for_byte_and_in_order(store: Database, tier: Tier, codec: str) -> None:
     with site_of(tier, store) as site:
-        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: None) if False else None
         settings: dict[str, Any] = {"compression_type": codec, "batch_size": 2_000}
         with site.writer(**settings) as writer:
             write_many(writer, 400)
@@ -137,8 +139,6 @@ def test_only_what_is_not_visible_is_published_again(site: Site, partitions: lis
 
     site.write("before")
     site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, both)
-    from dualwrite.admin import TransactionAdmin
-
     with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
         for part in site.manifest().partitions:
             if part.partition in partitions:
@@ -212,7 +212,7 @@ def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
     held.remove()
     held.release()
     thread.join(DEADLINE_S)
-    assert [type(error) for error in errors] == [PreparedTransactionLost] or [type(error) for error in errors] == []
+    assert [type(error) for error in errors] == [RecordsGoneError]
     assert site.row() == row
     assert site.committed() == []
 
@@ -245,7 +245,16 @@ def test_a_topic_that_was_created_anew(site: Site, is_aborted: bool, is_used: bo
         with site.world.ready(transactional_id="another") as producer, producer.transaction():
             producer.send("orders", "another", partition=0)
     others = ["another"] if is_used else []
-    if is_aborted:
+    if is_aborted and not is_used:  # an empty log may also be one that a new leader does not know to be stored yet
+        with site.writer(resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError, match="no marker"):
+            writer.recover()
+        (found,) = serviced(site, timeout_ms=300).found
+        assert (found.action, found.changed) == (Action.FAILED, False)
+        (found,) = serviced(site, timeout_ms=300, acknowledge_lost=["tid"]).found
+        assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
+        site.write("later")
+        assert site.committed() == ["later"]
+    elif is_aborted:
         assert_lost(site, *others)
     else:
         assert site.recover() is Outcome.NOTHING
@@ -264,9 +273,7 @@ def test_a_topic_that_was_deleted(site: Site) -> None:
 
 @pytest.mark.parametrize("by", ["writer", "service"])
 @every_tier
-def test_evidence_that_is_gone_is_loud(
-    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture, by: str
-) -> None:
+def test_evidence_that_is_gone_is_loud(store: Database, tier: Tier, caplog: pytest.LogCaptureFixture, by: str) -> None:
     """Where neither the coordinator nor the log can tell, it is taken for committed, and an error is logged, once."""
     with site_of(tier, store) as site:
         site.decided()
@@ -355,7 +362,7 @@ def test_an_unreadable_manifest_stops_what_needs_it(site: Site, text: str) -> No
     site.change_row(manifest=text)
     with site.writer() as writer:
         for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
-            with pytest.raises(StateRowError, match="'tid'.*nothing was changed|'tid'.*Nothing was changed"):
+            with pytest.raises(StateRowError, match=r"'tid'.*[nN]othing was changed"):
                 use(writer)
     assert serviced(site).found[0].action is Action.FAILED
     site.change_row(manifest=manifest)
@@ -443,9 +450,7 @@ def test_recovery_notes_what_it_committed(site: Site) -> None:
 
 @pytest.mark.parametrize("is_aborted", [True, False])
 @every_tier
-def test_another_cluster_is_refused_before_anything_is_changed(
-    store: Database, tier: Tier, is_aborted: bool
-) -> None:
+def test_another_cluster_is_refused_before_anything_is_changed(store: Database, tier: Tier, is_aborted: bool) -> None:
     topics = {"orders": 2, "others": 2}
     with (
         site_of(tier, store) as site,
@@ -458,9 +463,7 @@ def test_another_cluster_is_refused_before_anything_is_changed(
         row, text = site.row(), site.text()
         elsewhere = {"bootstrap_servers": another.bootstrap_servers}
         for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
-            with DualWriter(
-                store.aside, transactional_id="tid", accept_bounded_guarantee=True, **elsewhere
-            ) as writer:
+            with DualWriter(store.aside, transactional_id="tid", accept_bounded_guarantee=True, **elsewhere) as writer:
                 with pytest.raises(AnotherClusterError, match="nothing was changed") as raised:
                     use(writer)
                 assert raised.value.prepared_in == site.manifest().cluster_id
@@ -496,6 +499,9 @@ def test_a_cluster_that_is_no_more_can_be_acknowledged(store: Database, tier: Ti
             accept_bounded_guarantee=True,
             bootstrap_servers=another.bootstrap_servers,
         ) as writer:
+            # both emulators count producer ids alike, so the first pair is that of the row
+            with pytest.raises(RetriableError, match="from another Kafka cluster"):
+                write(writer, "refused")
             write(writer, "later")
         assert [record.value for record in another.records("orders", 0)] == [b"later"]
 
@@ -567,19 +573,22 @@ def test_a_repair_is_logged_and_counted(
         site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_three)
         old = site.row()
         let_end(site, Way.INITIALISED)
-        assert counted() == {"proofs": 0, "repaired": 0, "republished": 0, "lost": 0}
+        before = counted()
+        assert (before["repaired"], before["republished"]) == (0, 0)
         caplog.clear()
         assert site.recover() is Outcome.REPAIRED
-        assert counted() == {"proofs": 1, "repaired": 1, "republished": 3, "lost": 0}
+        assert counted() == {"proofs": before["proofs"] + 1, "repaired": 1, "republished": 3, "lost": 0}
         told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         found, published = [line for line in told if str(old) in line]
         assert "Kafka aborted" in found
         assert "its 3 records (orders-0: " in found
         assert f"is published again as {site.row()}" in published
         let_end(site, Way.INITIALISED)
-        assert site.recover() is Outcome.NOTHING
+        for _ in range(2):
+            assert site.recover() is Outcome.NOTHING
         site.write("later")
-        assert counted() == {"proofs": 1, "repaired": 1, "republished": 3, "lost": 0}, "the row is settled"
+        expected = {"proofs": before["proofs"] + 2, "repaired": 1, "republished": 3, "lost": 0}
+        assert counted() == expected, "the row was settled by the second proof"
 
 
 def test_a_loss_is_counted_at_each_recovery(site: Site, heard: Heard) -> None:
