@@ -307,6 +307,8 @@ class DualWriteCoordinator:
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
         write.prepared_state = await kafka.prepare()
         owned.reach(PausePoint.AFTER_PREPARE)
+        if write.prepared_state == write.locked_row:
+            raise self._names_another(write)
         owned.manifest = kafka.manifest
         if write.written_row == write.prepared_state:
             write.database.attach(self.transactional_id, write.prepared_state, owned.manifest)
@@ -314,6 +316,14 @@ class DualWriteCoordinator:
             await self._write_state(write, write.prepared_state, owned.manifest)
             owned.reach(PausePoint.AFTER_STATE_WRITE)
         owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    def _names_another(self, write: DualWriteProgress) -> RetriableError:
+        """Return the error for a pair that the row has from another cluster: it would not show what was decided."""
+        return RetriableError(
+            f"the dual write has the pair {write.prepared_state}, which the state row of transactional id "
+            f"{self.transactional_id!r} names already, from another Kafka cluster; neither side was changed: repeat "
+            "the block, which gets another pair"
+        )
 
     def _owes_records(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a block with consumed offsets, which could not be published again with what is owed."""
