@@ -442,21 +442,17 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.PRODUCE, 87): _E.ABORTABLE,  # INVALID_RECORD
     (Api.PRODUCE, 90): _E.FENCED,  # PRODUCER_FENCED
     (Api.PRODUCE, 120): _E.ABORTABLE,  # TRANSACTION_ABORTABLE
-    # OFFSET_OUT_OF_RANGE is a fact about the log, and no error: client/log/codec.py
-    (Api.FETCH, -1): _E.RETRIABLE,  # UNKNOWN_SERVER_ERROR
+    # Any other is retried until the time is up; OFFSET_OUT_OF_RANGE is a fact about the log: client/log/codec.py
     (Api.FETCH, 3): _E.RETRIABLE_AFTER_LOOKUP,  # the leader learns of a partition later than metadata
     (Api.FETCH, 5): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.FETCH, 6): _E.RETRIABLE_AFTER_LOOKUP,
-    (Api.FETCH, 7): _E.RETRIABLE,
     (Api.FETCH, 9): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.FETCH, 13): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.FETCH, 29): _E.REFUSED,
     (Api.FETCH, 35): _E.UNSUPPORTED,
     (Api.FETCH, 56): _E.RETRIABLE_AFTER_LOOKUP,
     (Api.FETCH, 74): _E.RETRIABLE_AFTER_LOOKUP,  # FENCED_LEADER_EPOCH
-    (Api.FETCH, 75): _E.RETRIABLE,  # UNKNOWN_LEADER_EPOCH
     (Api.FETCH, 76): _E.UNSUPPORTED,  # UNSUPPORTED_COMPRESSION_TYPE: zstd before Fetch v10
-    (Api.FETCH, 78): _E.RETRIABLE,  # OFFSET_NOT_AVAILABLE: the leader is new (KIP-207)
     (Api.METADATA, 3): _E.RETRIABLE,  # UNKNOWN_TOPIC_OR_PARTITION: it may be being created
     (Api.METADATA, 5): _E.RETRIABLE,  # LEADER_NOT_AVAILABLE
     (Api.METADATA, 17): _E.REFUSED,  # INVALID_TOPIC_EXCEPTION
@@ -595,8 +591,12 @@ _EXCEPTIONS: Final[dict[ErrorClass, type[KafkaError]]] = {
 
 
 # FATAL, except for these. Aborting the transaction resolves a batch whose outcome is unknown, as in Kafka's own client;
-# and only waits that max.block.ms bounds depend on metadata.
-_OTHERWISE: Final[dict[Api, ErrorClass]] = {Api.PRODUCE: _E.ABORTABLE, Api.METADATA: _E.RETRIABLE}
+# only waits that max.block.ms bounds depend on metadata; and reading changes nothing and has a timeout.
+_OTHERWISE: Final[dict[Api, ErrorClass]] = {
+    Api.PRODUCE: _E.ABORTABLE,
+    Api.METADATA: _E.RETRIABLE,
+    Api.FETCH: _E.RETRIABLE,
+}
 
 
 def error_class(api: Api, error_code: int) -> ErrorClass:

@@ -136,6 +136,18 @@ MUTANTS: Final = (
         "if True:",
         "recipes/test_psycopg_reader.py",
     ),
+    Mutant(
+        "dualwrite/recipes/psycopg/adapter.py",
+        'else f"{proof}; {self._attachment}; COMMIT"',
+        'else f"{self._attachment}; COMMIT"',
+        "recipes/test_manifest.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sql/postgres.py",
+        """ AND prepared_transaction_state = {_literal(state)}\"""",
+        '"',
+        "recipes/test_manifest.py",
+    ),
     # broker
     Mutant(
         _TRANSITIONS,

@@ -16,7 +16,7 @@ from dualwrite.client.records.batches import (
     is_intact,
 )
 from dualwrite.client.records.compression import decompressed
-from dualwrite.errors import RetriableError
+from dualwrite.errors import AdminError, ConfigError, RetriableError
 
 _MAGIC: Final = 2
 _MAGIC_OFFSET: Final = 16
@@ -69,17 +69,6 @@ class StoredBatch(NamedTuple):
         """Whether it is the broker's: a marker, for example."""
         return bool(self.attributes & _CONTROL)
 
-    @property
-    def marker(self) -> Marker | None:
-        """How it ends a transaction of its producer; None if it does not."""
-        if not (self.is_control and self.is_transactional and self.record_count):
-            return None
-        key = next(records_of("", 0, self)).key
-        if key is None:
-            return None
-        _, kind = _CONTROL_KEY.unpack_from(key)
-        return _MARKERS.get(kind)
-
 
 _MARKERS: Final = {marker.value: marker for marker in Marker}
 
@@ -107,21 +96,47 @@ def _batch(data: memoryview) -> StoredBatch:
     return StoredBatch(base, base + delta, attributes, first_ms, max_ms, producer_id, epoch, count, data)
 
 
-def records_of(topic: str, partition: int, batch: StoredBatch) -> Iterator[StoredRecord]:
-    """Yield the records of a batch.
+def marker_of(topic: str, partition: int, batch: StoredBatch) -> Marker | None:
+    """Return how a batch ends a transaction of its producer; None if it does not. Raises what `records_of` does."""
+    if not (batch.is_control and batch.is_transactional and batch.record_count):
+        return None
+    key = records_of(topic, partition, batch)[0].key
+    if key is None:
+        return None
+    _, kind = _CONTROL_KEY.unpack_from(key)
+    return _MARKERS.get(kind)
 
-    Raises `RetriableError` if its checksum is wrong, and `ConfigError` if no library is installed that decompresses it.
+
+def records_of(topic: str, partition: int, batch: StoredBatch) -> list[StoredRecord]:
+    """Return the records of a batch.
+
+    Raises `RetriableError` if its checksum is wrong, `ConfigError` if no library is installed that decompresses it, and
+    `AdminError` for bytes that are not Kafka's.
     """
     if not is_intact(batch.data):
         raise RetriableError(
             f"the batch at offset {batch.base_offset} of {topic}-{partition} arrived damaged (its checksum is wrong); "
             "nothing was changed: ask again, and if that does not help, check the broker's disk"
         )
+    try:
+        return list(_records(topic, partition, batch))
+    except ConfigError:
+        raise
+    except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
+        raise AdminError(
+            f"the batch at offset {batch.base_offset} of {topic}-{partition} cannot be decoded ({error!r}); "
+            "nothing was changed"
+        ) from error
+
+
+def _records(topic: str, partition: int, batch: StoredBatch) -> Iterator[StoredRecord]:
     stored = decompressed(batch.attributes & _COMPRESSION, batch.data[HEADER_BYTES:])
     position = 0
     for _ in range(batch.record_count):
         length, position = _varint(stored, position)
         end = position + length
+        if end > len(stored):
+            raise ValueError(f"a record has {length} bytes, and {len(stored) - position} are left")
         position += 1  # the attributes of a record, which are not used
         time_delta_ms, position = _varint(stored, position)
         offset_delta, position = _varint(stored, position)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from dualwrite.client.log.batches import Marker, StoredBatch, StoredRecord, records_of
+from dualwrite.client.log.batches import Marker, StoredBatch, StoredRecord, marker_of, records_of
 from dualwrite.client.log.codec import Fetched
 from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState
@@ -36,9 +36,11 @@ class TransactionEnd:
 
     @property
     def committed(self) -> bool:
-        """Whether it is proven to be committed in every partition. False if it has none, which proves nothing."""
-        ends = self.by_partition.values()
-        return bool(ends) and all(end is PartitionEnd.COMMITTED for end in ends)
+        """Whether it is proven to be committed: its coordinator decides for all partitions alike, so one is enough.
+
+        False if it has no partitions, which proves nothing.
+        """
+        return PartitionEnd.COMMITTED in self.by_partition.values() and not self.aborted
 
     @property
     def aborted(self) -> tuple[PartitionManifest, ...]:
@@ -174,7 +176,7 @@ class EndSearch(Search[PartitionEnd]):
             return PartitionEnd.GONE
         for batch in batches:
             if batch.producer_id == self._prepared.producer_id and batch.base_offset > self.part.last_offset:
-                marker = batch.marker
+                marker = marker_of(self.part.topic, self.part.partition, batch)
                 if marker is not None:
                     return _ENDS[marker]
         self._advance(batches)

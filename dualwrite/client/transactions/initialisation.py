@@ -341,11 +341,12 @@ class Initialisation:
     def recovery(self, stored: PreparedTxnState, *, is_over: bool = False) -> Recovery | None:
         """Return how to complete by `stored`; None if there is no description to compare it with.
 
-        `is_over`: the transaction of `stored` is known to have ended, so what is open is another one.
+        `is_over`: the log has proven how the transaction of `stored` ended, so it is not lost, whatever is described.
         """
         if self.found is None:
             return None
-        return Recovery.TAKE_OVER if is_over else RECOVERIES[find(stored, self.found, self.transaction_version)]
+        recovery = RECOVERIES[find(stored, self.found, self.transaction_version)]
+        return Recovery.TAKE_OVER if is_over and recovery is Recovery.LOST else recovery
 
     def proves(self, stored: PreparedTxnState) -> bool:
         """Return whether the description proves that the transaction of `stored` is open or committed."""

@@ -33,6 +33,7 @@ from dualwrite.errors import (
     IllegalStateError,
     OutcomeUnknown,
     PreparedTransactionLost,
+    RetriableError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -271,6 +272,10 @@ class DualWriteCoordinator:
         if not await self._lock_and_write(write):
             write.locked_row = write.written_row = await self._lock(write.database)
         write.transactional_id = self.transactional_id
+        if owned.owed and write.records.has_offsets:
+            self._slot.move(SlotState.NEW)  # recovery, or the next block without offsets, publishes it
+            await owned.give_up()
+            raise self._owes_records(write)
         await self._send_and_write(write)
 
     async def _send_and_write(self, write: DualWriteProgress) -> None:
@@ -292,6 +297,14 @@ class DualWriteCoordinator:
             await self._write_state(write, write.prepared_state, owned.manifest)
             owned.reach(PausePoint.AFTER_STATE_WRITE)
         owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    def _owes_records(self, write: DualWriteProgress) -> RetriableError:
+        """Return the error for a block with consumed offsets, which could not be published again with what is owed."""
+        return RetriableError(
+            f"transactional id {self.transactional_id!r} has to publish again what Kafka aborted of "
+            f"{write.locked_row}, and a block with consumed offsets cannot carry that; neither side was changed: call "
+            "recover(), then repeat the block"
+        )
 
     async def _lock_and_write(self, write: DualWriteProgress) -> bool:
         """Lock and write the row with one statement, if its content and the next prepared state can be predicted.

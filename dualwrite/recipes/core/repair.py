@@ -78,10 +78,11 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
         return NOT_PROVEN
     if end.aborted:
         return Proof(is_over=True, owed=await _owed(owned, manifest, end))
+    if end.committed:
+        return IS_OVER
     if end.gone:
         _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
-        return NOT_PROVEN
-    return IS_OVER
+    return NOT_PROVEN
 
 
 async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
@@ -93,6 +94,8 @@ async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequ
             "consumed offsets went with it, and whether its consumer group has moved since is not known: publishing "
             "the records again could double what was derived from them",
         )
+    if end.gone:
+        raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
     records = await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
     _log.warning(
         "transactional id %s: Kafka aborted %s, which the database has decided; its %d records (%s) are published "
