@@ -113,10 +113,10 @@ def _tier_check(tier: Tier) -> Check:
         return Check("kafka", "tier", found)
     remedy = (
         "what these brokers abort against the decision of the database is published again later, from the log: that "
-        "needs READ on the topics, and topics that are not compacted; check yours with --topic. Consumed offsets belong "
-        "in the database here (OffsetsInDatabase). Set transaction.timeout.ms to the brokers' maximum, and run "
-        "`dualwrite recover` at shorter intervals than that. Where the log does not suffice, and for a producer without "
-        "a database, accept the bound with accept.bounded.guarantee=true"
+        "needs READ on the topics, and topics that are not compacted; check yours with --topic. Consumed offsets "
+        "belong in the database here (OffsetsInDatabase). Set transaction.timeout.ms to the brokers' maximum, and run "
+        "`dualwrite recover` at shorter intervals than that. Where the log does not suffice, and for a producer "
+        "without a database, accept the bound with accept.bounded.guarantee=true"
     )
     return warning("kafka", "tier", found, remedy)
 

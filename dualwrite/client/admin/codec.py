@@ -50,11 +50,8 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 _FIRST_WITH_RIGHTS: Final = 8
 """The first Metadata with the operations that a client is allowed (KIP-430)."""
 
-_READ: Final = 1 << 3
-"""The bit of READ among the operations that a client is allowed."""
-
-_NO_OPERATIONS: Final = -(2**31)
-"""The operations in a response that has none, because they were not requested or the topic is not known."""
+_READ: Final = 3
+"""The operation READ, among those that a client is allowed."""
 
 _TOPIC_RESOURCE: Final = 2
 
@@ -147,8 +144,8 @@ def _topic_id(topic: Any) -> str | None:
 
 
 def _is_readable(topic: Any) -> bool | None:
-    operations = getattr(topic, "topic_authorized_operations", _NO_OPERATIONS)
-    return None if operations == _NO_OPERATIONS else bool(operations & _READ)
+    operations = getattr(topic, "authorized_operations", None)
+    return None if operations is None else _READ in operations
 
 
 def describe_cleanup_policies(topics: Sequence[str]) -> Call[dict[str, Reply[str]]]:
