@@ -80,8 +80,8 @@ MUTANTS: Final = (
     # recipes
     Mutant(
         f"{_CORE}coordinator.py",
-        "if write.written_row != write.prepared_state:",
-        "if False:",
+        "if write.written_row == write.prepared_state:",
+        "if True:",
         "recipes/test_dual_writer.py",
     ),
     Mutant(f"{_CORE}coordinator.py", "if row == owned.row:", "if True:", "recipes/test_late_take_over.py"),
@@ -144,7 +144,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dualwrite/recipes/sql/postgres.py",
-        """ AND prepared_transaction_state = {_literal(state)}\"""",
+        """ AND prepared_transaction_state = '{state}'\"""",
         '"',
         "recipes/test_manifest.py",
     ),

@@ -27,7 +27,7 @@ def test_only_the_name_of_the_table_is_replaced() -> None:
     text = attach_manifest(PINNED, "kafka_transaction_state", "42:7", "kafka_transaction_state STATE_TABLE_OID :mark")
     assert text == (
         "UPDATE \"shop\".kafka_transaction_state SET manifest = E'kafka_transaction_state STATE_TABLE_OID :mark'"
-        " WHERE transactional_id = E'kafka_transaction_state' AND prepared_transaction_state = E'42:7'"
+        " WHERE transactional_id = E'kafka_transaction_state' AND prepared_transaction_state = '42:7'"
     )
 
 

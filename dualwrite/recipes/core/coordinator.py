@@ -31,11 +31,13 @@ from dualwrite.errors import (
     DualWriteError,
     FencedError,
     IllegalStateError,
+    KafkaUnreachableError,
     OutcomeUnknown,
     PreparedTransactionLost,
     RetriableError,
 )
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.completion import LostCommits, end, leave_to_successor, take_over
 from dualwrite.recipes.core.database_errors import first_line
@@ -82,6 +84,7 @@ class DualWriteCoordinator:
         uninterrupted: Uninterrupted = direct,
         kafka_follows_later: bool = False,
         repairability: Repairability | None = None,
+        availability: Availability = NEVER_AWAY,
     ) -> None:
         """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`.
 
@@ -95,6 +98,7 @@ class DualWriteCoordinator:
             pause=pause,
             uninterrupted=uninterrupted,
             resolve_timeout_ms=resolve_timeout_ms,
+            availability=availability,
         )
         self.lock_timeout_ms = lock_timeout_ms
         self._slot = self.owned.slot
@@ -189,12 +193,21 @@ class DualWriteCoordinator:
     # -- the steps of one dual write ---------------------------------------------------------------------------
 
     async def get_ready(self) -> None:
-        """Resolve what an earlier dual write left unresolved, and create the state row; call it before a block."""
+        """Resolve what an earlier dual write left unresolved, and create the state row; call it before a block.
+
+        Raises KafkaUnreachableError while Kafka is known to be away.
+        """
+        self._assert_present()
         if self._slot.state is SlotState.UNRESOLVED:
-            await self._lost_commits.resolve()
+            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+                await self._lost_commits.resolve()
             self.owned.assert_usable()
         if self.owned.kafka_id is None:
             await self.owned.ensure_row()
+
+    def _assert_present(self) -> None:
+        if self.owned.availability.away is not None:
+            raise self.owned.availability.refusal()
 
     async def get_ready_for_sessions(self) -> None:
         """Create the state row while no transaction of a Session has begun. Costs nothing when repeated."""
@@ -269,20 +282,24 @@ class DualWriteCoordinator:
         return True
 
     async def _prepare(self, write: DualWriteProgress) -> None:
-        """Carry out everything up to the decision."""
+        """Carry out everything up to the decision. Raises KafkaUnreachableError in the words of a block."""
         owned = self.owned
-        if self._slot.state is SlotState.CONFIRMING:
-            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
-                await owned.confirm()
-            owned.assert_usable()
-        if not await self._lock_and_write(write):
-            write.locked_row = write.written_row = await self._lock(write.database)
-        write.transactional_id = self.transactional_id
-        if owned.owed and write.records.has_offsets:
-            self._slot.move(SlotState.NEW)  # recovery, or the next block without offsets, publishes it
-            await owned.give_up()
-            raise self._owes_records(write)
-        await self._send_and_write(write)
+        self._assert_present()
+        try:
+            if self._slot.state is SlotState.CONFIRMING:
+                with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
+                    await owned.confirm()
+                owned.assert_usable()
+            if not await self._lock_and_write(write):
+                write.locked_row = write.written_row = await self._lock(write.database)
+            write.transactional_id = self.transactional_id
+            if owned.owed and write.records.has_offsets:
+                self._slot.move(SlotState.NEW)  # recovery, or the next block without offsets, publishes it
+                await owned.give_up()
+                raise self._owes_records(write)
+            await self._send_and_write(write)
+        except KafkaUnreachableError as error:
+            raise owned.availability.note(error) from error
 
     async def _send_and_write(self, write: DualWriteProgress) -> None:
         """Send what is owed and the records, prepare Kafka, and write its state and manifest to the locked row.
@@ -353,7 +370,8 @@ class DualWriteCoordinator:
         owned.reach(PausePoint.AFTER_LOCK)
         if self._slot.state is SlotState.UNRESOLVED:
             # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
-            await self._lost_commits.resolve_by(row)
+            with suppress(PreparedTransactionLost):  # as in get_ready()
+                await self._lost_commits.resolve_by(row)
             owned.assert_usable()
         if self._slot.state is SlotState.READY:
             if row == owned.row:
@@ -480,7 +498,8 @@ class DualWriteCoordinator:
         """
         owned = self.owned
         if self._slot.state is SlotState.UNRESOLVED:
-            return await self._lost_commits.resolve()
+            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+                return await self._lost_commits.resolve()
         with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
             await owned.confirm()
         owned.assert_usable()
@@ -502,6 +521,8 @@ class DualWriteCoordinator:
                 return await self._publish_owed(database, row)
             await self._settle(database, row)
             return resolution
+        except KafkaUnreachableError as error:
+            raise owned.availability.note(error) from error
         finally:
             await owned.uninterrupted(end(database))
 
@@ -513,7 +534,10 @@ class DualWriteCoordinator:
             await database.commit()
 
     async def _publish_owed(self, database: DatabaseTransaction, row: PreparedTxnState) -> Resolution:
-        """Publish again what is owed: a dual write whose only change in the database is the locked row."""
+        """Publish again what is owed: a dual write whose only change in the database is the locked row.
+
+        Raises RetriableError if Kafka aborts that too.
+        """
         owned = self.owned
         write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
         write.transactional_id = self.transactional_id
@@ -523,7 +547,14 @@ class DualWriteCoordinator:
         except BaseException:
             await self.roll_back(write)
             raise
-        await self._decide(write)
+        try:
+            await self._decide(write)
+        except PreparedTransactionLost as error:
+            raise RetriableError(
+                f"Kafka has aborted {write.prepared_state} too, by which {row} of transactional id "
+                f"{self.transactional_id!r} was to be published again; its records are still owed, and the next use of "
+                "the id, or recover(), publishes them"
+            ) from error
         return Resolution(self.transactional_id, row, Outcome.REPAIRED)
 
     # -- the end -----------------------------------------------------------------------------------------------

@@ -16,7 +16,13 @@ from typing import Final, NamedTuple
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.errors import AuthorizationError, PreparedTransactionLost
+from dualwrite.errors import (
+    AuthorizationError,
+    KafkaTimeoutError,
+    OutcomeUnknown,
+    PreparedTransactionLost,
+    StateRowError,
+)
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.owned_id import OwnedId
@@ -60,29 +66,47 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     """Return how the transaction in the locked row ended; read the log where the coordinator cannot tell.
 
     Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction and its records cannot be
-    published again, and OutcomeUnknown if its end cannot be read now.
+    published again, KafkaTimeoutError if its end cannot be read now, and StateRowError for an unreadable manifest.
     """
     if owned.kafka.coordinator_knows(row):
         return NOT_PROVEN
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
         return IS_OVER
-    manifest = manifest_of(row, text)
+    try:
+        manifest = manifest_of(row, text)
+    except ValueError as error:
+        raise StateRowError(
+            f"kafka_transaction_state cannot be read for transactional id {owned.transactional_id!r}: {error}"
+        ) from error
     if manifest is None:
         return NOT_PROVEN
     owned.telemetry.proved()
     try:
         end = await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
     except AuthorizationError as error:
-        _log.error(_NOT_READABLE, owned.transactional_id, row, error)
+        log_unreadable(owned.transactional_id, row, error)
         return NOT_PROVEN
+    except OutcomeUnknown as error:  # not the outcome of a dual write: that one is decided
+        raise KafkaTimeoutError(f"transactional id {owned.transactional_id!r} cannot be used yet: {error}") from error
     if end.aborted:
         return Proof(is_over=True, owed=await _owed(owned, manifest, end))
     if end.committed:
+        _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
         return IS_OVER
     if end.gone:
-        _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
+        log_evidence_gone(owned.transactional_id, row, end)
     return NOT_PROVEN
+
+
+def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
+    """Log that nothing can tell any more how the transaction in a row ended."""
+    _log.error(_EVIDENCE_GONE, transactional_id, row, _places(end))
+
+
+def log_unreadable(transactional_id: str, row: PreparedTxnState, error: AuthorizationError) -> None:
+    """Log that the right to read the end of the transaction in a row is missing."""
+    _log.error(_NOT_READABLE, transactional_id, row, error)
 
 
 async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
 from dualwrite.client.records.send_arguments import Serializers
+from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
@@ -35,6 +36,10 @@ def check_engine(engine: Any, kind: type, made_by: str) -> None:
         )
 
 
+_UNREACHABLE_TIMEOUT_MS: Final = 500
+"""How long no broker may be reachable before a dual write fails: it keeps its database transaction open meanwhile."""
+
+
 class KafkaSettings:
     """The settings of the producer, and the serializers, which are applied before records are buffered.
 
@@ -45,19 +50,21 @@ class KafkaSettings:
         if "transaction_two_phase_commit_enable" in settings:
             raise ConfigError("transaction_two_phase_commit_enable cannot be set here: a dual write always enables it")
         self.transactional_id: Final = checked_transactional_id(transactional_id)
-        is_given = _ACCEPT in {str(name).replace(".", "_") for name in settings}
+        given = {name.replace(".", "_") for name in settings}
         complete = {
+            **({} if "unreachable_timeout_ms" in given else {"unreachable_timeout_ms": _UNREACHABLE_TIMEOUT_MS}),
             **settings,
             "transactional_id": transactional_id,
             "transaction_two_phase_commit_enable": True,
-            **({} if is_given else {_ACCEPT: True}),
+            **({} if _ACCEPT in given else {_ACCEPT: True}),
         }
         config = ProducerConfig.parse(None, complete)
-        self.accepts_bound: Final = config.accept_bounded_guarantee if is_given else None
+        self.accepts_bound: Final = config.accept_bounded_guarantee if _ACCEPT in given else None
         """What the caller says about brokers that abort prepared transactions after a time; None for nothing.
 
         The producer then accepts them, and each topic is checked instead (`repairability.py`).
         """
+        self.cluster: Final = ClusterSettings.of(config)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.producer: Final = {name: value for name, value in complete.items() if name not in _NOT_OF_THE_PRODUCER}
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from dualwrite.errors import ConfigError
+from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.leases import checked_prefix, transactional_id_of
@@ -63,6 +64,7 @@ class PoolSettings:
         self._pause = pause
         self.producer_settings = producer_settings
         kafka = self._kafka(transactional_id_of(prefix, 0))
+        self._cluster = kafka.cluster
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
         self._repairability = Repairability(accepted=kafka.accepts_bound)
 
@@ -74,7 +76,11 @@ class PoolSettings:
         """Return a name for the holder of leases: the process id, for readers, and a unique part."""
         return f"{os.getpid()}-{uuid.uuid4().hex}"
 
-    def coordinator_maker(self, database: Database, waiting: Waiting) -> NewCoordinator:
+    def new_availability(self, waiting: Waiting) -> Availability:
+        """Return what a pool knows about Kafka in one process."""
+        return Availability(self._cluster, waiting.new_watch())
+
+    def coordinator_maker(self, database: Database, waiting: Waiting, availability: Availability) -> NewCoordinator:
         """Return the function that creates the coordinator of a slot."""
 
         def new_coordinator(transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
@@ -89,6 +95,7 @@ class PoolSettings:
                 uninterrupted=waiting.uninterrupted,
                 kafka_follows_later=self._kafka_follows_later,
                 repairability=self._repairability,
+                availability=availability,
             )
 
         return new_coordinator

@@ -133,11 +133,16 @@ def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False)
     action = ACTIONS[facts.row, age, finding_of(facts)]
     if action is Action.LOST and lost_is_acknowledged:
         return Action.ACKNOWLEDGE
-    if action is Action.LOST and facts.end is not None and facts.end.aborted and facts.is_repairable:
+    if action is Action.LOST and facts.end is not None and _can_be_repaired(facts.end) and facts.is_repairable:
         return Action.REPAIR
     if action is Action.NOTHING and facts.described.state in _BEING_ENDED:
         return Action.ENDING
     return action
+
+
+def _can_be_repaired(end: TransactionEnd) -> bool:
+    """Return whether all that was aborted may still be in the log."""
+    return bool(end.aborted) and not end.gone
 
 
 def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:

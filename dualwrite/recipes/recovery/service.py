@@ -26,6 +26,8 @@ from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescrip
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.errors import (
+    AnotherClusterError,
+    AuthorizationError,
     ConfigError,
     DualWriteError,
     IncompleteAnswerError,
@@ -39,7 +41,7 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
-from dualwrite.recipes.core.repair import manifest_of
+from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, manifest_of
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
 from dualwrite.recipes.recovery.plan import (
@@ -58,6 +60,7 @@ from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.transaction import watch
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
 
@@ -130,7 +133,9 @@ class RecoveryService:
         self._lock_timeout_ms = lock_timeout_ms
         self._timeout_ms = timeout_ms
         self._clock = clock
-        self._connection = _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
+        self._connection = (
+            {"unreachable_timeout_ms": None} | _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
+        )
         KafkaSettings("checked-before-use", self._connection)
         self._log_reader: Producer | None = None
         self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
@@ -264,7 +269,15 @@ class RecoveryService:
             return seen
         if self._log_reader is None:
             self._log_reader = Producer(**self._connection)
-        return replace(seen, end=self._log_reader.end_of(manifest, min(self._timeout_ms, _DURABLE_MS)))
+        try:
+            return replace(seen, end=self._log_reader.end_of(manifest, min(self._timeout_ms, _DURABLE_MS)))
+        except AuthorizationError as error:
+            log_unreadable(seen.transactional_id, seen.stored, error)
+            return seen
+        except AnotherClusterError:
+            if seen.transactional_id not in self._lost:
+                raise
+            return replace(seen, is_elsewhere=True)
 
     def _resolve(self, seen: _Seen, *, apply: bool) -> Found:
         if seen.text is None:
@@ -292,6 +305,8 @@ class RecoveryService:
                 raise _LeftAlone(self._found(now, action))
             if action is Action.ACKNOWLEDGE:
                 self._acknowledge(now)
+            elif is_proven and now.end is not None and not now.end.committed:
+                log_evidence_gone(now.transactional_id, row, now.end)
             return action is not Action.ACKNOWLEDGE and not is_proven
 
         try:
@@ -307,7 +322,9 @@ class RecoveryService:
         """Return the facts as they are under the lock."""
         described = self._admin.describe_transactions([seen.kafka_id], timeout_ms=min(self._timeout_ms, _WITH_LOCK_MS))
         again = replace(seen, text=str(row), description=described[seen.kafka_id])
-        return again if row == seen.stored else replace(again, manifest="", end=None)  # the next round looks at it
+        if row == seen.stored:
+            return again
+        return replace(again, manifest="", end=None, is_elsewhere=False)  # the next round looks at it
 
     def _acknowledge(self, seen: _Seen) -> None:
         """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
@@ -320,6 +337,7 @@ class RecoveryService:
         )
 
     def _writes(self, seen: _Seen) -> DualWriteCoordinator:
+        watch(self._engine)  # a repair commits the database, and a settled row too
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
         return DualWriteCoordinator(
             seen.transactional_id,
@@ -332,6 +350,8 @@ class RecoveryService:
         )
 
     def _decide(self, seen: _Seen, row: Row) -> Action:
+        if seen.is_elsewhere and row is not Row.HELD:
+            return Action.ACKNOWLEDGE
         return decide(
             Facts(
                 row,
@@ -441,6 +461,8 @@ class _Seen:
     is_ours: bool = True
     manifest: str = ""
     end: TransactionEnd | None = None
+    is_elsewhere: bool = False
+    """Whether its transaction was prepared in another Kafka cluster, and the caller acknowledges what is lost there."""
 
     @property
     def stored(self) -> PreparedTxnState:
