@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, Emulator, PatternType, ResourceType
+from dualwrite.broker_emulator import Acl, AclOperation, Emulator, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.errors import ConfigError, DualWriteError, UnsupportedByBrokerError
 from dualwrite.guarantee import Tier
@@ -85,19 +85,20 @@ class Site:
     def emulator(self) -> Emulator:
         return self.world.emulator
 
+    def where(self, **settings: Any) -> dict[str, Any]:
+        """Settings of a writer for this cluster."""
+        own = {"bootstrap_servers": self.emulator.bootstrap_servers, "max_block_ms": 10_000, "retry_backoff_ms": 5}
+        return own | {"linger_ms": 0} | settings
+
     def grant(self, *acls: Acl) -> None:
         self.emulator.add_acls(*acls)
-
-    def take(self, operation: AclOperation) -> None:
-        self.emulator.remove_acls(AclFilter(operation=operation, pattern_type=PatternType.ANY))
 
     def requests(self, name: str = "DescribeConfigs") -> int:
         return sum(row.requests for row in self.emulator.metrics().apis if row.api == name)
 
     def run(self, face: str, steps: Sequence[Step], **settings: Any) -> list[DualWriteError | None]:
         """Carry the steps out with one writer; return why each block failed."""
-        settings = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "linger_ms": 0} | settings
-        settings |= {"bootstrap_servers": self.emulator.bootstrap_servers, "transactional_id": "tid"}
+        settings = self.where(transactional_id="tid", **settings)
         if face == "asyncio":
             return asyncio.run(self._run_async(steps, settings))
         with DualWriter(self.engine, **settings) as writer:
@@ -333,7 +334,7 @@ def test_the_time_of_a_prepared_transaction_needs_no_acceptance_but_bears_no_ref
 def test_a_pool_checks_a_topic_once_for_all_its_ids(site: Site) -> None:
     site.grant(READS_ALL, CONFIGS)
     create_lease_table(site.engine)
-    where = {"bootstrap_servers": site.emulator.bootstrap_servers, "linger_ms": 0}
+    where = site.where()
     with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
         with pool.transaction() as outer:
             outer.send("orders", "first id")
@@ -348,7 +349,7 @@ def test_a_pool_checks_a_topic_once_for_all_its_ids(site: Site) -> None:
 def test_a_pool_does_not_try_other_ids_for_a_topic_that_is_refused(site: Site) -> None:
     site.grant(CONFIGS)
     create_lease_table(site.engine)
-    where = {"bootstrap_servers": site.emulator.bootstrap_servers, "linger_ms": 0}
+    where = site.where()
     with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
         with pytest.raises(UnsupportedByBrokerError, match="not allowed READ"), pool.transaction() as tx:
             tx.connection.execute(ROWS.insert().values(value="refused"))
@@ -366,7 +367,11 @@ def test_a_row_that_was_written_ahead_is_rolled_back_with_a_refused_block(
     site.grant(READS_ALL, CONFIGS)
     site.emulator.set_config({"cleanup.policy": "compact"}, topic="others")
     database = PostgresDatabase(postgres_server)
-    where = {"bootstrap_servers": site.emulator.bootstrap_servers, "transactional_id": "tid", "linger_ms": 0}
+    where: dict[str, Any] = {
+        "bootstrap_servers": site.emulator.bootstrap_servers,
+        "transactional_id": "tid",
+        "linger_ms": 0,
+    }
     with PsycopgDualWriter(conninfo_of(database.url), create_table=True, **where) as writer:
         for topic, value in (("orders", "a"), ("orders", "b")):
             with writer.transaction() as tx:
@@ -382,7 +387,11 @@ def test_a_row_that_was_written_ahead_is_rolled_back_with_a_refused_block(
 @pytest.mark.parametrize("tier", [Tier.STORED_PAIR])
 def test_a_cluster_that_falls_to_a_bounded_tier_is_checked_from_then_on(site: Site) -> None:
     site.grant(CONFIGS)
-    where = {"bootstrap_servers": site.emulator.bootstrap_servers, "transactional_id": "tid", "linger_ms": 0}
+    where: dict[str, Any] = {
+        "bootstrap_servers": site.emulator.bootstrap_servers,
+        "transactional_id": "tid",
+        "linger_ms": 0,
+    }
     with DualWriter(site.engine, metadata_max_age_ms=1, **where) as writer:
         with writer.transaction() as tx:
             tx.send("orders", "before")
@@ -411,7 +420,11 @@ def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> 
         if point is PausePoint.AFTER_DATABASE_COMMIT:
             raise Crash
 
-    where = {"bootstrap_servers": site.emulator.bootstrap_servers, "transactional_id": "tid", "linger_ms": 0}
+    where: dict[str, Any] = {
+        "bootstrap_servers": site.emulator.bootstrap_servers,
+        "transactional_id": "tid",
+        "linger_ms": 0,
+    }
     with DualWriter(site.engine, pause=crash, **where) as writer, pytest.raises(Crash), writer.transaction() as tx:
         tx.connection.execute(ROWS.insert().values(value="owed"))
         tx.send("orders", "owed", "k")
