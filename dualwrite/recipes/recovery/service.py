@@ -137,9 +137,7 @@ class RecoveryService:
         self._connection = (
             {"unreachable_timeout_ms": None} | _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
         )
-        # what is left was prepared under the bound; what is published again is completed at once
-        self._settings = self._connection | {"accept_bounded_guarantee": True}
-        KafkaSettings("checked-before-use", self._settings)
+        KafkaSettings("checked-before-use", self._connection)
         self._log_reader: Producer | None = None
         self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
 
@@ -345,7 +343,7 @@ class RecoveryService:
         return DualWriteCoordinator(
             seen.transactional_id,
             database=database if seen.is_ours else _WithoutSuffix(database),
-            kafka=BlockingKafkaParticipant(KafkaSettings(seen.transactional_id, self._settings).producer),
+            kafka=BlockingKafkaParticipant(KafkaSettings(seen.transactional_id, self._connection).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,
