@@ -1,0 +1,140 @@
+"""The same repair on every face: blocking and asyncio, SQLAlchemy and psycopg, SQLite and PostgreSQL, groups, service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import Emulator
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.recovery.service import Action
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.awaited import awaited_scenario
+from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
+from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario
+from tests.crash.test_group_commit import Writer, with_groups
+from tests.producer.test_tiers import TIERS
+from tests.recipes.pools import written
+from tests.recovery.world import service
+from tests.support.databases import PostgresDatabase, SqliteDatabase, unique
+
+BOUND = {"accept_bounded_guarantee": True}
+
+
+@pytest.fixture(params=Tier, ids=[tier.name for tier in Tier])
+def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
+    """In place of the usual one: a broker of each tier."""
+    with Emulator(config=TIERS[request.param]) as running:
+        yield running
+
+
+FACES: dict[str, Callable[[Any, Emulator], Any]] = {
+    "SQLAlchemy, SQLite": Scenario,
+    "SQLAlchemy, PostgreSQL": Scenario,
+    "psycopg": PsycopgScenario,
+    "SQLAlchemy, asyncio, SQLite": lambda database, emulator: awaited_scenario(database, emulator, "aiosqlite"),
+    "SQLAlchemy, asyncio, PostgreSQL": lambda database, emulator: awaited_scenario(database, emulator, "asyncpg"),
+    "psycopg, asyncio": awaited_psycopg_scenario,
+}
+
+
+@pytest.fixture(params=FACES)
+def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
+    """For one id, on each face."""
+    name: str = request.param
+    is_sqlite = name.endswith("SQLite")
+    database = SqliteDatabase(tmp_path) if is_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
+    made = FACES[name](database, emulator)
+    if "asyncio" in name:
+        with made as awaited:
+            yield awaited
+    else:
+        yield made
+    database.close()
+
+
+def abort(scenario: AnyScenario) -> None:
+    """Abort what is open under the id, as an operator does."""
+    with TransactionAdmin(bootstrap_servers=scenario.emulator.bootstrap_servers) as admin:
+        admin.force_terminate_transaction(scenario.kafka_id)
+
+
+def leave_aborted(scenario: AnyScenario, number: int) -> None:
+    """Decide a dual write by a writer that fails before Kafka's commit, which an operator aborts."""
+
+    def abort_and_fail() -> None:
+        abort(scenario)
+        raise InjectedError
+
+    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, abort_and_fail), **BOUND) as writer:
+        seen = scenario.write(writer, number)
+        assert isinstance(seen.error, InjectedError)
+        assert seen.took_effect
+
+
+@pytest.mark.parametrize("confirm", ["kafka", "database"])
+@pytest.mark.parametrize("via", ["write", "recover"])
+def test_the_next_use_repairs(scenario: AnyScenario, via: str, confirm: str) -> None:
+    with scenario.writer(**BOUND) as writer:
+        scenario.write(writer, 1)
+    leave_aborted(scenario, 2)
+    with scenario.writer(confirm=confirm, **BOUND) as writer:
+        if via == "recover":
+            assert writer.recover().outcome is Outcome.REPAIRED
+        assert scenario.write(writer, 3).error is None
+        assert scenario.write(writer, 4).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_the_write_repairs_itself(scenario: AnyScenario) -> None:
+    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: abort(scenario)), **BOUND) as writer:
+        seen = scenario.write(writer, 1)
+        assert (seen.error, seen.outcome) == (None, Outcome.COMMITTED)
+        scenario.write(writer, 2)
+    scenario.assert_both_sides_agree()
+
+
+def test_the_recovery_service_repairs(scenario: AnyScenario) -> None:
+    """By any face, it is the same row."""
+    leave_aborted(scenario, 1)
+    with service(scenario) as recovery:
+        (planned,) = recovery.plan().found
+        assert (planned.action, planned.changed) == (Action.REPAIR, False)
+        (found,) = recovery.recover().found
+        assert (found.action, found.changed) == (Action.REPAIR, True)
+        assert recovery.recover().found == ()
+    scenario.assert_both_sides_agree()
+    with scenario.writer(**BOUND) as writer:
+        scenario.write(writer, 2)
+    scenario.assert_both_sides_agree()
+
+
+def test_a_group_that_was_aborted_is_published_again_whole(postgres_server: PostgresServer, emulator: Emulator) -> None:
+    database = PostgresDatabase(postgres_server)
+    with awaited_psycopg_scenario(database, emulator) as made:
+        made.transactional_id = f"{unique('group')}-0"
+        strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: abort(made))
+
+        async def use(groups: AsyncPsycopgGroupCommit) -> None:
+            writer = Writer(made, groups)
+            units = await writer.together(list(range(8)), {})
+            assert [type(unit).__name__ for unit in units] == ["GroupedDualWrite"] * 8
+            await writer.write(8)
+
+        with_groups(made, use, pause=strike, **BOUND)
+        assert strike.struck
+        assert written(made) == {str(number) for number in range(9)}
+        assert_in_order(made)
+    database.close()
+
+
+def assert_in_order(scenario: AwaitedPsycopgScenario) -> None:
+    records = scenario.emulator.records(scenario.topic)
+    assert [record.value for record in records] == [str(number).encode() for number in range(9)]
