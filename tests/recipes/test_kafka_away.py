@@ -454,7 +454,7 @@ def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pyte
 
 
 def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is reachable and cannot complete anything: its blocks are committed, and their slots cannot be used again."""
+    """A broker that is reachable and completes nothing: blocks are committed, and their slots cannot be used again."""
     for name, value in {"max_writers": 1, "acquire_timeout_ms": 100, "max_block_ms": 2000}.items():
         monkeypatch.setitem(_POOL, name, value)
     with face_of(PsycopgPool, world) as face:
