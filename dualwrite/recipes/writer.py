@@ -30,6 +30,7 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import Confirm, KafkaSettings, follows_later
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database
@@ -148,6 +149,7 @@ class OneId:
         self.producer_settings: Final = kafka.producer
         self._cluster = kafka.cluster
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
+        self._repairability = Repairability(accepted=kafka.accepts_bound)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)
@@ -165,6 +167,7 @@ class OneId:
             pause=self._pause,
             uninterrupted=waiting.uninterrupted,
             kafka_follows_later=self._kafka_follows_later,
+            repairability=self._repairability,
             availability=Availability(self._cluster, waiting.new_watch()),
         )
 

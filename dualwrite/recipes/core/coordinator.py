@@ -54,6 +54,7 @@ from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
@@ -82,9 +83,13 @@ class DualWriteCoordinator:
         pause: PauseHook | None,
         uninterrupted: Uninterrupted = direct,
         kafka_follows_later: bool = False,
+        repairability: Repairability | None = None,
         availability: Availability = NEVER_AWAY,
     ) -> None:
-        """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`."""
+        """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`.
+
+        `repairability` is shared by the coordinators of a pool.
+        """
         self.transactional_id: Final = transactional_id
         self.owned: Final = OwnedId(
             transactional_id,
@@ -99,6 +104,7 @@ class DualWriteCoordinator:
         self._slot = self.owned.slot
         self._lost_commits = LostCommits(self.owned, sleep)
         self._kafka_follows_later = kafka_follows_later
+        self._repairability = Repairability() if repairability is None else repairability
         self._in_use = threading.Lock()
         self._user: int | None = None
 
@@ -296,17 +302,27 @@ class DualWriteCoordinator:
             raise owned.availability.note(error) from error
 
     async def _send_and_write(self, write: DualWriteProgress) -> None:
-        """Send what is owed and the records, prepare Kafka, and write its state and manifest to the locked row."""
+        """Send what is owed and the records, prepare Kafka, and write its state and manifest to the locked row.
+
+        Raises UnsupportedByBrokerError, before the records are sent, if Kafka may abort them against the decision and
+        they could not be published again.
+        """
         owned, kafka = self.owned, self.owned.kafka
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
         write.sends_since_s = time.monotonic()
         await kafka.begin()
         owned.reach(PausePoint.AFTER_BEGIN)
+        write.bounded_ms = kafka.bounded_ms
+        unseen = () if write.bounded_ms is None else await self._repairability.check(write.records, kafka)
         if owned.owed:
             await kafka.send(owned.owed, lambda: owned.reach(PausePoint.AFTER_SEND))
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+        if unseen:
+            await self._repairability.check_created(unseen, kafka)
         write.prepared_state = await kafka.prepare()
         owned.reach(PausePoint.AFTER_PREPARE)
+        if write.prepared_state == write.locked_row:
+            raise self._names_another(write)
         owned.manifest = kafka.manifest
         if write.written_row == write.prepared_state:
             write.database.attach(self.transactional_id, write.prepared_state, owned.manifest)
@@ -314,6 +330,14 @@ class DualWriteCoordinator:
             await self._write_state(write, write.prepared_state, owned.manifest)
             owned.reach(PausePoint.AFTER_STATE_WRITE)
         owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    def _names_another(self, write: DualWriteProgress) -> RetriableError:
+        """Return the error for a pair that the row has from another cluster: it would not show what was decided."""
+        return RetriableError(
+            f"the dual write has the pair {write.prepared_state}, which the state row of transactional id "
+            f"{self.transactional_id!r} names already, from another Kafka cluster; neither side was changed: repeat "
+            "the block, which gets another pair"
+        )
 
     def _owes_records(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a block with consumed offsets, which could not be published again with what is owed."""
@@ -406,7 +430,7 @@ class DualWriteCoordinator:
 
         Kafka counts from the first record, which it received after `sends_since_s`.
         """
-        bounded_ms = self.owned.kafka.bounded_ms
+        bounded_ms = write.bounded_ms
         if bounded_ms is None:
             return
         passed_ms = (time.monotonic() - write.sends_since_s) * 1000

@@ -35,6 +35,7 @@ class DualWriteProgress:
     """How far a dual write has come; written by the coordinators, read by the handle."""
 
     __slots__ = (
+        "bounded_ms",
         "database",
         "locked_row",
         "outcome",
@@ -57,6 +58,8 @@ class DualWriteProgress:
         """The last content that this transaction wrote to the state row."""
         self.prepared_state = NOTHING_PREPARED
         self.sends_since_s = 0.0
+        self.bounded_ms: int | None = None
+        """How long after its first record Kafka aborts the prepared transaction; None if it never does."""
         self.outcome: Outcome | None = None
 
 

@@ -38,12 +38,15 @@ class Proof(NamedTuple):
     """What is known about the end of the transaction in the row.
 
     `is_over`: it has ended, so that nothing of it is left to complete; False leaves the judgement to the coordinator.
+    `is_known`: the coordinator has described it as open or committed.
     """
 
     is_over: bool
     owed: Sequence[BufferedRecord] = ()
+    is_known: bool = False
 
 
+KNOWN: Final = Proof(is_over=False, is_known=True)
 NOT_PROVEN: Final = Proof(is_over=False)
 IS_OVER: Final = Proof(is_over=True)
 
@@ -69,7 +72,7 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     published again, KafkaTimeoutError if its end cannot be read now, and StateRowError for an unreadable manifest.
     """
     if owned.kafka.coordinator_knows(row):
-        return NOT_PROVEN
+        return KNOWN
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
         return IS_OVER

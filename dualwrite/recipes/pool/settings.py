@@ -14,6 +14,7 @@ from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuff
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.leases import checked_prefix, transactional_id_of
 from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import Confirm, KafkaSettings, follows_later
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.waiting import Waiting
@@ -65,6 +66,7 @@ class PoolSettings:
         kafka = self._kafka(transactional_id_of(prefix, 0))
         self._cluster = kafka.cluster
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
+        self._repairability = Repairability(accepted=kafka.accepts_bound)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
         return KafkaSettings(transactional_id, self.producer_settings)
@@ -92,6 +94,7 @@ class PoolSettings:
                 pause=self._pause,
                 uninterrupted=waiting.uninterrupted,
                 kafka_follows_later=self._kafka_follows_later,
+                repairability=self._repairability,
                 availability=availability,
             )
 
