@@ -99,6 +99,23 @@ def test_metadata_of_a_topic(refusing: str) -> None:
         producer.close(timeout_s=0)
 
 
+def test_descriptions_of_topics(refusing: str) -> None:
+    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
+
+    async def describe() -> None:
+        async with AsyncProducer(bootstrap_servers=refusing, **settings) as producer:
+            with pytest.raises(KafkaUnreachableError) as raised:
+                await producer.describe_topics(["orders"])
+            assert raised.value.since_s * 1000 >= TIMEOUT_MS
+            await producer.close(timeout_s=0)
+
+    asyncio.run(describe())
+    with Producer(bootstrap_servers=refusing, **settings) as producer:
+        with pytest.raises(KafkaUnreachableError, match=r"for 0\.\d s \(.*Connection refused"):
+            producer.describe_topics(["orders"])
+        producer.close(timeout_s=0)
+
+
 @pytest.mark.parametrize("end", ["prepare_transaction", "commit_transaction", "abort_transaction"])
 def test_the_end_of_a_transaction(ready: Producer, emulator: Emulator, end: str) -> None:
     """A call that ended so is repeated later, and then succeeds: it has been pending all the time."""
