@@ -36,6 +36,7 @@ class Mutant(NamedTuple):
 
 _CORE = "dualwrite/recipes/core/"
 _CLIENT = "dualwrite/client/transactions/"
+_LOG = "dualwrite/client/log/"
 _BROKER = "dualwrite/broker_emulator/"
 _COORDINATOR = f"{_BROKER}transactions/coordinator.py"
 _TRANSITIONS = f"{_BROKER}transactions/transitions.py"
@@ -129,6 +130,121 @@ MUTANTS: Final = (
         "pass",
         "durability/test_synchronous_standby.py",
         proof=True,
+    ),
+    # repair
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "        if owned.owed:\n            await kafka.send(owned.owed",
+        "        if False:\n            await kafka.send(owned.owed",
+        "recipes/test_tiers.py recipes/test_repair_owed.py",
+    ),
+    Mutant(
+        f"{_CORE}coordinator.py",
+        """            await kafka.send(owned.owed, lambda: owned.reach(PausePoint.AFTER_SEND))
+        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+""",
+        """            await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+        await kafka.send(owned.owed or write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+""",
+        "recipes/test_repair_owed.py",
+    ),
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "if write.prepared_state == write.locked_row:",
+        "if False:",
+        "recipes/test_repair_evidence.py",
+    ),
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "            await self._settle(database, row)\n            return resolution",
+        "            return resolution",
+        "recipes/test_repair_evidence.py",
+    ),
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "if owned.owed and write.records.has_offsets:",
+        "if False:",
+        "recipes/test_repair_owed.py",
+    ),
+    Mutant(
+        f"{_CORE}owned_id.py",
+        "if outcome is Outcome.ROLLED_BACK and self.owed:\n                await self.leave_in_doubt(self.row)",
+        "if outcome is Outcome.ROLLED_BACK and self.owed:\n                self.owed = ()\n"
+        "                self.slot.move(SlotState.READY)",
+        "recipes/test_repair_owed.py",
+    ),
+    Mutant(
+        f"{_CORE}owned_id.py",
+        "self.telemetry.repaired(len(self.owed))\n        self.owed = ()",
+        "self.telemetry.repaired(len(self.owed))",
+        "recipes/test_tiers.py recipes/test_repair_owed.py",
+    ),
+    Mutant(
+        f"{_CORE}completion.py",
+        "if proof.is_known and not again:",
+        "if False:",
+        "recipes/test_repair.py::test_it_is_aborted_after_it_was_found_open",
+    ),
+    Mutant(
+        f"{_CORE}repair.py",
+        "KNOWN: Final = Proof(is_over=False, is_known=True)",
+        "KNOWN: Final = Proof(is_over=True, is_known=True)",
+        "recipes/test_tiers.py",
+    ),
+    Mutant(
+        f"{_CORE}repair.py",
+        "    if end.aborted:\n        return",
+        "    if end.committed:\n        return",
+        "recipes/test_tiers.py recipes/test_repair_evidence.py",
+    ),
+    Mutant(
+        f"{_CORE}repair.py",
+        "if end.committed:",
+        "if not end.aborted:",
+        "recipes/test_repair_evidence.py",
+    ),
+    Mutant(
+        f"{_CORE}repair.py",
+        "manifest if manifest is not None and manifest.prepared_state == row else None",
+        "manifest",
+        "recipes/test_repair_evidence.py",
+    ),
+    Mutant(
+        f"{_CORE}repair.py",
+        "if text == settled_text(row):",
+        "if text.startswith(_SETTLED):",
+        "recipes/test_repair_evidence.py",
+    ),
+    Mutant(f"{_CORE}repair.py", "if manifest.has_offsets:", "if False:", "recipes/test_repair_evidence.py"),
+    Mutant(
+        f"{_CORE}repair.py",
+        "    if end.gone:\n        raise _lost(",
+        "    if False:\n        raise _lost(",
+        "recipes/test_repair_evidence.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/recovery/plan.py",
+        "bool(end.aborted) and not end.gone",
+        "bool(end.aborted)",
+        "recovery/test_plan.py",
+    ),
+    Mutant(
+        f"{_LOG}transaction_end.py",
+        "_ENDS: Final = {Marker.COMMIT: PartitionEnd.COMMITTED, Marker.ABORT: PartitionEnd.ABORTED}",
+        "_ENDS: Final = {Marker.COMMIT: PartitionEnd.ABORTED, Marker.ABORT: PartitionEnd.COMMITTED}",
+        "recipes/test_repair.py::test_another_producer_holds_the_last_stable_offset",
+    ),
+    Mutant(
+        f"{_LOG}transaction_end.py",
+        "if fetched.last_stable_offset <= self.part.last_offset:",
+        "if False:",
+        "recipes/test_repair.py::test_another_producer_holds_the_last_stable_offset",
+    ),
+    Mutant(
+        f"{_LOG}transaction_end.py",
+        "if producer_id == self._prepared.producer_id and first <= self.part.last_offset",
+        "if first <= self.part.last_offset",
+        "unit/test_transaction_end.py",
     ),
     Mutant(
         "dualwrite/recipes/psycopg/driver.py",

@@ -204,6 +204,29 @@ def test_a_repair_that_is_aborted_again_is_repeated(store: Database, tier: Tier)
         site.assert_agreed("decided", "later")
 
 
+@pytest.mark.parametrize("way", [Way.OPERATOR, Way.TIMEOUT])
+@every_tier
+def test_it_is_aborted_after_it_was_found_open(store: Database, tier: Tier, way: Way) -> None:
+    """Between the description of the id and the commit; nobody is told of a loss."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        site.decided()
+        aborts = [PausePoint.AFTER_INIT]
+
+        def abort(point: PausePoint) -> None:
+            if point in aborts:
+                aborts.clear()
+                let_end(site, first(way, tier))
+
+        with site.writer(abort) as writer:
+            try:
+                write(writer, "first")
+            except FencedError:  # tier 1 took the id over first, so that an operator fences it
+                assert tier is Tier.KEEP_PREPARED
+                site.write("first")
+        site.assert_agreed("before", "decided", "first")
+
+
 @bounded
 def test_a_commit_that_nobody_waits_for(store: Database, tier: Tier) -> None:
     """confirm="database": the writer learns of the abort at its next use, and repairs it there."""

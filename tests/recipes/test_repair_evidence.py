@@ -142,7 +142,7 @@ def test_only_what_is_not_visible_is_published_again(site: Site, partitions: lis
     with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
         for part in site.manifest().partitions:
             if part.partition in partitions:
-                admin.abort_transaction(("orders", part.partition), start_offset=part.first_offset)
+                admin.abort_transaction(TopicPartition("orders", part.partition), start_offset=part.first_offset)
     site.world.recovering(transactional_id=site.kafka_id).complete_transaction(site.row(), take_over=False)
     site.world.settle()
     visible = {f"decided {partition}" for partition in (0, 1)} - {f"decided {each}" for each in partitions}
@@ -461,7 +461,7 @@ def test_another_cluster_is_refused_before_anything_is_changed(store: Database, 
         if is_aborted:
             let_end(site, Way.INITIALISED)
         row, text = site.row(), site.text()
-        elsewhere = {"bootstrap_servers": another.bootstrap_servers}
+        elsewhere: dict[str, Any] = {"bootstrap_servers": another.bootstrap_servers}
         for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
             with DualWriter(store.aside, transactional_id="tid", accept_bounded_guarantee=True, **elsewhere) as writer:
                 with pytest.raises(AnotherClusterError, match="nothing was changed") as raised:

@@ -1,10 +1,10 @@
-"""The same repair on every face: blocking and asyncio, SQLAlchemy and psycopg, SQLite and PostgreSQL, groups, service."""
+"""The same repair on every face: blocking and asyncio, SQLAlchemy and psycopg, groups, and the recovery service."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.recipes.pools import written
 from tests.recovery.world import service
 from tests.support.databases import PostgresDatabase, SqliteDatabase, unique
 
-BOUND = {"accept_bounded_guarantee": True}
+BOUND: Final[dict[str, Any]] = {"accept_bounded_guarantee": True}
 
 
 @pytest.fixture(params=Tier, ids=[tier.name for tier in Tier])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -204,7 +205,7 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
         yield running
 
 
-BOUND = {"accept_bounded_guarantee": True}
+BOUND: Final[dict[str, Any]] = {"accept_bounded_guarantee": True}
 
 
 def operator_aborts(scenario: AnyScenario) -> None:

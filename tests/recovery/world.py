@@ -7,10 +7,10 @@ from typing import Any
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
 from dualwrite.recipes.recovery.service import RecoveryService
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import AnyScenario
 
 
-def service(scenario: Scenario, **settings: Any) -> RecoveryService:
+def service(scenario: AnyScenario, **settings: Any) -> RecoveryService:
     """Return a service for the scenario's id, without a minimum age."""
     given: dict[str, Any] = {"transactional_ids": [scenario.transactional_id], "min_age_ms": 0, "timeout_ms": 20_000}
     given |= settings
