@@ -55,6 +55,7 @@ FILES: Final = frozenset(
         "tests/pytest_plugin/test_page_and_project.py",
         "tests/recipes/test_consume_blame.py",
         "tests/recipes/test_consume_logs.py",
+        "tests/recipes/test_repair_faces.py",
         "tests/recovery/test_beside_living_owners.py",
         "tests/recovery/test_every_tier.py",
         "tests/spark/test_chaos.py",
@@ -77,6 +78,10 @@ FUNCTIONS: Final = frozenset(
     {
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
+        "tests/recipes/test_repair.py::test_a_repair_that_sleeps_at_any_point",
+        "tests/recipes/test_repair.py::test_two_processes_that_repair_at_once",
+        "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
+        "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",
     }
 )
 

@@ -26,7 +26,6 @@ from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescrip
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.errors import (
-    AnotherClusterError,
     AuthorizationError,
     ConfigError,
     DualWriteError,
@@ -275,7 +274,7 @@ class RecoveryService:
         except AuthorizationError as error:
             log_unreadable(seen.transactional_id, seen.stored, error)
             return seen
-        except (AnotherClusterError, OutcomeUnknown):
+        except OutcomeUnknown:
             if seen.transactional_id not in self._lost or seen.described.is_ending:
                 raise
             return replace(seen, is_given_up=True)
@@ -463,7 +462,7 @@ class _Seen:
     manifest: str = ""
     end: TransactionEnd | None = None
     is_given_up: bool = False
-    """Whether the end of its transaction cannot be read, as in another cluster, and the caller acknowledges a loss."""
+    """Whether the log does not say how its transaction ended, and the caller acknowledges a loss."""
 
     @property
     def stored(self) -> PreparedTxnState:
