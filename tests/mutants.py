@@ -187,12 +187,6 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}repair.py",
-        "KNOWN: Final = Proof(is_over=False, is_known=True)",
-        "KNOWN: Final = Proof(is_over=True, is_known=True)",
-        "recipes/test_tiers.py",
-    ),
-    Mutant(
-        f"{_CORE}repair.py",
         "    if end.aborted:\n        return",
         "    if end.committed:\n        return",
         "recipes/test_tiers.py recipes/test_repair_evidence.py",
@@ -239,6 +233,12 @@ MUTANTS: Final = (
         "if fetched.last_stable_offset <= self.part.last_offset:",
         "if False:",
         "recipes/test_repair.py::test_another_producer_holds_the_last_stable_offset",
+    ),
+    Mutant(
+        f"{_LOG}transaction_end.py",
+        "if self._is_at_last_record or self._probes:",
+        "if self._is_at_last_record:",
+        "unit/test_transaction_end.py recipes/test_repair_evidence.py",
     ),
     Mutant(
         f"{_LOG}transaction_end.py",

@@ -140,10 +140,24 @@ def test_what_has_no_marker_yet_is_waited_for() -> None:
 
 
 def test_records_that_a_new_leader_does_not_show_yet_are_waited_for() -> None:
+    """A fetch from behind them is in range, so they are stored; only the high watermark is not known yet."""
     search = looking_for_marker()
-    assert search.take(fetched(stable=9, end=9)) is Next.WAIT
-    assert search.take(fetched(stable=9, end=12)) is Next.WAIT
+    for end in (9, 12):
+        assert search.take(fetched(stable=9, end=end)) is Next.FETCH
+        assert search.offset == 13
+        assert search.take(fetched(stable=9, end=end)) is Next.WAIT
+        assert (search.offset, search.read_committed) == (12, True)
+        assert search.take(fetched(stable=9, end=end)) is Next.FETCH
+        assert search.read_committed is False
     assert search.take(fetched(OWN, marker(13, commits=True))) is COMMITTED
+
+
+def test_a_log_that_ends_right_before_the_last_record_has_lost_it() -> None:
+    """Or its topic is another one. A fetch from its very end is in range, and one from behind the record is not."""
+    search = looking_for_marker()
+    assert search.take(fetched(stable=12, end=12)) is Next.FETCH
+    assert search.offset == 13
+    assert search.take(fetched(out_of_range=True)) is GONE
 
 
 def test_an_empty_end_of_the_log_is_waited_for_but_missing_records_are_gone() -> None:

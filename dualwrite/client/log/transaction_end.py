@@ -121,11 +121,15 @@ class EndSearch(Search[PartitionEnd]):
     def __init__(self, part: PartitionManifest, prepared: PreparedTxnState) -> None:
         super().__init__(part, prepared, part.last_offset)
         self.read_committed = True
+        self._probes = False
+        """Whether the fetch is from behind the last record, to see whether the log reaches as far."""
 
     def take(self, fetched: Fetched) -> PartitionEnd | Next:
         """Return the end, or what is needed next."""
         if fetched.out_of_range:
             return self._out_of_range()
+        if self._probes:
+            return self._begin_again()  # it does: a new leader does not show yet what it has
         batches = self._stored(fetched)
         if self.read_committed:
             return self._take_decided(fetched, batches)
@@ -140,10 +144,14 @@ class EndSearch(Search[PartitionEnd]):
         return self.offset == self.part.last_offset
 
     def _out_of_range(self) -> PartitionEnd | Next:
-        if self._is_at_last_record:
+        if self._is_at_last_record or self._probes:
             return PartitionEnd.GONE
-        self.offset, self.read_committed, self.alone = self.part.last_offset, True, False
-        return Next.WAIT  # the log has lost what was read behind the transaction: look at its own records again
+        return self._begin_again()  # the log has lost what was read behind the transaction
+
+    def _begin_again(self) -> Next:
+        """Look at the transaction's own records again, after a pause."""
+        self.offset, self.read_committed, self.alone, self._probes = self.part.last_offset, True, False, False
+        return Next.WAIT
 
     def _take_decided(self, fetched: Fetched, batches: Sequence[StoredBatch]) -> PartitionEnd | Next:
         if fetched.last_stable_offset <= self.part.last_offset:
@@ -183,7 +191,11 @@ class EndSearch(Search[PartitionEnd]):
         return Next.FETCH if self.offset < fetched.high_watermark else Next.WAIT
 
     def _nothing_more(self, fetched: Fetched) -> PartitionEnd | Next:
-        if self.offset >= fetched.high_watermark:  # also where a new leader does not know its high watermark yet
+        if self.offset >= fetched.high_watermark:
+            if self._is_at_last_record:  # the log ends here, or a new leader does not know its high watermark yet
+                self.offset += 1
+                self._probes = True
+                return Next.FETCH
             return Next.WAIT
         if self._asks_alone():
             return Next.FETCH
