@@ -29,7 +29,7 @@ from dualwrite.recipes.core.repair import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import TIERS
-from tests.recipes.repairs import DEADLINE_S, Site, Way, let_end, site_of
+from tests.recipes.repairs import DEADLINE_S, FOREIGN, Site, Way, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store
 from tests.recipes.test_telemetry import Heard, heard
 from tests.recipes.test_tiers import ROWS, rows, write
@@ -303,6 +303,26 @@ def test_retention_of_one_partition_leaves_the_proof_of_the_other(
         assert errors_in(caplog) == []
         site.write("later")
         assert site.committed() == ["1", "later"]
+
+
+def test_an_end_that_the_log_never_tells_can_be_acknowledged(site: Site) -> None:
+    """A hanging transaction: it is open in the log, and no coordinator knows of it under this id."""
+    site.write("before")
+    hanging = site.world.ready(transactional_id="hanging")
+    pair = site.world.prepare(hanging, FOREIGN)
+    site.change_row(prepared_transaction_state=str(pair), manifest=str(hanging.manifest))
+    with site.writer(resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError, match="no marker ends it yet"):
+        write(writer, "refused")
+    for _ in range(2):
+        (found,) = serviced(site, timeout_ms=300).found
+        assert (found.action, found.changed, found.is_left) == (Action.FAILED, False, True)
+    (found,) = serviced(site, timeout_ms=300, acknowledge_lost=["tid"]).found
+    assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
+    assert site.text() == settled_text(pair)
+    assert serviced(site).found == ()
+    hanging.abort_transaction()
+    site.write("later")
+    site.assert_agreed("before", "later")
 
 
 # ---- what is in the row ---------------------------------------------------------------------------------------------
