@@ -51,7 +51,10 @@ class LogReader:
             ends = await self._run(manifest, searches, timeout_ms)
         except KafkaTimeoutError as error:
             raise OutcomeUnknown(
-                f"the log does not say yet how {self._name(manifest)} ended: {error}. Nothing was changed; ask again",
+                f"the log does not say yet how {self._name(manifest)} ended: {error}. Nothing was changed; ask again. "
+                "If it stays so, Kafka may have left the transaction without a marker (KAFKA-20734), which hides all "
+                "that follows it in the partition: `dualwrite transactions find-hanging` shows it, and `dualwrite "
+                "transactions abort` ends it",
                 transactional_id=self._transactional_id,
                 prepared_state=str(manifest.prepared_state),
             ) from error
