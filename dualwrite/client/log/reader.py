@@ -144,7 +144,8 @@ class LogReader:
     # ---- texts ----------------------------------------------------------------------------------------------
 
     def _name(self, manifest: Manifest) -> str:
-        return f"the prepared transaction {manifest.prepared_state} of transactional id {self._transactional_id!r}"
+        whose = f" of transactional id {self._transactional_id!r}" if self._transactional_id else ""
+        return f"the prepared transaction {manifest.prepared_state}{whose}"
 
     def _records_gone(self, manifest: Manifest, part: PartitionManifest, count: int) -> RecordsGoneError:
         return RecordsGoneError(
