@@ -201,6 +201,7 @@ class Tally:
             f"kills and freezes: {kills}; traps sprung: {traps or 'none'}; dual writes: {told}; "
             f"{found.rows} rows, {found.records} records; {found.repairs} repairs, {found.proofs} proofs from the log; "
             f"{found.slots} slots"
+            + (f"; {len(found.hanging)} left by Kafka without a marker (KAFKA-20734)" if found.hanging else "")
         )
 
 

@@ -53,7 +53,10 @@ class LogReader:
             ends = await self._run(manifest, searches, timeout_ms)
         except KafkaTimeoutError as error:
             raise OutcomeUnknown(
-                f"the log does not say yet how {self._name(manifest)} ended: {error}. Nothing was changed; ask again",
+                f"the log does not say yet how {self._name(manifest)} ended: {error}. Nothing was changed; ask again. "
+                "If it stays so, Kafka may have left the transaction without a marker (KAFKA-20734), which hides all "
+                "that follows it in the partition: `dualwrite transactions find-hanging` shows it, and `dualwrite "
+                "transactions abort` ends it",
                 transactional_id=self._transactional_id,
                 prepared_state=str(manifest.prepared_state),
             ) from error
@@ -143,7 +146,8 @@ class LogReader:
     # ---- texts ----------------------------------------------------------------------------------------------
 
     def _name(self, manifest: Manifest) -> str:
-        return f"the prepared transaction {manifest.prepared_state} of transactional id {self._transactional_id!r}"
+        whose = f" of transactional id {self._transactional_id!r}" if self._transactional_id else ""
+        return f"the prepared transaction {manifest.prepared_state}{whose}"
 
     def _records_gone(self, manifest: Manifest, part: PartitionManifest, count: int) -> RecordsGoneError:
         return RecordsGoneError(
