@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from dualwrite.client.log.batches import StoredRecord
-from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.errors import AuthorizationError, PreparedTransactionLost
+from dualwrite.errors import AuthorizationError, PreparedTransactionLost, RecordsGoneError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.record_block import decode, encode
 from dualwrite.recipes.core.store import DatabaseTransaction
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -77,15 +79,32 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
         _log.error(_NOT_READABLE, owned.transactional_id, row, error)
         return NOT_PROVEN
     if end.aborted:
-        return Proof(is_over=True, owed=await _owed(owned, manifest, end))
+        return Proof(is_over=True, owed=await _owed(owned, database, manifest, end))
     if end.gone:
         _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
         return NOT_PROVEN
     return IS_OVER
 
 
-async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
-    """Read the records of the aborted partitions. Raises PreparedTransactionLost if that is not all that was lost."""
+async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
+    """Keep the records of a prepared transaction in the database, instead of those of the one before.
+
+    None are kept if consumed offsets go with them, because such a transaction is not published again.
+    """
+    records = [*ahead, *(entry for entry in write.records if isinstance(entry, BufferedRecord))]
+    is_whole = len(records) == len(ahead) + len(write.records)
+    await write.database.stored_blocks.keep_copy(
+        owned.transactional_id, write.prepared_state, encode(records) if is_whole else b""
+    )
+
+
+async def _owed(
+    owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd
+) -> Sequence[BufferedRecord]:
+    """Read the records of the aborted partitions, or all from their copy in the database if some are gone.
+
+    Raises PreparedTransactionLost if that is not all that was lost.
+    """
     if manifest.has_offsets:
         raise _lost(
             owned,
@@ -93,7 +112,13 @@ async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequ
             "consumed offsets went with it, and whether its consumer group has moved since is not known: publishing "
             "the records again could double what was derived from them",
         )
-    records = await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
+    copied = await _copied(owned, database, manifest, end) if end.gone else ()
+    try:
+        records = copied or await _in_log(owned, manifest, end)
+    except RecordsGoneError:
+        records = await _copied(owned, database, manifest, end)
+        if not records:
+            raise
     _log.warning(
         "transactional id %s: Kafka aborted %s, which the database has decided; its %d records (%s) are published "
         "again with the next transaction of the id",
@@ -102,7 +127,26 @@ async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequ
         len(records),
         _places(end),
     )
-    return [_to_send(record) for record in records]
+    return records
+
+
+async def _in_log(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
+    return [
+        _to_send(record) for record in await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
+    ]
+
+
+async def _copied(
+    owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd
+) -> Sequence[BufferedRecord]:
+    """Return the records from their copy in the database; none if there is no copy, or a partition shows its part.
+
+    The copy does not tell which partition a record without a given one went to.
+    """
+    if PartitionEnd.COMMITTED in end.by_partition.values():
+        return ()
+    content = await database.stored_blocks.copy_of(owned.transactional_id, manifest.prepared_state)
+    return decode(content) if content else ()
 
 
 def _to_send(record: StoredRecord) -> BufferedRecord:
