@@ -131,6 +131,12 @@ class DualWriteCoordinator:
         """Whether the database may store blocks of the id, because Kafka was away."""
         return self.owned.has_stored
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether blocks can be stored behind those that the database stores of the id."""
+        is_free = self._slot.state in (SlotState.NEW, SlotState.READY, SlotState.IN_DOUBT)
+        return self.owned.has_stored and self.owned.policy.stores_blocks and is_free
+
     # -- one dual write at a time ------------------------------------------------------------------------------
 
     needs_slot_early = False
@@ -665,6 +671,11 @@ class DualWriteCoordinator:
                 "transactional id %s is closed while %s is in doubt; recover() with this id completes it",
                 self.transactional_id,
                 unresolved.prepared_state if unresolved is not None else self.owned.in_doubt,
+            )
+        if self.owned.has_stored:
+            _log.warning(
+                "transactional id %s is closed while the database stores blocks of it; recover() publishes them",
+                self.transactional_id,
             )
         self._slot.move(SlotState.CLOSED)
         await self.owned.give_up()
