@@ -38,6 +38,7 @@ class ProducerConfig(SecurityConfig):
     acks: int = -1
     max_in_flight_requests_per_connection: int = 5
     max_block_ms: int = 60_000
+    unreachable_timeout_ms: int | None = None
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     retry_backoff_ms: int = 100
@@ -271,6 +272,7 @@ _PARSERS: Final[_Parsers] = {
     "acks": _choice(ACKS),
     "max_in_flight_requests_per_connection": _int(1),
     "max_block_ms": _int(0),
+    "unreachable_timeout_ms": _optional_int(0, 2**31 - 1),
     "request_timeout_ms": _int(1),
     "delivery_timeout_ms": _int(1),
     "retry_backoff_ms": _int(0),

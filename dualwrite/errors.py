@@ -8,6 +8,7 @@ A caller acts on the class, not on the text:
 * `FencedError`: another producer with this transactional id has taken over; this one is finished.
 * `FatalError`: this producer cannot continue; close it.
 * `PreparedTransactionLost`: the broker aborted a prepared transaction; the application's data and Kafka disagree.
+  A dual write raises it only if the records cannot be published again.
 * `OutcomeUnknown`: a commit was sent and no response came; the exception names the call that resolves it.
 
 Every error of a producer with a transactional id names that id, the producer's present state, and what to do next.
@@ -75,6 +76,21 @@ class RetriableError(KafkaError):
 
 class KafkaTimeoutError(RetriableError):
     """No response came in time; the message says why. The call may still take effect, so repeat the same call."""
+
+
+class KafkaUnreachableError(KafkaTimeoutError):
+    """No broker of the cluster can be reached; the message says since when, and what the last attempt ran into.
+
+    From a producer it comes after `unreachable.timeout.ms`, instead of after `max.block.ms`, and means the same as
+    `KafkaTimeoutError`. From a dual write it means that neither side was changed: repeat the block later.
+
+    `since_s` is how long no broker could be reached, in seconds; `problem` is what the last attempt ran into.
+    """
+
+    def __init__(self, message: str, *, since_s: float = 0.0, problem: str = "", error_code: int | None = None) -> None:
+        super().__init__(message, error_code=error_code)
+        self.since_s = since_s
+        self.problem = problem
 
 
 class AbortableError(KafkaError):
@@ -157,9 +173,13 @@ class IncompleteAnswerError(KafkaError):
 class PreparedTransactionLost(KafkaError):  # noqa: N818 - the name says it all
     """The broker aborted a prepared transaction whose database side may have committed: the two sides disagree.
 
-    If `Producer.guarantee` has no bound, this happens only if an operator ends the transaction or Kafka loses data.
-    Nothing was sent to the broker because of it, so every later recovery with `keep_prepared_txn=True` and the same
-    stored state raises it again, until an operator has dealt with it and continues with `init_transactions()`.
+    A dual write raises it only if it cannot publish the records again: they are gone from the log (`RecordsGoneError`)
+    or may not be read, consumed offsets went with them, or the state row has no manifest.
+
+    If `Producer.guarantee` has no bound, this happens only if an operator or another program ends the transaction, or
+    Kafka loses data. Nothing was sent to the broker because of it, so every later recovery with
+    `keep_prepared_txn=True` and the same stored state raises it again, until an operator has dealt with it and
+    continues with `init_transactions()`.
 
     `described_state`, `described_producer_id`, `described_producer_epoch` and `described_start_ms` (milliseconds since
     1970, -1 if unknown) are what DescribeTransactions reported (KIP-664).
@@ -389,7 +409,7 @@ WHAT_TO_DO: Final[dict[ErrorClass, str]] = {
 
 
 class Api(IntEnum):
-    """The APIs that producers and `TransactionAdmin` use; the values are Kafka's API keys."""
+    """The APIs that producers, readers of the log and `TransactionAdmin` use; the values are Kafka's API keys."""
 
     PRODUCE = 0
     FETCH = 1
@@ -455,6 +475,17 @@ ERROR_CLASSES: Final[dict[tuple[Api, int], ErrorClass]] = {
     (Api.PRODUCE, 87): _E.ABORTABLE,  # INVALID_RECORD
     (Api.PRODUCE, 90): _E.FENCED,  # PRODUCER_FENCED
     (Api.PRODUCE, 120): _E.ABORTABLE,  # TRANSACTION_ABORTABLE
+    # Any other is retried until the time is up; OFFSET_OUT_OF_RANGE is a fact about the log: client/log/codec.py
+    (Api.FETCH, 3): _E.RETRIABLE_AFTER_LOOKUP,  # the leader learns of a partition later than metadata
+    (Api.FETCH, 5): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.FETCH, 6): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.FETCH, 9): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.FETCH, 13): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.FETCH, 29): _E.REFUSED,
+    (Api.FETCH, 35): _E.UNSUPPORTED,
+    (Api.FETCH, 56): _E.RETRIABLE_AFTER_LOOKUP,
+    (Api.FETCH, 74): _E.RETRIABLE_AFTER_LOOKUP,  # FENCED_LEADER_EPOCH
+    (Api.FETCH, 76): _E.UNSUPPORTED,  # UNSUPPORTED_COMPRESSION_TYPE: zstd before Fetch v10
     (Api.METADATA, 3): _E.RETRIABLE,  # UNKNOWN_TOPIC_OR_PARTITION: it may be being created
     (Api.METADATA, 5): _E.RETRIABLE,  # LEADER_NOT_AVAILABLE
     (Api.METADATA, 17): _E.REFUSED,  # INVALID_TOPIC_EXCEPTION
@@ -589,8 +620,12 @@ _EXCEPTIONS: Final[dict[ErrorClass, type[KafkaError]]] = {
 
 
 # FATAL, except for these. Aborting the transaction resolves a batch whose outcome is unknown, as in Kafka's own client;
-# and only waits that max.block.ms bounds depend on metadata.
-_OTHERWISE: Final[dict[Api, ErrorClass]] = {Api.PRODUCE: _E.ABORTABLE, Api.METADATA: _E.RETRIABLE}
+# only waits that max.block.ms bounds depend on metadata; and reading changes nothing and has a timeout.
+_OTHERWISE: Final[dict[Api, ErrorClass]] = {
+    Api.PRODUCE: _E.ABORTABLE,
+    Api.METADATA: _E.RETRIABLE,
+    Api.FETCH: _E.RETRIABLE,
+}
 
 
 def error_class(api: Api, error_code: int) -> ErrorClass:

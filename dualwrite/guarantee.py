@@ -15,7 +15,10 @@ class Tier(IntEnum):
     STORED_PAIR = 2
     """Two-phase commit without KeepPreparedTxn (KAFKA-20739): no timeout, completed with the stored id and epoch."""
     BOUNDED = 3
-    """transaction.version 2, no two-phase commit: until `transaction.timeout.ms`; completed as `STORED_PAIR`."""
+    """transaction.version 2, no two-phase commit: until `transaction.timeout.ms`; completed as `STORED_PAIR`.
+
+    A decided dual write that the broker has aborted is published again from the log.
+    """
     BOUNDED_V1 = 4
     """transaction.version 0 or 1: as `BOUNDED`, and the epoch is raised before each transaction."""
 
@@ -25,7 +28,7 @@ class Guarantee:
     """What holds for prepared transactions. `tier` None: two-phase commit is not enabled.
 
     `bounded_ms`: after how many milliseconds, counted from its first record, the broker aborts a transaction that is
-    still open, prepared or not; None if it never does.
+    still open, prepared or not; None if it never does. A dual write outlives that: its records are published again.
     """
 
     tier: Tier | None
@@ -35,8 +38,9 @@ class Guarantee:
 
 _BOUNDED: Final = (
     "the broker aborts a prepared transaction {bounded_ms} ms after its first record (transaction.timeout.ms); until "
-    "then it survives this process and is completed with the stored pair. One that was aborted in between is raised as "
-    "PreparedTransactionLost, never ignored, if recovery comes within transactional.id.expiration.ms"
+    "then it survives this process and is completed with the stored pair. One that was aborted in between is published "
+    "again from the log if it is a decided dual write; otherwise it is raised as PreparedTransactionLost, never "
+    "ignored, if recovery comes within transactional.id.expiration.ms"
 )
 
 _SENTENCES: Final[dict[Tier | None, str]] = {

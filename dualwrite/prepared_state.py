@@ -67,10 +67,10 @@ class PreparedTxnState:
         return self._producer_id == NO_PRODUCER_ID
 
     def __bool__(self) -> bool:
-        return not self.is_empty
+        return self._producer_id != NO_PRODUCER_ID
 
     def __str__(self) -> str:
-        return "" if self.is_empty else f"{self._producer_id}:{self._producer_epoch}"
+        return "" if self._producer_id == NO_PRODUCER_ID else f"{self._producer_id}:{self._producer_epoch}"
 
     def __repr__(self) -> str:
         return f"PreparedTxnState({str(self)!r})"

@@ -140,8 +140,8 @@ class Producer(ProducerBase[RecordFuture]):
         """Do what `complete_transaction` does, except for the last fencing, which `fence_others()` does.
 
         For the recipes: between the two calls the caller checks that it still holds the lock of the stored state.
-        `is_over`: the log has proven (`end_of()`) that the transaction of `state` has ended. Then nothing is compared
-        and nothing is lost: what is open is another transaction, which is aborted, and the id is taken over.
+        `is_over`: the log has proven (`end_of()`) how the transaction of `state` ended. Then it is not lost, whatever
+        the coordinator says: another transaction that is open is aborted, and the id is taken over.
         """
         checked = self._checked_prepared(state)
         self._run(lambda: self._core.complete_transaction(checked, fence_others=False, is_over=is_over))

@@ -80,8 +80,8 @@ MUTANTS: Final = (
     # recipes
     Mutant(
         f"{_CORE}coordinator.py",
-        "if write.written_row != write.prepared_state:",
-        "if False:",
+        "if write.written_row == write.prepared_state:",
+        "if True:",
         "recipes/test_dual_writer.py",
     ),
     Mutant(f"{_CORE}coordinator.py", "if row == owned.row:", "if True:", "recipes/test_late_take_over.py"),
@@ -135,6 +135,18 @@ MUTANTS: Final = (
         'if not hasattr(select, "epoll"):',
         "if True:",
         "recipes/test_psycopg_reader.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/psycopg/adapter.py",
+        'else f"{proof}; {self._attachment}; COMMIT"',
+        'else f"{self._attachment}; COMMIT"',
+        "recipes/test_manifest.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sql/postgres.py",
+        """ AND prepared_transaction_state = '{state}'\"""",
+        '"',
+        "recipes/test_manifest.py",
     ),
     # broker
     Mutant(

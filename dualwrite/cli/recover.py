@@ -28,7 +28,6 @@ _EXPLAINED: Final = {
         "other database decides it, abort it with --force-terminate ID --apply"
     ),
     Action.REPAIR: "the database has committed, and Kafka has aborted: its records are published again from the log",
-    Action.PROVE: "Kafka's coordinator does not remember whether it committed: the log tells, and is repaired if not",
     Action.LOST: (
         "the database has committed, Kafka has aborted, and the records cannot be published again (the column Error "
         "says why): send them again, then stop this report with --acknowledge-lost ID --apply"

@@ -14,6 +14,7 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.PRODUCE, 29): "WRITE on the topic {0!r}",
     (Api.PRODUCE, 31): "IDEMPOTENT_WRITE on the cluster",
     (Api.PRODUCE, 53): "WRITE on the transactional id",
+    (Api.FETCH, 29): "READ on the topic {0!r}, to prove what became of a prepared transaction and to repair it",
     (Api.METADATA, 29): "DESCRIBE on the topic {0!r} (WRITE includes it), or CREATE where it does not exist yet",
     (Api.FIND_COORDINATOR, 30): "DESCRIBE on the group {0!r} (READ includes it)",
     (Api.FIND_COORDINATOR, 53): "DESCRIBE on the transactional id {0!r} (WRITE includes it)",

@@ -30,7 +30,7 @@ from dualwrite.client.unfinished_on_close import unfinished_on_close
 from dualwrite.client.wire.cluster import Lease, monotonic_ms
 from dualwrite.client.wire.codec import ProduceEncoder
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import AuthenticationError, FatalError, IllegalStateError, InvalidRecordError
+from dualwrite.errors import FatalError, IllegalStateError, InvalidRecordError, KafkaError
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -86,7 +86,8 @@ class ProducerCore:
             linger_ms=config.linger_ms,
             clock_ms=monotonic_ms,
             last_error=LastError(),
-            on_refused=self._interrupt_waits,
+            unreachable_timeout_ms=config.unreachable_timeout_ms,
+            on_obstructed=self._interrupt_waits,
         )
 
     def wake(self) -> None:
@@ -205,15 +206,15 @@ class ProducerCore:
             operation.stop_listening(listener)
             return not operation.done
 
-    def _interrupt_waits(self, error: AuthenticationError) -> None:
-        """End all waits with `error`: a broker refuses the login. To be called under the lock."""
+    def _interrupt_waits(self, error: KafkaError) -> None:
+        """End all waits with `error`: the login is refused, or no broker can be reached. Called under the lock."""
         if self._transaction_manager is not None:
             self._transaction_manager.interrupt(error)
         for operation in self._waits:
             operation.interrupt(error)
 
     def _interruptible(self, operation: Operation) -> Operation:
-        """Register an operation whose wait ends when a broker refuses the login. To be called under the lock."""
+        """Register an operation whose wait ends when no broker can be used. To be called under the lock."""
         self._cluster.retry_refused()
         self._waits = [wait for wait in self._waits if not wait.done and wait is not operation]
         self._waits.append(operation)

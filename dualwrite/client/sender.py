@@ -32,12 +32,12 @@ from dualwrite.client.wire.pool import NodeState
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
-    AuthenticationError,
     DeliveryError,
     ErrorClass,
     FatalError,
     InvalidRecordError,
     KafkaError,
+    KafkaUnreachableError,
     UnsupportedByBrokerError,
     error_class,
     exception_for,
@@ -74,8 +74,10 @@ class Sender:
         linger_ms: float,
         clock_ms: Callable[[], float],
         last_error: LastError,
-        on_refused: Callable[[AuthenticationError], None],
+        unreachable_timeout_ms: float | None,
+        on_obstructed: Callable[[KafkaError], None],
     ) -> None:
+        """`on_obstructed` ends the waits of all callers with an error; it is called under the lock."""
         self.timer_at_ms = _NEVER
         self._lock = lock
         self._manager = manager
@@ -90,7 +92,8 @@ class Sender:
         self._linger_ms = linger_ms
         self._clock_ms = clock_ms
         self._last_error = last_error
-        self._on_refused = on_refused
+        self._unreachable_timeout_ms = unreachable_timeout_ms
+        self._on_obstructed = on_obstructed
         self._pace = MarkerPace()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -158,9 +161,13 @@ class Sender:
             self._send_outgoing(now_ms, self._outgoing)
         for connection, node_id, batches in drained:
             self._send_produce(connection, node_id, batches)
-        if self._cluster.refusal is not None:
+        if new_topics and self._unreachable_timeout_ms is not None:
+            self._cluster.to_any(now_ms)  # to be notified if that fails: metadata are requested elsewhere
+        unreachable_at_ms = _NEVER
+        if self._cluster.is_obstructed:
             self._end_waits_on_refusal()
-        self._arm_timer(now_ms)
+            unreachable_at_ms = self._end_waits_if_unreachable(now_ms)
+        self._arm_timer(now_ms, unreachable_at_ms)
 
     def _end_waits_on_refusal(self) -> None:
         """Fail callers at once, without waiting for the timeout, if a broker has refused the login.
@@ -171,7 +178,30 @@ class Sender:
             refusal = self._cluster.refusal  # again: a caller that wants another try withdraws it under the lock
             if refusal is None or not self._anything_unsent():
                 return
-            self._on_refused(refusal)
+            self._on_obstructed(refusal)
+
+    def _end_waits_if_unreachable(self, now_ms: float) -> float:
+        """Fail callers if no broker has been reachable for `unreachable.timeout.ms`. Their requests stay queued.
+
+        Return when to look again.
+        """
+        timeout_ms = self._unreachable_timeout_ms
+        fails_at_ms = None if timeout_ms is None else self._cluster.fails_at_ms(timeout_ms)
+        if fails_at_ms is None:
+            return _NEVER
+        with self._lock:
+            if not self._anything_unsent():
+                return _NEVER
+        if now_ms < fails_at_ms:
+            return fails_at_ms
+        since_ms = self._cluster.unreachable_since_ms(now_ms)
+        if since_ms is not None:
+            since_s = (now_ms - since_ms) / 1000
+            problem = self.obstacle(since_ms)
+            sentence = f"no broker could be reached for {since_s:.1f} s ({problem})"
+            with self._lock:
+                self._on_obstructed(KafkaUnreachableError(sentence, since_s=since_s, problem=problem))
+        return self._cluster.wake_at_ms(now_ms) or _NEVER
 
     def _anything_unsent(self) -> bool:
         return bool(
@@ -245,10 +275,12 @@ class Sender:
             ready[node_id] = connection
         return node_id
 
-    def _arm_timer(self, now_ms: float) -> None:
+    def _arm_timer(self, now_ms: float, unreachable_at_ms: float) -> None:
         """Set the timer to when something is due. A timer that is early costs one idle turn and is not replaced."""
         with self._lock:
             at_ms = self._due_at_ms(now_ms)
+        if unreachable_at_ms < at_ms:
+            at_ms = unreachable_at_ms
         if at_ms < self.timer_at_ms:
             self._set_timer(max(at_ms, now_ms), now_ms)
 

@@ -24,6 +24,7 @@ from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
@@ -158,6 +159,7 @@ class OneId:
         kafka = KafkaSettings(transactional_id, producer_settings)
         self._transactional_id = kafka.transactional_id
         self.producer_settings: Final = kafka.producer
+        self._cluster = kafka.cluster
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
@@ -183,6 +185,7 @@ class OneId:
             uninterrupted=waiting.uninterrupted,
             kafka_follows_later=self._kafka_follows_later,
             policy=self._policy,
+            availability=Availability(self._cluster, waiting.new_watch()),
         )
 
 
@@ -480,6 +483,7 @@ class OneIdWriter(_OneIdWriter[BindT, TxT], ThreadFace[BindT, TxT]):
     def close(self) -> None:
         """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
         blocking.run(self.coordinator.close())
+        self.coordinator.owned.availability.close()
         blocking.run(self.backend.close())
 
 
@@ -512,6 +516,7 @@ class AsyncOneIdWriter(_OneIdWriter[BindT, TxT], TaskFace[BindT, TxT]):
     async def close(self) -> None:
         """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
         await self.coordinator.close()
+        self.coordinator.owned.availability.close()
         await self.backend.close()
 
 
@@ -531,10 +536,12 @@ class _PooledWriter(_Writer[BindT, TxT]):
         """Return a new coordinator for this process, with its own slots, leases and background task."""
         backend, settings = self.backend, self.settings
         backend.begin_life()
+        availability = settings.new_availability(backend.waiting)
         coordinator = self.slots = PoolCoordinator(
             settings,
             leases=backend.leases(settings),
-            new_coordinator=settings.coordinator_maker(backend.database, backend.waiting),
+            new_coordinator=settings.coordinator_maker(backend.database, backend.waiting, availability),
+            availability=availability,
             runtime=self._new_runtime(),
             leases_inside_blocks=backend.leases_inside_blocks,
             connect_first=backend.connect_first,

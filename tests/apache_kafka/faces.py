@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from dualwrite.async_producer import AsyncProducer
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer, ProducerState
+from dualwrite.producer import Producer, ProducerState, TopicPartition
 
 FACES: Final = ("sync", "async")
 
@@ -39,6 +42,50 @@ class Face:
         prepared = self._call(self._producer.prepare_transaction)
         assert isinstance(prepared, PreparedTxnState)
         return prepared
+
+    def begin(self) -> None:
+        self._call(self._producer.begin_transaction)
+
+    def send(self, topic: str, value: bytes | None, **record: Any) -> None:
+        self._call(self._producer.send, topic, value, **record)
+
+    def flush(self) -> None:
+        self._call(self._producer.flush)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        self._call(self._producer.send_offsets_to_transaction, offsets, group)
+
+    def prepare_open(self) -> PreparedTxnState:
+        """Prepare the open transaction."""
+        prepared = self._call(self._producer.prepare_transaction)
+        assert isinstance(prepared, PreparedTxnState)
+        return prepared
+
+    @property
+    def manifest(self) -> Manifest | None:
+        manifest: Manifest | None = self._producer.manifest
+        return manifest
+
+    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
+        knows: bool = self._producer.coordinator_knows(stored)
+        return knows
+
+    def end_of(self, manifest: Manifest, timeout_ms: int = 30_000) -> TransactionEnd:
+        end = self._call(self._producer.end_of, manifest, timeout_ms)
+        assert isinstance(end, TransactionEnd)
+        return end
+
+    def records_of(
+        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int = 30_000
+    ) -> list[StoredRecord]:
+        records: list[StoredRecord] = self._call(self._producer.records_of, manifest, partitions, timeout_ms)
+        return records
+
+    def complete_before_fencing(self, state: PreparedTxnState, *, is_over: bool = False) -> None:
+        self._call(self._producer.complete_before_fencing, state, is_over=is_over)
+
+    def fence_others(self) -> None:
+        self._call(self._producer.fence_others)
 
     def complete_transaction(self, state: PreparedTxnState) -> None:
         self._call(self._producer.complete_transaction, state)
@@ -73,8 +120,8 @@ class Face:
         if self._runner is not None:
             self._runner.close()
 
-    def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        result = call(*arguments)
+    def _call(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        result = call(*arguments, **named)
         if self._runner is None or not inspect.isawaitable(result):
             return result
         return self._runner.run(_awaited(result))

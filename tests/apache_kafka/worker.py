@@ -11,8 +11,9 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from tests.apache_kafka.backends import BACKENDS, SQL
 from tests.apache_kafka.faces import Face
-from tests.crash.scenario import AtPoint, write_events
+from tests.crash.scenario import AtPoint
 
 
 def prepare(tell: Connection, face: str, settings: dict[str, Any], topic: str, value: bytes) -> None:
@@ -20,14 +21,39 @@ def prepare(tell: Connection, face: str, settings: dict[str, Any], topic: str, v
     producer = Face(face, settings)
     producer.init_transactions()
     tell.send(str(producer.prepare(topic, value)))
-    _die()
+    die()
 
 
-def dual_write(tell: Connection, point: PausePoint, database_url: str, settings: dict[str, Any], topic: str) -> None:
+def dual_write(
+    tell: Connection, point: PausePoint, database_url: str, settings: dict[str, Any], topic: str, backend: str = SQL
+) -> None:
     """Write event 1 to both sides and die at `point`."""
-    writer = DualWriter(sa.create_engine(database_url), pause=AtPoint(point, _die), **settings)
-    tell.send(repr(write_events(writer, topic, number=1)))
+    writing = BACKENDS[backend]
+    tell.send(repr(writing.write(writing.make(database_url, settings, AtPoint(point, die)), topic, 1)))
 
 
-def _die() -> None:
+def send_records(
+    tell: Connection, point: PausePoint, database_url: str, settings: dict[str, Any], records: list[dict[str, Any]]
+) -> None:
+    """Send `records` in one dual write and die at `point`."""
+    writer = DualWriter(sa.create_engine(database_url), pause=AtPoint(point, die), **settings)
+    with writer.transaction() as tx:
+        for record in records:
+            tx.send(**record)
+
+
+def recover(tell: Connection, point: PausePoint, database_url: str, settings: dict[str, Any], backend: str) -> None:
+    """Die at `point` of a recovery."""
+    tell.send(repr(BACKENDS[backend].make(database_url, settings, AtPoint(point, die)).recover()))
+
+
+def pooled_dual_write(
+    tell: Connection, point: PausePoint, database_url: str, settings: dict[str, Any], topic: str, backend: str
+) -> None:
+    """Write event 1 to both sides under an id of a pool, and die at `point`."""
+    writing = BACKENDS[backend]
+    tell.send(repr(writing.write(writing.make_pool(database_url, settings, AtPoint(point, die)), topic, 1)))
+
+
+def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)

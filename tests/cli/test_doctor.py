@@ -205,12 +205,17 @@ def test_settings_of_sqlite_that_forget(call: Call, emulator: Emulator, tmp_path
     [
         (
             "CREATE TABLE kafka_transaction_state (transactional_id TEXT PRIMARY KEY)",
-            "lacks prepared_transaction_state",
+            "lacks manifest, prepared_transaction_state",
         ),
         (
             "CREATE TABLE kafka_transaction_state "
-            "(transactional_id TEXT, prepared_transaction_state TEXT, updated_at TEXT)",
+            "(transactional_id TEXT, prepared_transaction_state TEXT, updated_at TEXT, manifest TEXT)",
             "primary key none",
+        ),
+        (
+            "CREATE TABLE kafka_transaction_state "
+            "(transactional_id TEXT PRIMARY KEY, prepared_transaction_state TEXT, updated_at TEXT)",
+            "an older version created it: dualwrite init-db adds the column",
         ),
     ],
 )

@@ -48,7 +48,7 @@ COMMITTED: Final = "committed"
 ROLLED_BACK: Final = "rolled-back"
 UNKNOWN: Final = "unknown"
 LOST: Final = "lost"
-"""The database has committed, and the caller was told that Kafka has not."""
+"""The database has committed, and the caller was told that Kafka has not: it must never be."""
 MISTAKE: Final = "mistake"
 
 
@@ -85,9 +85,10 @@ class Job:
             **self.kafka,
         }
 
-    def rival_id(self, generation: int) -> str:
-        """The id that all rivals share; the next one where one was lost."""
-        return f"{self.prefix}-rivals-{generation}"
+    @property
+    def rival_id(self) -> str:
+        """The id that all rivals share."""
+        return f"{self.prefix}-rivals"
 
 
 class GivenUpError(Exception):

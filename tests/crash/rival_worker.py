@@ -1,7 +1,6 @@
 """Processes of the chaos test that take one transactional id from each other, and one that recovers all ids.
 
-A rival that is fenced makes a new writer, and one whose id is lost goes on with the next id, as all the others do when
-they meet the loss: it has to be told to each of them.
+A rival that is fenced makes a new writer.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.errors import FencedError, PreparedTransactionLost
+from dualwrite.errors import FencedError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
@@ -162,7 +161,6 @@ class Rival:
         self._chance = random.Random(name)
         self._journal = Journal(job, name)
         self._is_stopped = False
-        self._generation = 0
         self._number = 0
 
     def obey(self) -> None:
@@ -173,7 +171,7 @@ class Rival:
 
     async def work(self) -> None:
         while not self._is_stopped:
-            writer = self._make(self._job, self._job.rival_id(self._generation), self._orders)
+            writer = self._make(self._job, self._job.rival_id, self._orders)
             try:
                 await self._use(writer)
             finally:
@@ -184,9 +182,6 @@ class Rival:
             if self._is_stopped:
                 return
             error = await self._recover(writer) if self._chance.random() < RECOVERS else await self._write(writer)
-            if isinstance(error, PreparedTransactionLost):
-                self._generation += 1
-                return
             if isinstance(error, FencedError):
                 return
             await writer.rest(self._chance.uniform(0, self._job.rest_s) + AFTER_TROUBLE_S * (error is not None))

@@ -36,14 +36,19 @@ OLDER: Final = Kind(OLDER_VERSION)
 _running: dict[Kind, ApacheKafka] = {}
 
 
-def real_kafka(kind: Kind, nodes: int = 1, listeners: Mapping[str, str] = PLAIN_LISTENER) -> ApacheKafka:
+def real_kafka(
+    kind: Kind,
+    nodes: int = 1,
+    listeners: Mapping[str, str] = PLAIN_LISTENER,
+    properties: Mapping[str, str] | None = None,
+) -> ApacheKafka:
     """One that nobody shares, not started yet."""
     return ApacheKafka(
         version=kind.version,
         two_phase_commit=kind.two_phase_commit,
         nodes=nodes,
         listeners=listeners,
-        properties=_PROPERTIES,
+        properties={**_PROPERTIES, **(properties or {})},
     )
 
 

@@ -53,6 +53,7 @@ TABLE: dict[Api, dict[ErrorClass, set[int]]] = {
         UNSUPPORTED: {35},
         FATAL: {31, 49, 53},
     },
+    Api.FETCH: {LOOKUP: {3, 5, 6, 9, 13, 56, 74}, REFUSED: {29}, UNSUPPORTED: {35, 76}},
     Api.METADATA: {REFUSED: {17, 29}},
     Api.FIND_COORDINATOR: {RETRY: {7, 13, 14, 15, 16}, ABORT: {24, 30, 120}, REFUSED: {53}, UNSUPPORTED: {35}},
     Api.INIT_PRODUCER_ID: {
@@ -87,7 +88,7 @@ TABLE: dict[Api, dict[ErrorClass, set[int]]] = {
 }
 # after these, a description may show how the prepared transaction ended
 ENDED_BY_ANOTHER = (47, 48, 49, 90)
-OTHERWISE = {Api.PRODUCE: ABORT, Api.METADATA: RETRY}
+OTHERWISE = {Api.PRODUCE: ABORT, Api.METADATA: RETRY, Api.FETCH: RETRY}
 
 
 def expected_class(api: Api, code: int) -> ErrorClass:

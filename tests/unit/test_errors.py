@@ -36,8 +36,8 @@ def test_coordinator_apis_agree(api: Api) -> None:
 
 
 def test_what_is_unknown_is_not_guessed_at() -> None:
-    """Fatal, except that aborting the transaction resolves a batch, and that calls only wait for metadata."""
-    otherwise = {Api.PRODUCE: E.ABORTABLE, Api.METADATA: E.RETRIABLE}
+    """Fatal, except that aborting the transaction resolves a batch, and that calls wait for metadata or read."""
+    otherwise = {Api.PRODUCE: E.ABORTABLE, Api.METADATA: E.RETRIABLE, Api.FETCH: E.RETRIABLE}
     for api in Api:
         assert error_class(api, 9999) is otherwise.get(api, E.FATAL)
         assert error_class(api, -1) is otherwise.get(api, E.FATAL)

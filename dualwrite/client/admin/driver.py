@@ -43,7 +43,9 @@ T = TypeVar("T")
 MAX_KEYS_PER_REQUEST: Final = 500
 """Requests for many partitions of one broker are split, as kafka-transactions.sh does."""
 
-_UNKNOWN_TOPIC: Final = 3
+UNKNOWN_TOPIC: Final = 3
+"""UNKNOWN_TOPIC_OR_PARTITION."""
+
 _LEADER_NOT_AVAILABLE: Final = 5
 _NO_LEADER: Final = -1
 RETRIABLE: Final = (ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP)
@@ -77,7 +79,7 @@ class NoResponseError(Exception):
 class AdminTransport:
     """The connections of one admin client, leased from a shared cluster. For one loop; may be created outside of it."""
 
-    def __init__(self, config: AdminConfig, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, config: AdminConfig | ClusterSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._cluster: Final = lease_cluster(ClusterSettings.of(config), loop)
         self._changed = asyncio.Event()
         self._closed = False
@@ -225,7 +227,7 @@ def failure(api: Api, error_code: int, key: Any) -> KafkaError:
 class AdminDriver:
     """Repeats requests as the table of errors says. Every `deadline_s` is by the loop's clock."""
 
-    def __init__(self, config: AdminConfig, transport: AdminTransport) -> None:
+    def __init__(self, config: AdminConfig | ClusterSettings, transport: AdminTransport) -> None:
         self._config = config
         self._transport = transport
 
@@ -261,23 +263,7 @@ class AdminDriver:
     async def leaders(self, partitions: Sequence[TopicPartition], deadline_s: float) -> Located[TopicPartition]:
         """Look up the leaders of partitions. A topic that does not exist fails at once."""
         topics = list(dict.fromkeys(partition.topic for partition in partitions))
-        metadata = await self.metadata(topics, deadline_s)
-        nodes: dict[TopicPartition, int] = {}
-        failed: dict[TopicPartition, KafkaError] = {}
-        not_yet: dict[TopicPartition, str | NoResponseError] = {}
-        for partition in partitions:
-            topic = metadata.topics.get(partition.topic)
-            error_code = _UNKNOWN_TOPIC if topic is None else topic.error_code
-            leader = None if topic is None else topic.leaders.get(partition.partition)
-            if error_code == 0 and leader is None:
-                error_code = _UNKNOWN_TOPIC
-            if error_code not in (0, _LEADER_NOT_AVAILABLE):
-                failed[partition] = failure(Api.METADATA, error_code, partition)
-            elif leader is None or leader[0] == _NO_LEADER:
-                not_yet[partition] = f"{name_of(partition)} has no leader"
-            else:
-                nodes[partition] = leader[0]
-        return Located(nodes, failed, not_yet)
+        return leaders_in(await self.metadata(topics, deadline_s), partitions)
 
     async def coordinators(self, transactional_ids: Sequence[str], deadline_s: float) -> Located[str]:
         """Look up the transaction coordinators of ids."""
@@ -387,6 +373,26 @@ class AdminDriver:
     async def greatest_version(self, node_id: int, api: Api, deadline_s: float) -> int:
         """Return the greatest version that a broker supports, -1 for none. Raises `NoResponseError`."""
         return await self._transport.greatest_version(node_id, api, deadline_s)
+
+
+def leaders_in(metadata: ClusterMetadata, partitions: Iterable[TopicPartition]) -> Located[TopicPartition]:
+    """Return the leaders of partitions by this metadata. A topic or partition that it does not have fails."""
+    nodes: dict[TopicPartition, int] = {}
+    failed: dict[TopicPartition, KafkaError] = {}
+    not_yet: dict[TopicPartition, str | NoResponseError] = {}
+    for partition in partitions:
+        topic = metadata.topics.get(partition.topic)
+        error_code = UNKNOWN_TOPIC if topic is None else topic.error_code
+        leader = None if topic is None else topic.leaders.get(partition.partition)
+        if error_code == 0 and leader is None:
+            error_code = UNKNOWN_TOPIC
+        if error_code not in (0, _LEADER_NOT_AVAILABLE):
+            failed[partition] = failure(Api.METADATA, error_code, partition)
+        elif leader is None or leader[0] == _NO_LEADER:
+            not_yet[partition] = f"{name_of(partition)} has no leader"
+        else:
+            nodes[partition] = leader[0]
+    return Located(nodes, failed, not_yet)
 
 
 def _remember(why: dict[K, str], key: K, reason: str | NoResponseError) -> None:

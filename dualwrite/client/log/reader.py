@@ -1,31 +1,170 @@
-"""Ask the log of a cluster what became of a transaction, and read its records. For one event loop."""
+"""Ask the log of a cluster what became of a prepared transaction, and read its records. For one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
+from dualwrite.client.admin.driver import (
+    UNKNOWN_TOPIC,
+    AdminDriver,
+    AdminTransport,
+    Located,
+    Results,
+    leaders_in,
+    name_of,
+)
+from dualwrite.client.log import codec
 from dualwrite.client.log.batches import StoredRecord
-from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.log.codec import Fetched
+from dualwrite.client.log.transaction_end import EndSearch, Next, RecordSearch, Search, TransactionEnd
+from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.config import ProducerConfig
+from dualwrite.errors import AnotherClusterError, KafkaTimeoutError, OutcomeUnknown, RecordsGoneError
+
+ResultT = TypeVar("ResultT")
 
 
 class LogReader:
-    """Reads partitions over the connections of a producer with the same settings."""
+    """Reads partitions, over the connections of producers with the same settings. Changes nothing."""
 
     def __init__(self, config: ProducerConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self._config = config
+        settings = ClusterSettings.of(config)
+        self._transactional_id = config.transactional_id or ""
+        self._transport = AdminTransport(settings, loop)
+        self._driver = AdminDriver(settings, self._transport)
+        self._leaders: dict[TopicPartition, int] = {}
+
+    async def close(self) -> None:
+        """Release the connections."""
+        await self._transport.close()
 
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
-        """Return how the transaction ended."""
-        raise NotImplementedError
+        """Return how the transaction ended in each partition; see `Producer.end_of`."""
+        searches = [EndSearch(part, manifest.prepared_state) for part in manifest.partitions]
+        try:
+            ends = await self._run(manifest, searches, timeout_ms)
+        except KafkaTimeoutError as error:
+            raise OutcomeUnknown(
+                f"the log does not say yet how {self._name(manifest)} ended: {error}. Nothing was changed; ask again",
+                transactional_id=self._transactional_id,
+                prepared_state=str(manifest.prepared_state),
+            ) from error
+        return TransactionEnd(dict(zip(manifest.partitions, ends, strict=True)))
 
     async def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
     ) -> list[StoredRecord]:
-        """Return the records of the transaction in those partitions."""
-        raise NotImplementedError
+        """Return the records of the transaction in those partitions; see `Producer.records_of`."""
+        searches = [RecordSearch(part, manifest.prepared_state) for part in partitions]
+        found = await self._run(manifest, searches, timeout_ms)
+        for part, records in zip(partitions, found, strict=True):
+            if len(records) != part.record_count:
+                raise self._records_gone(manifest, part, len(records))
+        return [record for records in found for record in records]
 
-    async def close(self) -> None:
-        """Release the connections."""
+    # ---- searches -------------------------------------------------------------------------------------------
+
+    async def _run(self, manifest: Manifest, searches: Sequence[Search[ResultT]], timeout_ms: int) -> list[ResultT]:
+        """Fetch until each search has a result; return them in the same order."""
+        self._transport.retry_refused()
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        by_partition = {_partition_of(search): search for search in searches}
+        found: dict[TopicPartition, ResultT] = {}
+        left = dict(by_partition)
+        backoff = self._driver.new_backoff()
+        while left:
+            results = await self._fetch(manifest, left, deadline_s)
+            steps = _steps(left, results)
+            found |= {where: step for where, step in steps.items() if not isinstance(step, Next)}
+            left = {where: search for where, search in left.items() if where not in found}
+            if left and Next.FETCH not in steps.values() and not await self._driver.pause(backoff, deadline_s):
+                raise KafkaTimeoutError(", ".join(_standing(search) for search in left.values()))
+        return [found[where] for where in by_partition]
+
+    async def _fetch(
+        self, manifest: Manifest, searches: Mapping[TopicPartition, Search[ResultT]], deadline_s: float
+    ) -> Results[TopicPartition, Fetched]:
+        """Fetch once for each search, from the leaders."""
+        together = [where for where, search in searches.items() if not search.alone]
+        groups = [[where] for where, search in searches.items() if search.alone]
+        for read_committed in (True, False):
+            groups.append([where for where in together if searches[where].read_committed is read_committed])
+        known, self._leaders = self._leaders, {}
+
+        async def look_up(partitions: Sequence[TopicPartition]) -> Located[TopicPartition]:
+            nodes = {where: known.pop(where) for where in partitions if where in known}
+            located = Located[TopicPartition](nodes, {}, {})
+            if missing := [where for where in partitions if where not in nodes]:
+                located = await self._look_up(manifest, missing, deadline_s)
+            nodes = {**nodes, **located.nodes}
+            self._leaders |= nodes
+            return located._replace(nodes=nodes)
+
+        def call_for(_: int, partitions: Sequence[TopicPartition]) -> codec.FetchCall:
+            offsets = {where: searches[where].offset for where in partitions}
+            return codec.fetch(offsets, read_committed=searches[partitions[0]].read_committed)
+
+        fetches = [self._driver.fulfil(group, look_up, call_for, deadline_s=deadline_s) for group in groups if group]
+        results = Results[TopicPartition, Fetched]({}, {})
+        for done, failed in await asyncio.gather(*fetches):
+            results.done.update(done)
+            results.failed.update(failed)
+        return results
+
+    async def _look_up(
+        self, manifest: Manifest, partitions: Sequence[TopicPartition], deadline_s: float
+    ) -> Located[TopicPartition]:
+        """Look up leaders, in the cluster in which the transaction was prepared."""
+        topics = list(dict.fromkeys(where.topic for where in partitions))
+        metadata = await self._driver.metadata(topics, deadline_s)
+        cluster_id = metadata.cluster.cluster_id
+        if cluster_id and manifest.cluster_id and cluster_id != manifest.cluster_id:
+            raise AnotherClusterError(
+                f"{self._name(manifest)} was prepared in the Kafka cluster {manifest.cluster_id!r}, and this is "
+                f"{cluster_id!r}; nothing was changed: connect to the cluster in which it was prepared",
+                prepared_in=manifest.cluster_id,
+                found=cluster_id,
+            )
+        return leaders_in(metadata, partitions)
+
+    # ---- texts ----------------------------------------------------------------------------------------------
+
+    def _name(self, manifest: Manifest) -> str:
+        return f"the prepared transaction {manifest.prepared_state} of transactional id {self._transactional_id!r}"
+
+    def _records_gone(self, manifest: Manifest, part: PartitionManifest, count: int) -> RecordsGoneError:
+        return RecordsGoneError(
+            f"{self._name(manifest)} was aborted, and of its {part.record_count} record(s) at the offsets "
+            f"{part.first_offset} to {part.last_offset} of {part.topic}-{part.partition} the log has {count}: the rest "
+            "was deleted or compacted, or Kafka lost it, so they cannot be published again. Nothing was changed; "
+            "publish what is missing by what the database has, then go on with init_transactions() or, for a dual "
+            f"write, with `dualwrite recover --acknowledge-lost {self._transactional_id} --apply`",
+            transactional_id=self._transactional_id,
+            prepared_state=str(manifest.prepared_state),
+        )
+
+
+def _partition_of(search: Search[ResultT]) -> TopicPartition:
+    return TopicPartition(search.part.topic, search.part.partition)
+
+
+def _steps(
+    searches: Mapping[TopicPartition, Search[ResultT]], results: Results[TopicPartition, Fetched]
+) -> dict[TopicPartition, ResultT | Next]:
+    """Return what the fetches show. Raises the error of one that failed, unless the topic does not exist."""
+    steps: dict[TopicPartition, ResultT | Next] = {}
+    for where, error in results.failed.items():
+        if error.error_code != UNKNOWN_TOPIC:
+            raise error
+        steps[where] = searches[where].without_topic()
+    steps |= {where: searches[where].take(fetched) for where, fetched in results.done.items()}
+    return steps
+
+
+def _standing(search: Search[ResultT]) -> str:
+    what = "no marker ends it yet" if isinstance(search, EndSearch) else "not all of it can be read yet"
+    return f"{name_of(_partition_of(search))}: {what}, up to offset {search.offset}"

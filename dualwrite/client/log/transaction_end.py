@@ -1,12 +1,23 @@
-"""What the log of a partition proves about a prepared transaction: decisions, without I/O."""
+"""What the log of a partition proves about a prepared transaction, and where its records are: decisions, without I/O.
+
+A pair (producer id and epoch) is of one prepared transaction only, so its batches are that transaction's. Its end is
+the first marker of its producer id behind its last record, whatever the marker's epoch is, because a producer id has
+one transaction at a time. Where everything before the last stable offset is decided, the leader's list of aborted
+transactions says the same without reading as far as the marker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final, Generic, TypeVar
 
+from dualwrite.client.log.batches import Marker, StoredBatch, StoredRecord, marker_of, records_of
+from dualwrite.client.log.codec import Fetched
 from dualwrite.client.transactions.manifest import PartitionManifest
+from dualwrite.prepared_state import PreparedTxnState
 
 
 class PartitionEnd(Enum):
@@ -25,9 +36,11 @@ class TransactionEnd:
 
     @property
     def committed(self) -> bool:
-        """Whether it is proven to be committed in every partition. False if it has none, which proves nothing."""
-        ends = self.by_partition.values()
-        return bool(ends) and all(end is PartitionEnd.COMMITTED for end in ends)
+        """Whether it is proven to be committed: its coordinator decides for all partitions alike, so one is enough.
+
+        False if it has no partitions, which proves nothing.
+        """
+        return PartitionEnd.COMMITTED in self.by_partition.values() and not self.aborted
 
     @property
     def aborted(self) -> tuple[PartitionManifest, ...]:
@@ -41,3 +54,166 @@ class TransactionEnd:
 
     def _those(self, wanted: PartitionEnd) -> tuple[PartitionManifest, ...]:
         return tuple(partition for partition, end in self.by_partition.items() if end is wanted)
+
+
+class Next(Enum):
+    """What a search needs before it can say more."""
+
+    FETCH = "another fetch, at once"
+    WAIT = "another fetch after a pause: what is looked for may still be written"
+
+
+ResultT = TypeVar("ResultT")
+
+_ENDS: Final = {Marker.COMMIT: PartitionEnd.COMMITTED, Marker.ABORT: PartitionEnd.ABORTED}
+
+
+class Search(ABC, Generic[ResultT]):
+    """A search in one partition, fetch by fetch, from `offset` on.
+
+    Other partitions of a request may leave no room for a batch of this one. Only when it was requested `alone` does an
+    empty response mean that nothing is stored there.
+    """
+
+    def __init__(self, part: PartitionManifest, prepared: PreparedTxnState, offset: int) -> None:
+        self.part: Final = part
+        self.offset = offset
+        self.alone = False
+        self.read_committed = False
+        """Whether the next fetch is to be of decided records only."""
+        self._prepared: Final = prepared
+
+    @abstractmethod
+    def take(self, fetched: Fetched) -> ResultT | Next:
+        """Return what a fetch from `offset` on shows, or what is needed next."""
+
+    @abstractmethod
+    def without_topic(self) -> ResultT:
+        """Return what it shows that the topic, or the partition, does not exist."""
+
+    def _stored(self, fetched: Fetched) -> list[StoredBatch]:
+        """Return the batches from the requested offset on."""
+        return [batch for batch in fetched.batches if batch.last_offset >= self.offset]
+
+    def _is_own(self, batch: StoredBatch) -> bool:
+        pair = batch.producer_id, batch.producer_epoch
+        own = self._prepared.producer_id, self._prepared.producer_epoch
+        return pair == own and batch.is_transactional and not batch.is_control
+
+    def _asks_alone(self) -> bool:
+        """Return whether the same fetch is to be repeated alone, after an empty response."""
+        if self.alone:
+            return False
+        self.alone = True
+        return True
+
+    def _advance(self, batches: Sequence[StoredBatch]) -> None:
+        self.offset = batches[-1].last_offset + 1
+        self.alone = False
+
+
+class EndSearch(Search[PartitionEnd]):
+    """The search for the end of a transaction in one partition.
+
+    First in what is decided; if the transaction is not among it, because it or another one is open, for the marker.
+    """
+
+    def __init__(self, part: PartitionManifest, prepared: PreparedTxnState) -> None:
+        super().__init__(part, prepared, part.last_offset)
+        self.read_committed = True
+
+    def take(self, fetched: Fetched) -> PartitionEnd | Next:
+        """Return the end, or what is needed next."""
+        if fetched.out_of_range:
+            return self._out_of_range()
+        batches = self._stored(fetched)
+        if self.read_committed:
+            return self._take_decided(fetched, batches)
+        return self._take_all(fetched, batches)
+
+    def without_topic(self) -> PartitionEnd:
+        """Return that nothing is left."""
+        return PartitionEnd.GONE
+
+    @property
+    def _is_at_last_record(self) -> bool:
+        return self.offset == self.part.last_offset
+
+    def _out_of_range(self) -> PartitionEnd | Next:
+        if self._is_at_last_record:
+            return PartitionEnd.GONE
+        self.offset, self.read_committed, self.alone = self.part.last_offset, True, False
+        return Next.WAIT  # the log has lost what was read behind the transaction: look at its own records again
+
+    def _take_decided(self, fetched: Fetched, batches: Sequence[StoredBatch]) -> PartitionEnd | Next:
+        if fetched.last_stable_offset <= self.part.last_offset:
+            return self._look_for_marker()
+        if not batches:
+            return Next.FETCH if self._asks_alone() else PartitionEnd.GONE
+        if not self._has_last_record(batches[0]):
+            return PartitionEnd.GONE
+        aborted = [
+            first
+            for producer_id, first in fetched.aborted
+            if producer_id == self._prepared.producer_id and first <= self.part.last_offset
+        ]
+        if any(first >= self.part.first_offset for first in aborted):
+            return PartitionEnd.ABORTED
+        # A list that goes back further than it needs to, as Kafka's does not, has earlier transactions of the producer.
+        return self._look_for_marker() if aborted else PartitionEnd.COMMITTED
+
+    def _look_for_marker(self) -> Next:
+        self.read_committed = self.alone = False
+        return Next.FETCH
+
+    def _has_last_record(self, batch: StoredBatch) -> bool:
+        return self._is_own(batch) and batch.base_offset <= self.part.last_offset
+
+    def _take_all(self, fetched: Fetched, batches: Sequence[StoredBatch]) -> PartitionEnd | Next:
+        if not batches:
+            return self._nothing_more(fetched)
+        if self._is_at_last_record and not self._has_last_record(batches[0]):
+            return PartitionEnd.GONE
+        for batch in batches:
+            if batch.producer_id == self._prepared.producer_id and batch.base_offset > self.part.last_offset:
+                marker = marker_of(self.part.topic, self.part.partition, batch)
+                if marker is not None:
+                    return _ENDS[marker]
+        self._advance(batches)
+        return Next.FETCH if self.offset < fetched.high_watermark else Next.WAIT
+
+    def _nothing_more(self, fetched: Fetched) -> PartitionEnd | Next:
+        if self.offset >= fetched.high_watermark:  # also where a new leader does not know its high watermark yet
+            return Next.WAIT
+        if self._asks_alone():
+            return Next.FETCH
+        return PartitionEnd.GONE if self._is_at_last_record else Next.WAIT
+
+
+class RecordSearch(Search[list[StoredRecord]]):
+    """The search for the records of a transaction in one partition. Its result may lack some that are gone."""
+
+    def __init__(self, part: PartitionManifest, prepared: PreparedTxnState) -> None:
+        super().__init__(part, prepared, part.first_offset)
+        self._records: list[StoredRecord] = []
+
+    def take(self, fetched: Fetched) -> list[StoredRecord] | Next:
+        """Return the records, or what is needed next. Raises what `records_of` does."""
+        if fetched.out_of_range:
+            return self._records
+        batches = self._stored(fetched)
+        if not batches:
+            if self.offset >= fetched.high_watermark:
+                return Next.WAIT
+            return Next.FETCH if self._asks_alone() else self._records
+        topic, partition, first, last, _ = self.part
+        for batch in batches:
+            if self._is_own(batch) and batch.base_offset <= last:
+                records = records_of(topic, partition, batch)
+                self._records.extend(record for record in records if first <= record.offset <= last)
+        self._advance(batches)
+        return Next.FETCH if self.offset <= last else self._records
+
+    def without_topic(self) -> list[StoredRecord]:
+        """Return what was read before the topic was deleted."""
+        return self._records

@@ -36,9 +36,14 @@ with contextlib.suppress(ImportError):  # uses the processor's instruction: a fi
 Header = tuple[str, bytes | None]
 
 HEADER_BYTES: Final = 61
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, first and greatest timestamp,
+producer id, producer epoch, base sequence, number of records."""
+
 _LENGTH_OFFSET: Final = 8
-_LENGTH_COUNTS_FROM: Final = 12
+LENGTH_COUNTS_FROM: Final = 12
+"""What stands before this position is not in the length of a batch."""
+
 _CRC_OFFSET: Final = 17
 _ATTRIBUTES_OFFSET: Final = 21
 _PRODUCER_OFFSET: Final = 43
@@ -47,7 +52,8 @@ _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")
 _MAGIC: Final = 2
 _NO_LEADER_EPOCH: Final = -1
-_TRANSACTIONAL: Final = 0x10
+TRANSACTIONAL: Final = 0x10
+"""The attribute of batches of a transaction."""
 
 _NO_KEY: Final = b"\x01"
 _NO_ATTRIBUTES_NO_TIME_DELTA: Final = b"\0\0"
@@ -104,7 +110,7 @@ def _compressed(data: bytearray, codec: Codec) -> bytearray:
     with memoryview(data) as view, view[HEADER_BYTES:] as records:
         compressed = codec.compress(records)
     data[HEADER_BYTES:] = compressed
-    _INT32.pack_into(data, _LENGTH_OFFSET, len(data) - _LENGTH_COUNTS_FROM)
+    _INT32.pack_into(data, _LENGTH_OFFSET, len(data) - LENGTH_COUNTS_FROM)
     data[_ATTRIBUTES_OFFSET + 1] |= codec.number
     return checksummed(data)
 
@@ -117,11 +123,22 @@ def restamp(data: bytearray, producer_id: int, producer_epoch: int, base_sequenc
 
 def checksummed(data: bytearray) -> bytearray:
     """Update and return a batch whose header or records have changed: compute its checksum."""
-    checksum_of: Any = _crc32c
-    with memoryview(data) as view, view[_ATTRIBUTES_OFFSET:] as covered:
-        checksum = checksum_of(covered)
+    with memoryview(data) as view:
+        checksum = _checksum_of(view)
     _CRC.pack_into(data, _CRC_OFFSET, checksum)
     return data
+
+
+def is_intact(batch: memoryview) -> bool:
+    """Return whether the checksum of a batch is right."""
+    (stored,) = _CRC.unpack_from(batch, _CRC_OFFSET)
+    return bool(stored == _checksum_of(batch))
+
+
+def _checksum_of(batch: memoryview) -> int:
+    checksum: Any = _crc32c
+    with batch[_ATTRIBUTES_OFFSET:] as covered:
+        return int(checksum(covered))
 
 
 class EncodedBatch:
@@ -160,13 +177,13 @@ class EncodedBatch:
 
     def build(self) -> bytearray:
         """Return the batch with its checksum."""
-        header = _HEADER.pack(
+        header = HEADER.pack(
             0,
-            self.size() - _LENGTH_COUNTS_FROM,
+            self.size() - LENGTH_COUNTS_FROM,
             _NO_LEADER_EPOCH,
             _MAGIC,
             0,
-            _TRANSACTIONAL if self._transactional else 0,
+            TRANSACTIONAL if self._transactional else 0,
             self.record_count - 1,
             self._first_timestamp_ms,
             self._max_timestamp_ms,

@@ -1,8 +1,9 @@
-"""The codecs of `compression.type`, in the formats that Kafka's consumers read: Python's gzip, and cramjam's others."""
+"""The codecs of `compression.type`, as Kafka's clients read and write them: Python's gzip, and cramjam's others."""
 
 from __future__ import annotations
 
 import gzip
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,11 @@ try:
     import cramjam
 except ImportError:
     cramjam = None  # type: ignore[assignment]
+
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
+_XERIAL_HEADER_BYTES: Final = 16
+_BLOCK_SIZE: Final = struct.Struct(">i")
 
 
 class Codec(NamedTuple):
@@ -76,9 +82,49 @@ def codec_for(compression_type: int, level: int | None) -> Codec | None:
             else "which has no levels"
         )
         raise ConfigError(f"compression.level={level} is not a level of {kind.name}, {levels}")
+    _check_installed(kind)
+    return Codec(compression_type, partial(kind.compress, kind.default_level if level is None else level))
+
+
+def _check_installed(kind: _Kind) -> None:
     if kind.needs_cramjam and cramjam is None:
         raise ConfigError(
             f"compression.type={kind.name} needs a package that is not installed: pip install 'dualwrite[compression]' "
             "(or cramjam)"
         )
-    return Codec(compression_type, partial(kind.compress, kind.default_level if level is None else level))
+
+
+def _of_snappy(data: bytes) -> bytes:
+    """Decompress a raw block, or the blocks in the format of Java's clients and brokers (xerial)."""
+    if not data.startswith(_XERIAL_MAGIC):
+        return bytes(cramjam.snappy.decompress_raw(data))
+    blocks: list[bytes] = []
+    position = _XERIAL_HEADER_BYTES
+    while position < len(data):
+        (size,) = _BLOCK_SIZE.unpack_from(data, position)
+        position += _BLOCK_SIZE.size
+        blocks.append(bytes(cramjam.snappy.decompress_raw(data[position : position + size])))
+        position += size
+    return b"".join(blocks)
+
+
+_DECOMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {
+    1: gzip.decompress,
+    2: _of_snappy,
+    3: lambda data: bytes(cramjam.lz4.decompress(data)),
+    4: lambda data: bytes(cramjam.zstd.decompress(data)),
+}
+
+
+def decompressed(compression_type: int, data: memoryview) -> memoryview:
+    """Return the records of a batch, from any client or broker, decompressed.
+
+    Raises `ConfigError` if the library is missing, and anything else if the bytes are not of that type.
+    """
+    if compression_type == 0:
+        return data
+    kind = _KINDS.get(compression_type)
+    if kind is None:
+        raise ValueError(f"compression type {compression_type} is not Kafka's")
+    _check_installed(kind)
+    return memoryview(_DECOMPRESS[compression_type](bytes(data)))

@@ -341,11 +341,12 @@ class Initialisation:
     def recovery(self, stored: PreparedTxnState, *, is_over: bool = False) -> Recovery | None:
         """Return how to complete by `stored`; None if there is no description to compare it with.
 
-        `is_over`: the transaction of `stored` is known to have ended, so what is open is another one.
+        `is_over`: the log has proven how the transaction of `stored` ended, so it is not lost, whatever is described.
         """
         if self.found is None:
             return None
-        return Recovery.TAKE_OVER if is_over else RECOVERIES[find(stored, self.found, self.transaction_version)]
+        recovery = RECOVERIES[find(stored, self.found, self.transaction_version)]
+        return Recovery.TAKE_OVER if is_over and recovery is Recovery.LOST else recovery
 
     def proves(self, stored: PreparedTxnState) -> bool:
         """Return whether the description proves that the transaction of `stored` is open or committed."""
@@ -369,8 +370,10 @@ class Initialisation:
             f"the prepared transaction {stored} of transactional id {self._transactional_id!r} was not committed: "
             f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, {cause}. The decision of "
             "the application and Kafka disagree. Nothing was changed by this producer, and each recovery with "
-            "keep_prepared_txn=True says so again; "
-            "repair the data, then go on with init_transactions() or, for a dual write, with "
+            "keep_prepared_txn=True says so again. A dual write publishes it again from the log at the next use of its "
+            "id, if its state row has a manifest, the records are still there, READ is granted on their topics, and no "
+            "consumed offsets went with them. Otherwise repair the data, then go on with init_transactions() or, for a "
+            "dual write, with "
             f"`dualwrite recover --acknowledge-lost {self._transactional_id} --apply`",
             transactional_id=self._transactional_id,
             prepared_state=str(stored),

@@ -173,8 +173,8 @@ class TransactionManager(TransactionContext):
 
         Without `take_over`, a transaction that was found is ended by its own producer id and epoch where that is
         enough, without InitProducerId. Without `fence_others`, the id is this producer's alone only after
-        `fence_others()`. `is_over`: the log has proven that the transaction of `prepared` has ended, so it is not
-        compared with what was found.
+        `fence_others()`. `is_over`: the log has proven how the transaction of `prepared` ended, so it is not
+        lost, whatever was found.
         """
         recovery = self.initialisation.recovery(prepared, is_over=is_over)
         if recovery is not None and self.state in _BEFORE_COMPLETION:

@@ -46,14 +46,14 @@ class Manifest:
 
     def __str__(self) -> str:
         """Return the text to store, in ASCII, equal for equal manifests; "" if it would be too long to be stored."""
-        topics = ",".join(
-            f"{encode_basestring_ascii(topic)}:[{','.join([_numbers(part) for part in parts])}]"
-            for topic, parts in groupby(sorted(self.partitions), _BY_TOPIC)
-        )
+        topics = []
+        for topic, parts in groupby(sorted(self.partitions), _BY_TOPIC):
+            numbers = ",".join([f"[{partition},{first},{last},{count}]" for _, partition, first, last, count in parts])
+            topics.append(f"{encode_basestring_ascii(topic)}:[{numbers}]")
         text = (
             f'{{"format":{_FORMAT},"prepared":"{self.prepared_state}","cluster":'
             f'{encode_basestring_ascii(self.cluster_id)},"offsets":{"true" if self.has_offsets else "false"},'
-            f'"topics":{{{topics}}}}}'
+            f'"topics":{{{",".join(topics)}}}}}'
         )
         return text if len(text) <= MAX_MANIFEST_BYTES else ""
 
@@ -85,13 +85,11 @@ class Manifest:
         prepared, cluster_id, has_offsets = stored["prepared"], stored["cluster"], stored["offsets"]
         topics = stored["topics"].items()
         partitions = tuple(PartitionManifest(topic, *_checked(numbers)) for topic, parts in topics for numbers in parts)
+        if len({part[:2] for part in partitions}) < len(partitions):
+            raise ValueError(partitions)
         if not (prepared and isinstance(cluster_id, str) and isinstance(has_offsets, bool)):
             raise ValueError(stored)
         return cls(PreparedTxnState(prepared), cluster_id, partitions, has_offsets)
-
-
-def _numbers(part: PartitionManifest) -> str:
-    return f"[{part.partition},{part.first_offset},{part.last_offset},{part.record_count}]"
 
 
 def _checked(numbers: Any) -> tuple[int, int, int, int]:

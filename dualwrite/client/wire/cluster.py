@@ -162,6 +162,21 @@ class Lease:
         """Why no connection can be opened, if a setting or an account of the broker is to blame."""
         return self._connections.refusal
 
+    @property
+    def is_obstructed(self) -> bool:
+        """Whether no connection can be opened: a login was refused, or no broker may be reachable."""
+        return self._connections.failing_since_ms is not None or self._connections.refusal is not None
+
+    def fails_at_ms(self, timeout_ms: float) -> float | None:
+        """Return when no broker may have been reachable for `timeout_ms`; None if one is, as far as is known."""
+        since_ms = self._connections.failing_since_ms
+        return None if since_ms is None else since_ms + timeout_ms
+
+    def unreachable_since_ms(self, now_ms: float) -> float | None:
+        """Return since when no broker can be reached, and try one if that is not known; the user is notified then."""
+        self.to_any(now_ms)
+        return self._connections.unreachable_since_ms(now_ms)
+
     def retry_refused(self) -> None:
         """Try refused logins again, after their back-off, because a new call needs them. From any thread."""
         self._connections.retry_refused()

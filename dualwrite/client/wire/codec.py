@@ -24,6 +24,7 @@ from dualwrite.client.wire.kafka_python import (
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    FetchRequest,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     InitProducerIdRequest,
@@ -90,6 +91,7 @@ TWO_PHASE_INIT_VERSION: Final = 6
 
 _REQUEST_CLASSES: Final[dict[Api, Any]] = {
     Api.PRODUCE: ProduceRequest,
+    Api.FETCH: FetchRequest,
     Api.METADATA: MetadataRequest,
     Api.FIND_COORDINATOR: FindCoordinatorRequest,
     Api.SASL_HANDSHAKE: SaslHandshakeRequest,

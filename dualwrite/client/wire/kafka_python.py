@@ -22,6 +22,7 @@ with warnings.catch_warnings():
         ListTransactionsRequest,
         ListTransactionsResponse,
     )
+    from kafka.protocol.consumer import FetchRequest, FetchResponse
     from kafka.protocol.metadata import (
         ApiVersionsRequest,
         ApiVersionsResponse,
@@ -70,6 +71,8 @@ __all__ = [
     "DescribeTransactionsResponse",
     "EndTxnRequest",
     "EndTxnResponse",
+    "FetchRequest",
+    "FetchResponse",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "InitProducerIdRequest",

@@ -26,6 +26,9 @@ _PATIENCE_MS: Final = 100.0
 _NEXT_CANDIDATE_MS: Final = 1_000.0
 """How long to wait for a broker before trying the next one: a machine that is gone does not even refuse."""
 
+_FRESH_MS: Final = 100.0
+"""How long a failed attempt proves that a broker cannot be reached, if the back-off is not longer."""
+
 _REFUSED_PAUSE_MS: Final = 10_000.0
 """The pause after a refused login, unless a caller asks for a retry: each one may count towards locking the account."""
 
@@ -42,7 +45,17 @@ class NodeState(Enum):
 class _Node:
     """The connections to one address, and when to try another one."""
 
-    __slots__ = ("address", "backoff", "connecting", "connections", "refused_in", "retry_at_ms", "tasks", "unserved")
+    __slots__ = (
+        "address",
+        "backoff",
+        "connecting",
+        "connections",
+        "failed_until_ms",
+        "refused_in",
+        "retry_at_ms",
+        "tasks",
+        "unserved",
+    )
 
     def __init__(self, address: Address, backoff: Backoff) -> None:
         self.address: Final = address
@@ -52,12 +65,26 @@ class _Node:
         self.connecting: dict[object, float] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.retry_at_ms = 0.0
+        # until when the last attempt, which failed, proves that the broker is away; None if it succeeded
+        self.failed_until_ms: float | None = None
         self.refused_in = -1
         self.unserved = False
 
     def connectable_at_ms(self, attempt: int) -> float:
         """Return from when on another connection may be tried. `attempt` counts the retries that callers asked for."""
         return self.retry_at_ms + (_REFUSED_PAUSE_MS if self.refused_in == attempt else 0.0)
+
+    def is_away(self, now_ms: float) -> bool:
+        """Return whether the last attempt has failed, just now or with nothing but silence ever since."""
+        if self.failed_until_ms is None:
+            return False
+        is_silent = bool(self.connecting) and now_ms >= _next_candidate_at_ms(min(self.connecting.values()))
+        return is_silent or now_ms < self.failed_until_ms
+
+    def attempt_failed(self, now_ms: float) -> None:
+        """Note that the broker cannot be reached, and wait before the next attempt."""
+        self.retry_at_ms = now_ms + self.backoff.failed()
+        self.failed_until_ms = max(self.retry_at_ms, now_ms + _FRESH_MS)
 
     def __str__(self) -> str:
         host, port = self.address
@@ -68,7 +95,8 @@ class ConnectionPool:
     """The connections to all brokers, in one loop, which calls `on_change` when one came up, failed, or was lost.
 
     `users`: how many users share the pool; may be set from any thread. `refusal`: why the last connection could not be
-    opened, if a setting or an account of the broker is to blame.
+    opened, if a setting or an account of the broker is to blame. `failing_since_ms`: when the first attempt to connect
+    failed since there was a connection; None if there is one, or if no attempt has failed.
     """
 
     def __init__(
@@ -87,6 +115,7 @@ class ConnectionPool:
     ) -> None:
         self.users = 0
         self.refusal: AuthenticationError | None = None
+        self.failing_since_ms: float | None = None
         self._attempt = 0
         self._bootstrap = list(bootstrap)
         self._topology = topology
@@ -116,10 +145,22 @@ class ConnectionPool:
         silent = {node.address: max(node.connecting.values()) for node in self._nodes.values() if node.connecting}
         if any(now_ms < _next_candidate_at_ms(at_ms) for at_ms in silent.values()):
             return NodeState.CONNECTING
-        for address in dict.fromkeys([*self._topology.addresses.values(), *self._bootstrap]):
+        for address in self._known:
             if address not in silent and self._to_address(address, now_ms, owner) is NodeState.CONNECTING:
                 return NodeState.CONNECTING
         return NodeState.CONNECTING if silent else NodeState.FAILED
+
+    @property
+    def _known(self) -> dict[Address, None]:
+        """All addresses, those of the brokers first."""
+        return dict.fromkeys([*self._topology.addresses.values(), *self._bootstrap])
+
+    def unreachable_since_ms(self, now_ms: float) -> float | None:
+        """Return since when no broker can be reached; None if one can, or has not been tried lately."""
+        if self.failing_since_ms is None:
+            return None
+        known = map(self._nodes.get, self._known)
+        return self.failing_since_ms if all(node is not None and node.is_away(now_ms) for node in known) else None
 
     def _to_address(self, address: Address, now_ms: float, owner: object) -> Connection | NodeState:
         node = self._nodes.get(address)
@@ -171,6 +212,7 @@ class ConnectionPool:
     async def _connect(self, node: _Node, owner: object) -> None:
         host, port = node.address
         connection: Connection | None = None
+        refused = False
         try:
             connection = await self._connector.connect(
                 host,
@@ -184,20 +226,33 @@ class ConnectionPool:
                 unserved_before=node.unserved,
             )
         except AuthenticationError as error:
+            refused = True
             self._refuse(node, error)
         except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
             self._note(f"cannot connect to {node}: {reason}")
         del node.connecting[owner]
         if connection is None or connection.lost:
-            node.retry_at_ms = self._clock_ms() + node.backoff.failed()
+            self._attempt_failed(node, reached=refused or connection is not None)
         else:
             node.backoff.succeeded()
             node.retry_at_ms = 0.0
+            node.failed_until_ms = None
             node.refused_in = -1
             node.connections.append(connection)
             self.refusal = None
+            self.failing_since_ms = None
         self._on_change()
+
+    def _attempt_failed(self, node: _Node, *, reached: bool) -> None:
+        """Note a failed attempt. A broker that was `reached`, and refused the login for example, is not away."""
+        now_ms = self._clock_ms()
+        node.attempt_failed(now_ms)
+        if reached:
+            node.failed_until_ms = None
+            self.failing_since_ms = None
+        elif self.failing_since_ms is None and not any(each.connections for each in self._nodes.values()):
+            self.failing_since_ms = now_ms
 
     def _refuse(self, node: _Node, error: AuthenticationError) -> None:
         refusal = AuthenticationError(f"cannot connect to {node}: {error}", error_code=error.error_code)

@@ -152,6 +152,11 @@ class RecordBuffer:
         self._bytes += size
 
     @property
+    def has_offsets(self) -> bool:
+        """Whether consumed offsets are among the entries."""
+        return any(isinstance(entry, BufferedOffsets) for entry in self._entries)
+
+    @property
     def is_half_full(self) -> bool:
         """Whether half of `max_buffered_bytes` is used."""
         return self._bytes * 2 >= self._max_bytes

@@ -37,6 +37,22 @@ _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
     """Fence the previous owner and complete what it left. The row must be locked by this transaction.
 
+    Raises PreparedTransactionLost if Kafka aborted what the database has decided, and it cannot be published again.
+    """
+    try:
+        try:
+            return await _take_over(owned, database)
+        except PreparedTransactionLost:
+            # The broker may have aborted it after it was described as open; this time the log is read.
+            return await _take_over(owned, database)
+    except PreparedTransactionLost:
+        owned.telemetry.lost()
+        raise
+
+
+async def _take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
+    """Take the id over as `take_over` does, once.
+
     The row is read again after initialising. Between the first read and the initialisation this process may have been
     paused and have lost its database connection, and with it the lock; another process may then have taken over and
     prepared a new transaction. Deciding that one by the outdated row would lose a committed dual write. The second
@@ -64,9 +80,7 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
         await owned.kafka.own()
         owned.reach(PausePoint.AFTER_TAKEOVER)
         await _assert_still_locked(owned, database, row)
-    except BaseException as error:
-        if isinstance(error, PreparedTransactionLost):
-            owned.telemetry.lost()
+    except BaseException:
         await owned.give_up()
         raise
     outcome = recovery_outcome(row, ongoing)

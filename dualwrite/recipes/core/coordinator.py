@@ -35,11 +35,14 @@ from dualwrite.errors import (
     FencedError,
     IllegalStateError,
     KafkaTimeoutError,
+    KafkaUnreachableError,
     OutcomeUnknown,
     PreparedTransactionLost,
+    RetriableError,
     StoredBlocksError,
 )
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.completion import LostCommits, end, leave_to_successor, take_over
 from dualwrite.recipes.core.database_errors import first_line
@@ -65,7 +68,7 @@ from dualwrite.recipes.core.waiting import Uninterrupted, direct
 _log = logging.getLogger(__name__)
 
 _SECONDS_TO_NEXT_ATTEMPT: Final = 1.0
-"""How long after Kafka was found to be away a block tries again to publish what is stored."""
+"""How long after an attempt that failed a block tries again to publish what is stored, if Kafka can be reached."""
 
 _MOST_MARGIN_MS: Final = 1_000
 """How long before the timeout of a prepared transaction to stop sending COMMIT; at most a tenth of the timeout."""
@@ -89,6 +92,7 @@ class DualWriteCoordinator:
         pause: PauseHook | None,
         uninterrupted: Uninterrupted = direct,
         kafka_follows_later: bool = False,
+        availability: Availability = NEVER_AWAY,
         policy: StorePolicy = STORES_NOTHING,
     ) -> None:
         """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`."""
@@ -100,6 +104,7 @@ class DualWriteCoordinator:
             pause=pause,
             uninterrupted=uninterrupted,
             resolve_timeout_ms=resolve_timeout_ms,
+            availability=availability,
             policy=policy,
         )
         self.lock_timeout_ms = lock_timeout_ms
@@ -207,14 +212,24 @@ class DualWriteCoordinator:
     # -- the steps of one dual write ---------------------------------------------------------------------------
 
     async def get_ready(self) -> None:
-        """Resolve what an earlier dual write left unresolved, and create the state row; call it before a block."""
+        """Resolve what an earlier dual write left unresolved, and create the state row; call it before a block.
+
+        Raises KafkaUnreachableError while Kafka is known to be away, unless the block could be stored.
+        """
+        if not self.owned.policy.stores_blocks:
+            self._assert_present()
         if self._slot.state is SlotState.UNRESOLVED:
-            await self._lost_commits.resolve()
+            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+                await self._lost_commits.resolve()
             self.owned.assert_usable()
         if self.owned.kafka_id is None:
             await self.owned.ensure_row()
         if self.owned.has_stored:
             await self._publish_if_kafka_is_back()
+
+    def _assert_present(self) -> None:
+        if self.owned.availability.away is not None:
+            raise self.owned.availability.refusal()
 
     async def get_ready_for_sessions(self) -> None:
         """Create the state row while no transaction of a Session has begun. Costs nothing when repeated."""
@@ -305,7 +320,7 @@ class DualWriteCoordinator:
         except (KafkaTimeoutError, StoredBlocksError) as error:
             if not self._blocks.takes(write):
                 raise
-            if isinstance(error, KafkaTimeoutError):
+            if isinstance(error, KafkaTimeoutError) and not isinstance(error, KafkaUnreachableError):
                 self._publishes_again_at_s = time.monotonic() + _SECONDS_TO_NEXT_ATTEMPT
             await self._store(write, error)
             return error
@@ -327,6 +342,8 @@ class DualWriteCoordinator:
         """Give the producer up. What it has begun is named by no row, and is aborted by the next take-over."""
         if self._slot.state is SlotState.OPEN and self.owned.owed:
             await self.owned.leave_in_doubt(self.owned.row)  # the row stays as it is, and with it what is owed
+        elif self._slot.state is SlotState.CONFIRMING:
+            await self.owned.leave_in_doubt(self.owned.in_doubt)
         elif self._slot.state in (SlotState.OPEN, SlotState.READY):
             self._slot.move(SlotState.NEW)
             await self.owned.give_up()
@@ -343,7 +360,11 @@ class DualWriteCoordinator:
         self._blocks.note_stored(write, why)
 
     async def _publish_if_kafka_is_back(self) -> None:
-        """Publish the stored blocks, unless an attempt has just failed. Raises PreparedTransactionLost."""
+        """Publish the stored blocks, unless Kafka is known to be away. Raises PreparedTransactionLost."""
+        availability = self.owned.availability
+        if availability.is_away:
+            availability.keep_watching()
+            return
         if time.monotonic() < self._publishes_again_at_s:
             return
         expected: tuple[type[Exception], ...] = (DualWriteError, *self.owned.database.errors)
@@ -352,7 +373,8 @@ class DualWriteCoordinator:
         except PreparedTransactionLost:
             raise
         except expected as error:
-            self._publishes_again_at_s = time.monotonic() + _SECONDS_TO_NEXT_ATTEMPT
+            if not availability.is_away:
+                self._publishes_again_at_s = time.monotonic() + _SECONDS_TO_NEXT_ATTEMPT
             _log.warning(
                 "transactional id %s: its stored blocks could not be published now (%s)",
                 self.transactional_id,
@@ -360,16 +382,24 @@ class DualWriteCoordinator:
             )
 
     async def _prepare(self, write: DualWriteProgress) -> None:
-        """Carry out everything up to the decision, with Kafka."""
+        """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
         owned = self.owned
-        if self._slot.state is SlotState.CONFIRMING:
-            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
-                await owned.confirm()
-            owned.assert_usable()
-        if not await self._lock_and_write(write):
-            write.locked_row = write.written_row = await self._lock(write.database)
-        write.transactional_id = self.transactional_id
-        await self._send_and_write(write)
+        self._assert_present()
+        try:
+            if self._slot.state is SlotState.CONFIRMING:
+                with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
+                    await owned.confirm()
+                owned.assert_usable()
+            if not await self._lock_and_write(write):
+                write.locked_row = write.written_row = await self._lock(write.database)
+            write.transactional_id = self.transactional_id
+            if owned.owed and write.records.has_offsets:
+                self._slot.move(SlotState.NEW)  # recovery, or the next block without offsets, publishes it
+                await owned.give_up()
+                raise self._owes_records(write)
+            await self._send_and_write(write)
+        except KafkaUnreachableError as error:
+            raise owned.availability.note(error) from error
 
     async def _send_and_write(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
         """Send what is owed, what is `ahead`, and the block's records; prepare Kafka, and write the locked row.
@@ -395,6 +425,14 @@ class DualWriteCoordinator:
             await self._write_state(write, write.prepared_state, owned.manifest)
             owned.reach(PausePoint.AFTER_STATE_WRITE)
         owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    def _owes_records(self, write: DualWriteProgress) -> RetriableError:
+        """Return the error for a block with consumed offsets, which could not be published again with what is owed."""
+        return RetriableError(
+            f"transactional id {self.transactional_id!r} has to publish again what Kafka aborted of "
+            f"{write.locked_row}, and a block with consumed offsets cannot carry that; neither side was changed: call "
+            "recover(), then repeat the block"
+        )
 
     async def _lock_and_write(self, write: DualWriteProgress) -> bool:
         """Lock and write the row with one statement, if its content and the next prepared state can be predicted.
@@ -429,7 +467,8 @@ class DualWriteCoordinator:
         owned.reach(PausePoint.AFTER_LOCK)
         if self._slot.state is SlotState.UNRESOLVED:
             # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
-            await self._lost_commits.resolve_in(database, row)
+            with suppress(PreparedTransactionLost):  # as in get_ready()
+                await self._lost_commits.resolve_in(database, row)
             owned.assert_usable()
         return row
 
@@ -567,7 +606,8 @@ class DualWriteCoordinator:
         """
         owned = self.owned
         if self._slot.state is SlotState.UNRESOLVED:
-            return await self._lost_commits.resolve()
+            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+                return await self._lost_commits.resolve()
         with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
             await owned.confirm()
         owned.assert_usable()
@@ -597,6 +637,8 @@ class DualWriteCoordinator:
                 return await self._publish(database, row, waiting)
             await self._settle(database, row)
             return resolution
+        except KafkaUnreachableError as error:
+            raise owned.availability.note(error) from error
         finally:
             await owned.uninterrupted(end(database))
 
@@ -627,7 +669,10 @@ class DualWriteCoordinator:
             await database.commit()
 
     async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
-        """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored."""
+        """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
+
+        Raises RetriableError if Kafka aborts that too.
+        """
         owned = self.owned
         is_repair = bool(owned.owed)
         write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
@@ -639,7 +684,14 @@ class DualWriteCoordinator:
         except BaseException:
             await self.roll_back(write)
             raise
-        await self._decide(write)
+        try:
+            await self._decide(write)
+        except PreparedTransactionLost as error:
+            raise RetriableError(
+                f"Kafka has aborted {write.prepared_state} too, by which records of transactional id "
+                f"{self.transactional_id!r} were to be published; they are owed now, and the next use of the id, or "
+                "recover(), publishes them"
+            ) from error
         self._blocks.note_published(waiting)
         if is_repair:
             return Resolution(self.transactional_id, row, Outcome.REPAIRED)

@@ -11,8 +11,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, PreparedTransactionLost
+from dualwrite.errors import (
+    DualWriteError,
+    FencedError,
+    IllegalStateError,
+    KafkaUnreachableError,
+    PreparedTransactionLost,
+)
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
@@ -39,12 +46,14 @@ class OwnedId:
         pause: PauseHook | None,
         uninterrupted: Uninterrupted,
         resolve_timeout_ms: int,
+        availability: Availability,
         policy: StorePolicy = STORES_NOTHING,
     ) -> None:
         self.transactional_id: Final = transactional_id
         self.database: Final = database
         self.kafka: Final = kafka
         self.uninterrupted: Final = uninterrupted
+        self.availability: Final = availability
         self.telemetry: Final = telemetry_of(transactional_id)
         self.reach: Final = _reached(self.telemetry, pause)
         """Report that a step is done; the pause hook, if there is one, runs after the telemetry."""
@@ -148,6 +157,8 @@ class OwnedId:
             await self.leave_in_doubt(state)  # the next take-over publishes it again, or reports it again
             raise
         except DualWriteError as error:
+            if isinstance(error, KafkaUnreachableError):
+                self.availability.note(error)
             _log.warning(
                 "transactional id %s: the %s of %s is not confirmed by Kafka (%s); the next use of the id completes it",
                 self.transactional_id,

@@ -16,7 +16,13 @@ from typing import Final, NamedTuple
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.errors import AuthorizationError, PreparedTransactionLost, RecordsGoneError
+from dualwrite.errors import (
+    AuthorizationError,
+    KafkaTimeoutError,
+    OutcomeUnknown,
+    PreparedTransactionLost,
+    StateRowError,
+)
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -62,28 +68,47 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     """Return how the transaction in the locked row ended; read the log where the coordinator cannot tell.
 
     Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction and its records cannot be
-    published again, and OutcomeUnknown if its end cannot be read now.
+    published again, KafkaTimeoutError if its end cannot be read now, and StateRowError for an unreadable manifest.
     """
     if owned.kafka.coordinator_knows(row):
         return NOT_PROVEN
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
         return IS_OVER
-    manifest = manifest_of(row, text)
+    try:
+        manifest = manifest_of(row, text)
+    except ValueError as error:
+        raise StateRowError(
+            f"kafka_transaction_state cannot be read for transactional id {owned.transactional_id!r}: {error}"
+        ) from error
     if manifest is None:
         return NOT_PROVEN
     owned.telemetry.proved()
     try:
         end = await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
     except AuthorizationError as error:
-        _log.error(_NOT_READABLE, owned.transactional_id, row, error)
+        log_unreadable(owned.transactional_id, row, error)
         return NOT_PROVEN
+    except OutcomeUnknown as error:  # not the outcome of a dual write: that one is decided
+        raise KafkaTimeoutError(f"transactional id {owned.transactional_id!r} cannot be used yet: {error}") from error
     if end.aborted:
         return Proof(is_over=True, owed=await _owed(owned, database, manifest, end))
+    if end.committed:
+        _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
+        return IS_OVER
     if end.gone:
-        _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
-        return NOT_PROVEN
-    return IS_OVER
+        log_evidence_gone(owned.transactional_id, row, end)
+    return NOT_PROVEN
+
+
+def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
+    """Log that nothing can tell any more how the transaction in a row ended."""
+    _log.error(_EVIDENCE_GONE, transactional_id, row, _places(end))
+
+
+def log_unreadable(transactional_id: str, row: PreparedTxnState, error: AuthorizationError) -> None:
+    """Log that the right to read the end of the transaction in a row is missing."""
+    _log.error(_NOT_READABLE, transactional_id, row, error)
 
 
 async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
@@ -91,11 +116,9 @@ async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[Bu
 
     None are kept if consumed offsets go with them, because such a transaction is not published again.
     """
-    records = [*ahead, *(entry for entry in write.records if isinstance(entry, BufferedRecord))]
-    is_whole = len(records) == len(ahead) + len(write.records)
-    await write.database.stored_blocks.keep_copy(
-        owned.transactional_id, write.prepared_state, encode(records) if is_whole else b""
-    )
+    records = (*ahead, *(entry for entry in write.records if isinstance(entry, BufferedRecord)))
+    content = b"" if write.records.has_offsets else encode(records)
+    await write.database.stored_blocks.keep_copy(owned.transactional_id, write.prepared_state, content)
 
 
 async def _owed(
@@ -112,10 +135,11 @@ async def _owed(
             "consumed offsets went with it, and whether its consumer group has moved since is not known: publishing "
             "the records again could double what was derived from them",
         )
-    copied = await _copied(owned, database, manifest, end) if end.gone else ()
     try:
-        records = copied or await _in_log(owned, manifest, end)
-    except RecordsGoneError:
+        if end.gone:
+            raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
+        records = await _in_log(owned, manifest, end)
+    except PreparedTransactionLost:
         records = await _copied(owned, database, manifest, end)
         if not records:
             raise

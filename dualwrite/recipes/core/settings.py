@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from dualwrite.client.records.send_arguments import Serializers
+from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
@@ -75,6 +76,10 @@ def check_engine(engine: Any, kind: type, made_by: str) -> None:
         )
 
 
+_UNREACHABLE_TIMEOUT_MS: Final = 500
+"""How long no broker may be reachable before a dual write fails: it keeps its database transaction open meanwhile."""
+
+
 class KafkaSettings:
     """The settings of the producer, and the serializers, which are applied before records are buffered.
 
@@ -85,12 +90,15 @@ class KafkaSettings:
         if "transaction_two_phase_commit_enable" in settings:
             raise ConfigError("transaction_two_phase_commit_enable cannot be set here: a dual write always enables it")
         self.transactional_id: Final = checked_transactional_id(transactional_id)
+        given = {name.replace(".", "_") for name in settings}
         complete = {
+            **({} if "unreachable_timeout_ms" in given else {"unreachable_timeout_ms": _UNREACHABLE_TIMEOUT_MS}),
             **settings,
             "transactional_id": transactional_id,
             "transaction_two_phase_commit_enable": True,
         }
         config = ProducerConfig.parse(None, complete)
+        self.cluster: Final = ClusterSettings.of(config)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.producer: Final = {name: value for name, value in complete.items() if name not in _NOT_OF_THE_PRODUCER}
 

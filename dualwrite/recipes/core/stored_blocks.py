@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from dualwrite.errors import DualWriteError, StateRowError, StoredBlocksError, StoreFullError
-from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
+from dualwrite.errors import DualWriteError, KafkaUnreachableError, StateRowError, StoredBlocksError, StoreFullError
+from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import decode, encode
@@ -46,6 +46,11 @@ class Waiting(NamedTuple):
 NOTHING_WAITS: Final = Waiting((), NOTHING_STORED, ())
 
 
+def _cause(why: DualWriteError) -> str:
+    """Return why Kafka counts as away; the message of a refused block also says that nothing was changed."""
+    return why.problem if isinstance(why, KafkaUnreachableError) else str(why)
+
+
 class BlockStore:
     """The stored blocks of one transactional id."""
 
@@ -57,9 +62,7 @@ class BlockStore:
 
         Consumed offsets cannot be stored: their consumer group may go on without them.
         """
-        return self._owned.policy.stores_blocks and not any(
-            isinstance(entry, BufferedOffsets) for entry in write.records
-        )
+        return self._owned.policy.stores_blocks and not write.records.has_offsets
 
     async def assert_none(self, database: DatabaseTransaction) -> None:
         """Raise StoredBlocksError if blocks of the id are stored. The row must be locked."""
@@ -104,13 +107,15 @@ class BlockStore:
         owned, block = self._owned, write.stored
         assert block is not None, "it was appended"
         owned.telemetry.stored(block.stored_at_ms)
-        _log.warning(
+        is_first = block.seq == 1  # the others would fill the log as long as Kafka is away
+        _log.log(
+            logging.WARNING if is_first else logging.DEBUG,
             "transactional id %s: a block is committed, and its records are stored as number %d (%d bytes) until Kafka "
-            "is back: %s",
+            "is back (%s)",
             owned.transactional_id,
             block.seq,
             len(block.content),
-            "others are stored before it" if isinstance(why, StoredBlocksError) else why,
+            "others are stored before it" if isinstance(why, StoredBlocksError) else _cause(why),
         )
 
     async def oldest(self, database: DatabaseTransaction) -> Waiting:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant, BlockingKafkaParticipant, KafkaParticipant
+from dualwrite.recipes.core.kafka_watch import IoThreadWatch, KafkaWatch, TaskWatch
 
 ResultT = TypeVar("ResultT")
 
@@ -54,7 +55,9 @@ class Waiting:
     """Creates Kafka's side of one transactional id from the settings of its producer."""
     sleep: Callable[[float], Awaitable[None]]
     uninterrupted: Uninterrupted
+    new_watch: Callable[[], KafkaWatch]
+    """Creates what watches for Kafka's return."""
 
 
-THREADS: Final = Waiting(BlockingKafkaParticipant, blocking.sleep, direct)
-TASKS: Final = Waiting(AsyncKafkaParticipant, asyncio.sleep, shield)
+THREADS: Final = Waiting(BlockingKafkaParticipant, blocking.sleep, direct, IoThreadWatch)
+TASKS: Final = Waiting(AsyncKafkaParticipant, asyncio.sleep, shield, TaskWatch)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     DualWriteProgress,
@@ -66,6 +67,7 @@ class PooledBlock:
     async def get_ready(self) -> None:
         """Do what must come before the block's transaction. Raises as `take_slot` does."""
         pool = self._pool
+        pool.assert_present()
         if pool.connect_first is not None:
             await pool.connect()
         pool.maintenance.start()  # not earlier: the background's engine must not be the first to connect
@@ -73,7 +75,10 @@ class PooledBlock:
             await self.take_slot()
 
     async def take_slot(self) -> None:
-        """Take a slot, unless the block has one. Raises PoolTimeoutError, and database errors from leasing."""
+        """Take a slot, unless the block has one.
+
+        Raises PoolTimeoutError, KafkaUnreachableError while Kafka is away, and database errors from leasing.
+        """
         if self.slot is None:
             waiting = SlotWait(self._pool.prefix)
             try:
@@ -92,6 +97,7 @@ class PooledBlock:
                 )
             carries_records = await flush_block(write)
             if carries_records:
+                self._pool.assert_present()
                 await self.take_slot()
         except BaseException:
             await roll_back_database(write)
@@ -150,6 +156,7 @@ class PoolCoordinator:
         leases: Leases,
         new_coordinator: NewCoordinator,
         runtime: Runtime,
+        availability: Availability,
         leases_inside_blocks: bool = True,
         connect_first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -166,6 +173,8 @@ class PoolCoordinator:
         self._leases = leases
         self._new_coordinator = new_coordinator
         self._runtime = runtime
+        self.availability: Final = availability
+        self._stores_blocks = settings.policy.stores_blocks
         self.registry: Final = SlotRegistry(settings.max_writers)
         self._counts = Counts()
         self._last_block_bell = runtime.bell()
@@ -178,7 +187,9 @@ class PoolCoordinator:
             lease_ms=settings.lease_ms,
             new_coordinator=new_coordinator,
             runtime=runtime,
+            availability=availability,
         )
+        availability.on_change = self._on_kafka_change
         observe_pool(self)
 
     def status(self) -> PoolStatus:
@@ -225,10 +236,24 @@ class PoolCoordinator:
         """
         self.is_of_this_process = False
 
+    # ---- Kafka ----------------------------------------------------------------------------------------------
+
+    def assert_present(self) -> None:
+        """Raise KafkaUnreachableError if Kafka is known to be away, unless blocks are stored then."""
+        if self.availability.away is not None and not self._stores_blocks:
+            raise self.availability.refusal()
+
+    def _on_kafka_change(self) -> None:
+        """Refuse the blocks that wait for a slot while Kafka is away, and resolve what is aside when it is back."""
+        if self.is_of_this_process:
+            if self.availability.is_away:
+                self.registry.wake_waiting()
+            self.maintenance.wake()
+
     # ---- a slot ---------------------------------------------------------------------------------------------
 
     async def wait_for_turn(self) -> None:
-        """Wait until this process may use one more slot. Raises PoolTimeoutError."""
+        """Wait until this process may use one more slot. Raises PoolTimeoutError, and KafkaUnreachableError."""
         if self.registry.has_turn_now():
             return
         bell = self._runtime.bell()
@@ -236,6 +261,7 @@ class PoolCoordinator:
         turn = self.registry.request_turn(bell.ring)
         try:
             while not turn.granted and (remaining_s := deadline_s - time.monotonic()) > 0:
+                self.assert_present()
                 await bell.wait(remaining_s)
         except BaseException:
             if not self.registry.withdraw(turn):
@@ -249,13 +275,16 @@ class PoolCoordinator:
     def _timeout(self) -> PoolTimeoutError:
         places = self.registry.places()
         aside = f", and {len(places.set_aside)} are being resolved" if places.set_aside else ""
+        away = self.availability.away
+        kafka = f"; {away.sentence(time.time())}" if away is not None else ""
         background = self._counts.last_background_error
+        why = "Kafka keeps them from being resolved" if self._counts.kafka_failed else "last error in the background"
         return PoolTimeoutError(
             f"no transactional id of pool {self.prefix!r} became free within {self._acquire_timeout_ms} ms: "
-            f"{places.in_use} of {self._max_writers} carry a dual write{aside}; "
+            f"{places.in_use} of {self._max_writers} carry a dual write{aside}{kafka}; "
             f"{places.waiting} more blocks are waiting; nothing was written: try again later, raise "
             "max_writers or acquire_timeout_ms, or make blocks shorter"
-            + (f" (last error in the background: {background})" if background else "")
+            + (f" ({why}: {background})" if background else "")
         )
 
     async def replace(self, lost: PooledSlot, why: Exception) -> PooledSlot:
@@ -297,7 +326,7 @@ class PoolCoordinator:
             for lease in leases:
                 if lease.free and await self._leases.claim(lease):
                     return await self._prepared(lease.slot)
-            if recover_dead and await self.maintenance.free_one_of_the_dead(leases):
+            if recover_dead and not self.availability.is_away and await self.maintenance.free_one_of_the_dead(leases):
                 continue
             new = _lowest_missing(leases)
             if await self._leases.add(new):
@@ -345,6 +374,7 @@ class PoolCoordinator:
                 self.prefix,
                 self.registry.blocks,
             )
+        self.availability.close()
         await self.maintenance.stop()
         await self.maintenance.give_up_all()
         forget_pool(self)

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import DualWriteError, KafkaError
+from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
 from dualwrite.recipes.core.slot import SlotState
@@ -46,6 +47,7 @@ class PoolMaintenance:
         lease_ms: int,
         new_coordinator: NewCoordinator,
         runtime: Runtime,
+        availability: Availability,
     ) -> None:
         self._prefix = prefix
         self._registry = registry
@@ -54,6 +56,7 @@ class PoolMaintenance:
         self._heartbeat_s = lease_ms / 3000
         self._new_coordinator = new_coordinator
         self._runtime = runtime
+        self._availability = availability
         self._heartbeat_bell = runtime.bell()
         self._resolver_bell = runtime.bell()
         self._background: list[Background] = []
@@ -104,10 +107,18 @@ class PoolMaintenance:
         await self._heartbeat_bell.wait(pause_s)
         return not self._stopped
 
+    def wake(self) -> None:
+        """Look for something to do, because Kafka has come back, or has gone."""
+        self._resolver_bell.ring()
+
     async def _resolve_for_ever(self, swept: bool) -> None:
         failures = 0
         sweep_at_s = time.monotonic() + (self._heartbeat_s if swept else 0)
         while not self._stopped:
+            if self._availability.is_away:
+                await self._wait_for_kafka()
+                sweep_at_s = time.monotonic()
+                continue
             errors = (await self._resolve_set_aside(due_s=time.monotonic()))[1]
             errors += await self._publish_idle()
             if time.monotonic() >= sweep_at_s:
@@ -121,6 +132,14 @@ class PoolMaintenance:
                 self._failed(error)
             await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
 
+    async def _wait_for_kafka(self) -> None:
+        """Leave everything as it is while Kafka is away: each attempt would only lock a row in vain."""
+        self._availability.keep_watching()
+        await self._resolver_bell.wait(self._heartbeat_s)
+        if not self._availability.is_away:
+            self._registry.make_due()
+            self._publishes_at_s = 0.0
+
     def _seconds_to(self, sweep_at_s: float) -> float:
         due_s = self._registry.next_due_s
         publishes_at_s = self._publishes_at_s if self._registry.places().stored else sweep_at_s
@@ -129,6 +148,7 @@ class PoolMaintenance:
     def _failed(self, error: Exception) -> None:
         self._counts.background_failures += 1
         self._counts.last_background_error = f"{type(error).__name__}: {error}"
+        self._counts.kafka_failed = isinstance(error, KafkaError)
         expected = isinstance(error, (*self._leases.errors, DualWriteError))
         _log.warning(
             "pool %s: work in the background failed and will be retried: %s",
@@ -177,7 +197,7 @@ class PoolMaintenance:
 
     def _publishes_now(self) -> bool:
         """Return whether it is time to try to publish what is stored; a busy slot is never idle for long enough."""
-        return time.monotonic() >= self._publishes_at_s
+        return not self._availability.is_away and time.monotonic() >= self._publishes_at_s
 
     async def _publish_idle(self) -> list[Exception]:
         """Publish what is stored under idle slots; if that fails, the next attempt is later."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from dualwrite.errors import ConfigError
+from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.leases import checked_prefix, transactional_id_of
@@ -72,7 +73,7 @@ class PoolSettings:
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)
-        self._policy = store_policy(
+        self.policy: Final = store_policy(
             redo=redo,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
@@ -80,8 +81,9 @@ class PoolSettings:
         )
         self._pause = pause
         self.producer_settings = producer_settings
-        serializers = self._kafka(transactional_id_of(prefix, 0)).serializers
-        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, serializers)
+        kafka = self._kafka(transactional_id_of(prefix, 0))
+        self._cluster = kafka.cluster
+        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
         return KafkaSettings(transactional_id, self.producer_settings)
@@ -91,7 +93,11 @@ class PoolSettings:
         """Return a name for the holder of leases: the process id, for readers, and a unique part."""
         return f"{os.getpid()}-{uuid.uuid4().hex}"
 
-    def coordinator_maker(self, database: Database, waiting: Waiting) -> NewCoordinator:
+    def new_availability(self, waiting: Waiting) -> Availability:
+        """Return what a pool knows about Kafka in one process."""
+        return Availability(self._cluster, waiting.new_watch())
+
+    def coordinator_maker(self, database: Database, waiting: Waiting, availability: Availability) -> NewCoordinator:
         """Return the function that creates the coordinator of a slot."""
 
         def new_coordinator(transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
@@ -105,7 +111,8 @@ class PoolSettings:
                 pause=self._pause,
                 uninterrupted=waiting.uninterrupted,
                 kafka_follows_later=self._kafka_follows_later,
-                policy=self._policy,
+                policy=self.policy,
+                availability=availability,
             )
 
         return new_coordinator

@@ -130,6 +130,12 @@ class SlotRegistry:
             woken = self._grant_all()
         _wake(woken)
 
+    def wake_waiting(self) -> None:
+        """Wake all blocks that wait for a turn, to look whether they should."""
+        with self._lock:
+            waiting = list(self._waiting)
+        _wake(waiting)
+
     @property
     def _has_turn(self) -> bool:
         # New slots replace those that were put aside, up to a limit.

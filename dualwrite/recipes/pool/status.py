@@ -48,6 +48,8 @@ class Counts:
     timeouts: int = 0
     background_failures: int = 0
     last_background_error: str | None = None
+    kafka_failed: bool = False
+    """Whether that was an error of Kafka."""
 
     def status(self, max_writers: int, places: Places) -> PoolStatus:
         return PoolStatus(

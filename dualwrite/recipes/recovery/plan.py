@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
 
+from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -35,7 +36,7 @@ class Age(Enum):
 
 
 class Action(StrEnum):
-    """What recovery does about an id; all but the first six leave the id as it is."""
+    """What recovery does about an id; all but the first five leave the id as it is."""
 
     COMMIT = "commit"
     """The open transaction is the one that the row names: the database has decided it."""
@@ -45,8 +46,6 @@ class Action(StrEnum):
     """Like ABORT, for an id without a row that the caller vouches for."""
     REPAIR = "repair"
     """The database committed and Kafka has aborted: the records, which are still in the log, are published again."""
-    PROVE = "prove"
-    """The coordinator does not remember how the row's transaction ended: the log is read, and repaired if need be."""
     ACKNOWLEDGE = "acknowledge-lost"
     """The caller acknowledged the loss: the id may be used again."""
     NOTHING = "nothing"
@@ -67,9 +66,7 @@ class Action(StrEnum):
     """A query or the completion failed; the next round tries again."""
 
 
-CHANGES: Final = frozenset(
-    {Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.REPAIR, Action.PROVE, Action.ACKNOWLEDGE}
-)
+CHANGES: Final = frozenset({Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.REPAIR, Action.ACKNOWLEDGE})
 """The actions that change something."""
 
 NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.FORGOTTEN, Action.FAILED})
@@ -96,16 +93,6 @@ ACTIONS: Final[dict[tuple[Row, Age, Finding], Action]] = {
     for finding, action in zip(Finding, actions, strict=True)
 }
 
-_BY_THE_LOG: Final[dict[tuple[Action, Finding], Action]] = {
-    (_A.LOST, _F.ABORTED): _A.REPAIR,
-    (_A.FORGOTTEN, _F.VANISHED): _A.PROVE,
-    (_A.NOTHING, _F.NO_TRACE): _A.PROVE,
-}
-"""What becomes of an action if the log shows how the stored transaction ended."""
-
-_ACKNOWLEDGED: Final = (Action.LOST, Action.REPAIR, Action.PROVE)
-"""What ends if the caller acknowledges the loss: nothing is published again."""
-
 _BEING_ENDED: Final = (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT)
 
 
@@ -113,8 +100,8 @@ _BEING_ENDED: Final = (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABO
 class Facts:
     """What is known of one id.
 
-    `stored` is empty if there is no row; `age_ms` is None if it is unknown. `is_provable`: the row has a manifest, by
-    which the log shows how the stored transaction ended.
+    `stored` is empty if there is no row; `age_ms` is None if it is unknown. `end` is how the stored transaction ended,
+    by the log; None if the log was not read. `is_repairable`: what was aborted may be published again.
     """
 
     row: Row
@@ -122,21 +109,40 @@ class Facts:
     described: Described
     age_ms: int | None
     transaction_version: int
-    is_provable: bool = False
+    end: TransactionEnd | None = None
+    is_repairable: bool = True
+
+
+PROVEN_BY_LOG: Final = frozenset({Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
+"""The findings that the log confirms or corrects, if it still has the records of the stored transaction."""
+
+
+def finding_of(facts: Facts) -> Finding:
+    """Return what is known about the stored transaction: by the log if it was read, else by the coordinator."""
+    finding = find(facts.stored, facts.described, facts.transaction_version)
+    if facts.end is None or finding not in PROVEN_BY_LOG:
+        return finding
+    if facts.end.aborted:
+        return Finding.ABORTED
+    return Finding.COMMITTED if facts.end.committed else finding
 
 
 def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False) -> Action:
     """Return what recovery does about an id with these facts."""
     age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
-    finding = find(facts.stored, facts.described, facts.transaction_version)
-    action = ACTIONS[facts.row, age, finding]
-    if facts.is_provable and facts.row is Row.FREE:
-        action = _BY_THE_LOG.get((action, finding), action)
-    if action in _ACKNOWLEDGED and lost_is_acknowledged:
+    action = ACTIONS[facts.row, age, finding_of(facts)]
+    if action is Action.LOST and lost_is_acknowledged:
         return Action.ACKNOWLEDGE
+    if action is Action.LOST and facts.end is not None and _can_be_repaired(facts.end) and facts.is_repairable:
+        return Action.REPAIR
     if action is Action.NOTHING and facts.described.state in _BEING_ENDED:
         return Action.ENDING
     return action
+
+
+def _can_be_repaired(end: TransactionEnd) -> bool:
+    """Return whether all that was aborted may still be in the log."""
+    return bool(end.aborted) and not end.gone
 
 
 def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:

@@ -23,8 +23,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
+from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.errors import (
+    AnotherClusterError,
+    AuthorizationError,
     ConfigError,
     DualWriteError,
     IncompleteAnswerError,
@@ -32,20 +35,32 @@ from dualwrite.errors import (
     RowLockTimeoutError,
 )
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.producer import Producer
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
-from dualwrite.recipes.core.repair import manifest_of
+from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, manifest_of
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
-from dualwrite.recipes.recovery.plan import CHANGES, Action, Facts, Found, RecoveryReport, Row, age_ms_of, decide
+from dualwrite.recipes.recovery.plan import (
+    CHANGES,
+    PROVEN_BY_LOG,
+    Action,
+    Facts,
+    Found,
+    RecoveryReport,
+    Row,
+    age_ms_of,
+    decide,
+)
 from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.transaction import watch
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
 
@@ -118,11 +133,13 @@ class RecoveryService:
         self._lock_timeout_ms = lock_timeout_ms
         self._timeout_ms = timeout_ms
         self._clock = clock
-        self._settings = _without(_ADMIN_ONLY, settings) | {
-            "accept_bounded_guarantee": True,  # the transactions were prepared under it; recovery prepares none
-            "max_block_ms": timeout_ms,
-        }
+        self._connection = (
+            {"unreachable_timeout_ms": None} | _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
+        )
+        # what is left was prepared under the bound; what is published again is completed at once
+        self._settings = self._connection | {"accept_bounded_guarantee": True}
         KafkaSettings("checked-before-use", self._settings)
+        self._log_reader: Producer | None = None
         self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
 
     def plan(self, progress: Progress | None = None) -> RecoveryReport:
@@ -165,6 +182,8 @@ class RecoveryService:
     def close(self) -> None:
         """Close the connections to Kafka; idempotent."""
         self._admin.close()
+        if self._log_reader is not None:
+            self._log_reader.close()
 
     def __enter__(self) -> Self:
         return self
@@ -230,7 +249,10 @@ class RecoveryService:
         """Deal with one id, and return the result or the failure; None if there is nothing to do."""
         try:
             # Look first without the lock whether there can be anything to do.
-            if self._decide(seen, Row.MISSING if seen.text is None else Row.FREE) is Action.NOTHING:
+            seen = self._with_end(seen)
+            if self._decide(seen, Row.MISSING if seen.text is None else Row.FREE) is Action.NOTHING and not (
+                apply and seen.end is not None
+            ):
                 return None
             return self._resolve(seen, apply=apply)
         except _LeftAlone as left:
@@ -241,6 +263,23 @@ class RecoveryService:
             return self._found(seen, Action.LOST, error=first_line(lost))
         except (DualWriteError, SQLAlchemyError, ValueError) as error:
             return self._found(seen, Action.FAILED, error=first_line(error))
+
+    def _with_end(self, seen: _Seen) -> _Seen:
+        """Read from the log how the row's transaction ended, if only the log can tell. It has ended for good."""
+        manifest = manifest_of(seen.stored, seen.manifest)
+        if manifest is None or find(seen.stored, seen.described, seen.transaction_version) not in PROVEN_BY_LOG:
+            return seen
+        if self._log_reader is None:
+            self._log_reader = Producer(**self._connection)
+        try:
+            return replace(seen, end=self._log_reader.end_of(manifest, min(self._timeout_ms, _DURABLE_MS)))
+        except AuthorizationError as error:
+            log_unreadable(seen.transactional_id, seen.stored, error)
+            return seen
+        except AnotherClusterError:
+            if seen.transactional_id not in self._lost:
+                raise
+            return replace(seen, is_elsewhere=True)
 
     def _resolve(self, seen: _Seen, *, apply: bool) -> Found:
         if seen.text is None:
@@ -263,11 +302,14 @@ class RecoveryService:
             nonlocal now, action
             now = self._look_again(seen, row)
             action = self._decide(now, unnamed if row.is_empty else Row.FREE)
-            if action not in CHANGES or not apply:
+            is_proven = action is Action.NOTHING and now.end is not None
+            if not apply or (action not in CHANGES and not is_proven):
                 raise _LeftAlone(self._found(now, action))
             if action is Action.ACKNOWLEDGE:
                 self._acknowledge(now)
-            return action is not Action.ACKNOWLEDGE
+            elif is_proven and now.end is not None and not now.end.committed:
+                log_evidence_gone(now.transactional_id, row, now.end)
+            return action is not Action.ACKNOWLEDGE and not is_proven
 
         try:
             with writes.exclusively():
@@ -281,11 +323,15 @@ class RecoveryService:
     def _look_again(self, seen: _Seen, row: PreparedTxnState) -> _Seen:
         """Return the facts as they are under the lock."""
         described = self._admin.describe_transactions([seen.kafka_id], timeout_ms=min(self._timeout_ms, _WITH_LOCK_MS))
-        return replace(seen, text=str(row), description=described[seen.kafka_id])
+        again = replace(seen, text=str(row), description=described[seen.kafka_id])
+        if row == seen.stored:
+            return again
+        return replace(again, manifest="", end=None, is_elsewhere=False)  # the next round looks at it
 
     def _acknowledge(self, seen: _Seen) -> None:
         """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
-        if seen.description is not None and self._finding(seen) is Finding.ABORTED:
+        by_coordinator = find(seen.stored, seen.described, seen.transaction_version)
+        if seen.description is not None and by_coordinator is Finding.ABORTED:
             self._admin.overwrite_end(seen.description)
         _log.warning(
             "transactional id %s: the loss of %s was acknowledged; the coordinator's state was %s at %s",
@@ -293,6 +339,7 @@ class RecoveryService:
         )
 
     def _writes(self, seen: _Seen) -> DualWriteCoordinator:
+        watch(self._engine)  # a repair commits the database, and a settled row too
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
         return DualWriteCoordinator(
             seen.transactional_id,
@@ -305,6 +352,8 @@ class RecoveryService:
         )
 
     def _decide(self, seen: _Seen, row: Row) -> Action:
+        if seen.is_elsewhere and row is not Row.HELD:
+            return Action.ACKNOWLEDGE
         return decide(
             Facts(
                 row,
@@ -312,15 +361,12 @@ class RecoveryService:
                 seen.described,
                 self._age_ms(seen),
                 seen.transaction_version,
-                is_provable=manifest_of(seen.stored, seen.manifest) is not None,
+                end=seen.end,
+                is_repairable=not seen.has_offsets,
             ),
             min_age_ms=self._min_age_ms,
             lost_is_acknowledged=seen.transactional_id in self._lost,
         )
-
-    @staticmethod
-    def _finding(seen: _Seen) -> Finding:
-        return find(seen.stored, seen.described, seen.transaction_version)
 
     def _age_ms(self, seen: _Seen) -> int | None:
         return age_ms_of(seen.state, seen.start_ms, int(self._clock() * 1000))
@@ -419,6 +465,9 @@ class _Seen:
     transaction_version: int
     is_ours: bool = True
     manifest: str = ""
+    end: TransactionEnd | None = None
+    is_elsewhere: bool = False
+    """Whether its transaction was prepared in another Kafka cluster, and the caller acknowledges what is lost there."""
 
     @property
     def stored(self) -> PreparedTxnState:
@@ -436,6 +485,12 @@ class _Seen:
                 "not know; nothing was changed: the next round looks again, and a newer version may know it"
             ) from None
         return Described(state, self.pair, -1 if self.start_ms is None else self.start_ms)
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether consumed offsets went with the row's transaction, so that it cannot be repaired."""
+        manifest = manifest_of(self.stored, self.manifest)
+        return manifest is not None and manifest.has_offsets
 
     @property
     def state(self) -> str:

@@ -89,10 +89,13 @@ def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Stateme
 
 
 def attach_manifest(pinned: PinnedTables, transactional_id: str, state: str, manifest: str) -> str:
-    """Return a statement without parameters that stores the manifest beside `state`, if the row holds that."""
+    """Return a statement without parameters that stores the manifest beside `state`, if the row holds that.
+
+    `state` is the text of a `PreparedTxnState`: two numbers and a colon.
+    """
     return (
         f"{pinned.sql('UPDATE kafka_transaction_state SET manifest = ')}{_literal(manifest) if manifest else 'NULL'}"
-        f" WHERE transactional_id = {_literal(transactional_id)} AND prepared_transaction_state = {_literal(state)}"
+        f" WHERE transactional_id = {_literal(transactional_id)} AND prepared_transaction_state = '{state}'"
     )
 
 

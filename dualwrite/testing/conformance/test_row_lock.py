@@ -56,6 +56,24 @@ def test_a_rollback_releases_the_lock_and_discards_the_state(site: Site) -> None
         assert store.lock(connection, site.transactional_id, timeout_ms=DEADLINE_S * 1000) == EMPTY
 
 
+@pytest.mark.parametrize("manifest", ["{}", ("'\\\\% {}\n" * 10_000)[:60_000]], ids=["short", "long"])
+def test_the_manifest_comes_and_goes_with_the_state(site: Site, manifest: str) -> None:
+    store = site.store()
+    with site.engine.begin() as connection:
+        store.lock(connection, site.transactional_id, timeout_ms=None)
+        assert store.read_manifest(connection, site.transactional_id) == ""
+        store.write(connection, site.transactional_id, previous=EMPTY, new=FIRST, manifest=manifest)
+    with site.engine.connect() as connection:
+        store.lock(connection, site.transactional_id, timeout_ms=None)
+        store.write(connection, site.transactional_id, previous=FIRST, new=EMPTY, manifest="")
+        connection.rollback()
+    with site.engine.begin() as connection:
+        assert store.lock(connection, site.transactional_id, timeout_ms=DEADLINE_S * 1000) == FIRST
+        assert store.read_manifest(connection, site.transactional_id) == manifest
+        store.write(connection, site.transactional_id, previous=FIRST, new=EMPTY, manifest="")
+        assert store.read_manifest(connection, site.transactional_id) == ""
+
+
 def test_a_state_that_is_not_there_is_not_replaced(site: Site) -> None:
     store = site.store()
     with site.engine.connect() as connection:

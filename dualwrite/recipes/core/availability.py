@@ -1,0 +1,131 @@
+"""Whether Kafka can be reached, as far as the dual writes of one writer or pool know.
+
+The first block that finds that no broker can be reached makes Kafka AWAY. Until a broker is reached again, all blocks
+are refused before they begin a database transaction, because each would hold it open, with its locks, only to fail.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from dualwrite.client.wire.cluster import ClusterSettings
+from dualwrite.client.wire.reachability import wait_until_reachable
+from dualwrite.errors import KafkaUnreachableError
+from dualwrite.recipes.core.kafka_watch import KafkaWatch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Since when Kafka cannot be reached, in seconds since 1970, and what the last attempt ran into."""
+
+    since_s: float
+    problem: str
+
+    def sentence(self, now_s: float) -> str:
+        """Return what is the matter, for an error at that time."""
+        since = datetime.fromtimestamp(self.since_s, UTC)
+        problem = f"; {self.problem}" if self.problem else ""
+        return f"Kafka cannot be reached since {since:%Y-%m-%d %H:%M:%S} UTC ({now_s - self.since_s:.1f} s{problem})"
+
+
+class Availability:
+    """Kafka as PRESENT (`away` is None) or AWAY. Thread-safe; nothing here waits."""
+
+    def __init__(
+        self,
+        cluster: ClusterSettings | None = None,
+        watch: KafkaWatch | None = None,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`watch` waits in the background until `cluster` can be reached; without it, Kafka never counts as AWAY."""
+        self.away: Away | None = None
+        """None while Kafka is PRESENT; read by each block."""
+        self.on_change: Callable[[], None] = _nothing
+        """Called when Kafka has become AWAY or PRESENT, from any thread; must be quick."""
+        self._cluster = cluster
+        self._watch = watch
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def is_away(self) -> bool:
+        """Whether a block would be refused now."""
+        return self.away is not None
+
+    def note(self, error: KafkaUnreachableError) -> KafkaUnreachableError:
+        """Note that no broker can be reached. Return the error for the block that found it, which is rolled back."""
+        away = Away(self._clock_s() - error.since_s, error.problem)
+        with self._lock:
+            begins = self.away is None and self._watch is not None and not self._is_closed
+            if begins:
+                self.away = away
+        if begins:
+            _log.warning("%s; the writers notice by themselves that it is back", away.sentence(self._clock_s()))
+            self.keep_watching()
+            self.on_change()
+        return self._refusal(self.away or away)
+
+    def refusal(self) -> KafkaUnreachableError:
+        """Return the error for a block that is refused because Kafka is AWAY."""
+        self.keep_watching()
+        away = self.away
+        return self._refusal(away if away is not None else Away(self._clock_s(), "it has just come back"))
+
+    def _refusal(self, away: Away) -> KafkaUnreachableError:
+        now_s = self._clock_s()
+        return KafkaUnreachableError(
+            f"neither side was changed: {away.sentence(now_s)}. Repeat the block later; the writer notices by itself "
+            "that Kafka is back",
+            since_s=now_s - away.since_s,
+            problem=away.problem,
+        )
+
+    def note_present(self) -> None:
+        """Note that a broker can be reached."""
+        with self._lock:
+            away, self.away = self.away, None
+        if away is not None:
+            _log.warning("Kafka can be reached again, after %.1f s", self._clock_s() - away.since_s)
+            self.on_change()
+
+    def keep_watching(self) -> None:
+        """Watch for Kafka's return, unless something does: it does not in a forked child, or in another loop."""
+        watch, cluster = self._watch, self._cluster
+        if watch is None or cluster is None:
+            return
+        with self._lock:
+            if self.away is not None and not self._is_closed and not watch.is_running:
+                watch.start(_until_present(weakref.ref(self), cluster))
+
+    def close(self) -> None:
+        """Watch no longer."""
+        with self._lock:
+            self._is_closed = True
+        if self._watch is not None:
+            self._watch.stop()
+
+
+async def _until_present(found: weakref.ref[Availability], cluster: ClusterSettings) -> None:
+    """Wait for Kafka, as long as there is a writer that is interested."""
+    await wait_until_reachable(cluster, lambda: found() is not None)
+    availability = found()
+    if availability is not None:
+        availability.note_present()
+
+
+def _nothing() -> None:
+    pass
+
+
+NEVER_AWAY: Final = Availability()
+"""For recovery of single ids, which nobody waits for in a block."""

@@ -1,0 +1,505 @@
+"""What real brokers abort although the database has decided it is published again, once; what they committed, never.
+
+A process dies between its database's commit and Kafka's. Its transaction is aborted by the broker's timeout, where
+prepared transactions have one, or by hand, with or without a trace at the coordinator.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.errors import FencedError
+from dualwrite.guarantee import Tier
+from dualwrite.producer import Producer
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import transactional_id_of
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.recovery.service import Action, RecoveryService
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.crash.scenario import AtPoint, event_texts
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase, event_bodies
+from tests.support.kafka_ids import kafka_id_of
+from tests.support.real_kafkas import OLDER, RELEASED, real_kafka
+from tests.support.servers.apache_kafka import ApacheKafka
+from tests.support.unavailable import skip
+
+from . import worker
+from .backends import BACKENDS, SQL
+from .clusters import Cluster, killed
+from .conftest import NewName
+from .reading import create_topics, read_committed
+from .test_cli import call
+
+TIMEOUT_MS: Final = 2_000
+DECIDED: Final = PausePoint.AFTER_DATABASE_COMMIT
+BOUNDED: Final = pytest.mark.parametrize(
+    "cluster", [Tier.BOUNDED, Tier.BOUNDED_V1], indirect=True, ids=["tier 3", "tier 4"]
+)
+FOREIGN: Final = "of another program"
+
+
+class World:
+    """One id, one topic and one database, and a cluster."""
+
+    def __init__(self, cluster: Cluster, database: PostgresDatabase, name: str, topic: str) -> None:
+        self.cluster = cluster
+        self.database = database
+        self.url = database.url.render_as_string(hide_password=False)
+        self.transactional_id = name
+        self.topic = topic
+        self.settings = cluster.settings(name)
+        del self.settings["transaction_two_phase_commit_enable"]  # the recipes ask for it
+
+    def time_out_soon(self) -> None:
+        """From now on, if prepared transactions have a timeout here."""
+        if self.cluster.is_bounded:
+            self.settings["transaction_timeout_ms"] = TIMEOUT_MS
+
+    @property
+    def pool_settings(self) -> dict[str, Any]:
+        """Of a pool whose first id is the one of this world."""
+        prefix = self.transactional_id.removesuffix(transactional_id_of("", 0))
+        settings = self.settings | {"prefix": prefix, "max_writers": 1, "lease_ms": 1_000}
+        del settings["transactional_id"]
+        return settings
+
+    @property
+    def kafka_id(self) -> str:
+        return kafka_id_of(self.database.engine, self.transactional_id)
+
+    def writer(self, backend: str = SQL, pause: Callable[[PausePoint], None] | None = None) -> Any:
+        return BACKENDS[backend].make(self.url, self.settings, pause)
+
+    def decide_and_die(self, backend: str = SQL, point: PausePoint = DECIDED) -> None:
+        killed(worker.dual_write, point, self.url, self.settings, self.topic, backend)
+
+    def published(self) -> list[str]:
+        """What a consumer with read_committed gets, in order, without what other programs wrote."""
+        values = read_committed({"bootstrap.servers": self.cluster.bootstrap_servers}, self.topic)
+        return [text for value in values if (text := value.decode()) != FOREIGN]
+
+    def assert_equal(self, *numbers: int) -> None:
+        """Both sides have these events, once and in order."""
+        expected = [text for number in numbers for text in event_texts(str(number))]
+        self.cluster.wait_until_settled(self.kafka_id)
+        assert (event_bodies(self.database), self.published()) == (expected, expected)
+
+    def service(self, **settings: Any) -> RecoveryService:
+        return RecoveryService(
+            self.database.engine,
+            transactional_ids=[self.transactional_id],
+            min_age_ms=0,
+            bootstrap_servers=self.cluster.bootstrap_servers,
+            **settings,
+        )
+
+
+@pytest.fixture
+def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(request.getfixturevalue("postgres_server"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(cluster: Cluster, postgres: PostgresDatabase, new_name: NewName) -> World:
+    topic = new_name("topic")
+    create_topics(cluster.bootstrap_servers, topic)
+    return World(cluster, postgres, transactional_id_of(new_name("writer"), 0), topic)
+
+
+# ---- how Kafka aborts ----------------------------------------------------------------------------------------
+
+
+def by_timeout(world: World) -> None:
+    world.cluster.wait_for_state(world.kafka_id, "CompleteAbort")
+
+
+def by_operator(world: World) -> None:
+    with TransactionAdmin(bootstrap_servers=world.cluster.bootstrap_servers) as admin:
+        admin.force_terminate_transaction(world.kafka_id)
+    world.cluster.wait_for_state(world.kafka_id, "CompleteAbort")
+
+
+def by_initialising(world: World) -> None:
+    """Another program uses the same id: no trace is left of how the transaction ended."""
+    with foreign_producer(world):
+        world.cluster.wait_for_state(world.kafka_id, "Empty")
+
+
+def foreign_producer(world: World, **settings: Any) -> Producer:
+    producer = Producer(
+        bootstrap_servers=world.cluster.bootstrap_servers,
+        transactional_id=world.kafka_id,
+        max_block_ms=20_000,
+        **settings,
+    )
+    producer.init_transactions()
+    return producer
+
+
+ABORTS: Final[Mapping[str, Callable[[World], None]]] = {
+    "timeout": by_timeout,
+    "operator": by_operator,
+    "initialised": by_initialising,
+}
+
+# ---- who publishes again -------------------------------------------------------------------------------------
+
+
+def by_next_use(world: World, backend: str) -> None:
+    with world.writer(backend) as writer:
+        assert BACKENDS[backend].write(writer, world.topic, 2).error is None
+        assert writer.recover().outcome is Outcome.NOTHING
+    world.assert_equal(1, 2)
+
+
+def by_recover(world: World, backend: str) -> None:
+    with world.writer(backend) as writer:
+        assert writer.recover().outcome is Outcome.REPAIRED
+        assert writer.recover().outcome is Outcome.NOTHING
+    world.assert_equal(1)
+
+
+def by_service(world: World, backend: str) -> None:
+    with world.service() as service:
+        planned = service.plan().found
+        assert [(each.action, each.changed) for each in planned] == [(Action.REPAIR, False)]
+        assert world.published() == []
+        done = service.recover().found
+        assert [(each.action, each.changed) for each in done] == [(Action.REPAIR, True)], done
+        assert service.recover().found == ()
+    world.assert_equal(1)
+
+
+def by_command(world: World, backend: str) -> None:
+    command = ("recover", "--bootstrap-server", world.cluster.bootstrap_servers, "--database", world.url)
+    command += ("--transactional-id", world.transactional_id, "--min-age", "0")
+    code, planned = call(*command)
+    assert (code, [each["action"] for each in planned["found"]]) == (1, ["repair"])
+    code, done = call(*command, "--apply")
+    assert (code, [(each["action"], each["changed"]) for each in done["found"]]) == (0, [("repair", True)])
+    assert call(*command, "--apply")[1]["found"] == []
+    world.assert_equal(1)
+
+
+REPAIRS: Final[Mapping[str, Callable[[World, str], None]]] = {
+    "next use": by_next_use,
+    "recover": by_recover,
+    "service": by_service,
+    "command": by_command,
+}
+
+
+# ---- aborted although decided --------------------------------------------------------------------------------
+
+
+@BOUNDED
+@pytest.mark.parametrize("repair", REPAIRS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_aborted_by_its_timeout(backend: str, repair: str, world: World) -> None:
+    world.time_out_soon()
+    world.decide_and_die(backend)
+    by_timeout(world)
+    REPAIRS[repair](world, backend)
+
+
+@pytest.mark.parametrize("repair", REPAIRS)
+@pytest.mark.parametrize("abort", ["operator", "initialised"])
+def test_aborted_by_hand(abort: str, repair: str, world: World) -> None:
+    world.decide_and_die()
+    ABORTS[abort](world)
+    REPAIRS[repair](world, SQL)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_background_of_a_pool_repairs(backend: str, world: World) -> None:
+    world.time_out_soon()
+    killed(worker.pooled_dual_write, DECIDED, world.url, world.pool_settings, world.topic, backend)
+    ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
+    with BACKENDS[backend].make_pool(world.url, world.pool_settings, None) as pool:
+        pool.recover()  # begins the background; the lease of the dead process may not have expired yet
+        until(lambda: len(world.published()) > 0)
+        world.assert_equal(1)
+        assert BACKENDS[backend].write(pool, world.topic, 2).error is None
+    world.assert_equal(1, 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("abort", ABORTS)
+def test_its_own_process_finds_out_and_repairs(abort: str, backend: str, world: World) -> None:
+    """It was stopped after its decision, and its caller hears of nothing."""
+    if abort == "timeout" and not world.cluster.is_bounded:
+        pytest.skip("a prepared transaction has no timeout here")
+    if abort == "timeout":
+        world.time_out_soon()
+    with world.writer(backend, AtPoint(DECIDED, lambda: ABORTS[abort](world))) as writer:
+        seen = BACKENDS[backend].write(writer, world.topic, 1)
+        assert (seen.error, seen.outcome) == (None, Outcome.COMMITTED)
+        try:
+            second = BACKENDS[backend].write(writer, world.topic, 2)
+            assert second.error is None or isinstance(second.error, FencedError)
+        finally:
+            writer.close()
+    if second.error is not None:  # another producer had the id: it is for the next writer
+        by_next_use(world, backend)
+    else:
+        world.assert_equal(1, 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_process_wakes_after_another_has_repaired(backend: str, world: World) -> None:
+    world.time_out_soon()
+
+    def repair() -> None:
+        ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
+        by_recover(world, backend)
+
+    with world.writer(backend, AtPoint(DECIDED, repair)) as writer:
+        seen = BACKENDS[backend].write(writer, world.topic, 1)
+        assert (seen.error, seen.outcome) == (None, Outcome.COMMITTED)
+    world.assert_equal(1)
+    by_next_use(world, backend)
+
+
+@BOUNDED
+@pytest.mark.parametrize(
+    "point", [PausePoint.AFTER_TAKEOVER, PausePoint.AFTER_PREPARE, PausePoint.BEFORE_DATABASE_COMMIT, DECIDED]
+)
+def test_the_repair_dies_and_times_out_too(point: PausePoint, world: World) -> None:
+    world.time_out_soon()
+    world.decide_and_die()
+    by_timeout(world)
+    killed(worker.recover, point, world.url, world.settings, SQL)
+    if point is not PausePoint.AFTER_TAKEOVER:
+        by_timeout(world)
+    assert world.published() == []
+    by_next_use(world, SQL)
+
+
+def test_several_repair_at_once(world: World) -> None:
+    world.decide_and_die()
+    by_operator(world)
+    outcomes = []
+
+    def recover() -> None:
+        with world.writer() as writer:
+            outcomes.append(writer.recover().outcome)
+
+    threads = [threading.Thread(target=recover) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == sorted([Outcome.REPAIRED, Outcome.NOTHING, Outcome.NOTHING])
+    world.assert_equal(1)
+
+
+# ---- the row that must never fail ----------------------------------------------------------------------------
+
+
+def _initialise(world: World) -> None:
+    with foreign_producer(world):
+        pass
+
+
+def _commit(world: World) -> None:
+    with foreign_producer(world) as producer, producer.transaction():
+        producer.send(world.topic, value=FOREIGN)
+
+
+def _abort(world: World) -> None:
+    with foreign_producer(world) as producer:
+        _open(world, producer)
+        producer.abort_transaction()
+
+
+def _be_terminated(world: World) -> None:
+    with foreign_producer(world) as producer:
+        _open(world, producer)
+        by_operator(world)
+        producer.close(timeout_s=0)
+
+
+def _time_out(world: World) -> None:
+    with foreign_producer(world, transaction_timeout_ms=500) as producer:
+        _open(world, producer)
+        by_timeout(world)
+        producer.close(timeout_s=0)
+
+
+def _open(world: World, producer: Producer) -> None:
+    producer.begin_transaction()
+    producer.send(world.topic, value=FOREIGN)
+    producer.flush()
+
+
+FOREIGN_USES: Final[Mapping[str, Callable[[World], None]]] = {
+    "initialises": _initialise,
+    "commits": _commit,
+    "aborts": _abort,
+    "is terminated": _be_terminated,
+    "times out": _time_out,
+}
+
+
+@pytest.mark.parametrize("foreign_use", FOREIGN_USES)
+def test_what_was_committed_is_never_published_again(foreign_use: str, world: World) -> None:
+    """Whatever became of the id since, and whatever its coordinator says, which is an abort in some cases."""
+    world.decide_and_die(point=PausePoint.AFTER_KAFKA_COMMIT)
+    world.assert_equal(1)
+    FOREIGN_USES[foreign_use](world)
+    with world.service() as service:
+        assert service.plan().found == ()
+    with world.writer() as writer:
+        assert writer.recover().outcome is Outcome.NOTHING
+    world.assert_equal(1)
+    FOREIGN_USES[foreign_use](world)
+    by_next_use(world, SQL)
+    FOREIGN_USES[foreign_use](world)
+    with world.service() as service:
+        assert service.recover().found == ()
+    world.assert_equal(1, 2)
+
+
+@pytest.mark.parametrize("foreign_use", FOREIGN_USES)
+def test_what_was_aborted_is_published_again(foreign_use: str, world: World) -> None:
+    world.decide_and_die()
+    by_operator(world)
+    FOREIGN_USES[foreign_use](world)
+    by_recover(world, SQL)
+    FOREIGN_USES[foreign_use](world)
+    by_next_use(world, SQL)
+
+
+@pytest.fixture(params=[OLDER, RELEASED], ids=["tier 4", "tier 3"], scope="module")
+def forgetful(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
+    """A broker that forgets ids that are not used for a moment."""
+    kafka = real_kafka(
+        request.param,
+        properties={
+            "transactional.id.expiration.ms": "1000",
+            "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+        },
+    )
+    try:
+        kafka.start()
+    except ServerUnavailableError as error:
+        skip(error)
+    yield kafka
+    kafka.stop()
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
+def test_the_id_has_expired(
+    is_committed: bool, forgetful: ApacheKafka, postgres: PostgresDatabase, new_name: NewName
+) -> None:
+    topic = new_name("topic")
+    create_topics(forgetful.bootstrap_servers, topic)
+    tier = Tier.BOUNDED_V1 if forgetful.version == OLDER.version else Tier.BOUNDED
+    world = World(Cluster(forgetful, tier), postgres, new_name("writer"), topic)
+    world.decide_and_die(point=PausePoint.AFTER_KAFKA_COMMIT if is_committed else DECIDED)
+    with TransactionAdmin(bootstrap_servers=forgetful.bootstrap_servers) as admin:
+        until(lambda: admin.describe_transactions([world.kafka_id])[world.kafka_id] is None, 30)
+    with world.service() as service:
+        assert [each.action for each in service.recover().found] == ([] if is_committed else [Action.REPAIR])
+    assert world.published() == event_bodies(postgres) == event_texts("1")
+    with world.writer() as writer:
+        assert BACKENDS[SQL].write(writer, topic, 2).error is None
+    assert world.published() == event_bodies(postgres) == [*event_texts("1"), *event_texts("2")]
+
+
+# ---- byte for byte -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("by_log", [False, True], ids=["CreateTime", "LogAppendTime"])
+def test_byte_for_byte(by_log: bool, compression: str, world: World, new_name: NewName) -> None:
+    world.time_out_soon()
+    partitions = 3
+    topics = [new_name("topic"), new_name("topic")]
+    admin = AdminClient({"bootstrap.servers": world.cluster.bootstrap_servers})
+    config = {"message.timestamp.type": "LogAppendTime" if by_log else "CreateTime"}
+    new = [NewTopic(topic, partitions, 1, config=config) for topic in topics]
+    for future in admin.create_topics(new).values():
+        future.result(30)
+    records = [record for topic in topics for record in _records(topic, partitions)]
+    world.settings["compression_type"] = compression
+    world.settings["batch_size"] = 2_000
+    killed(worker.send_records, DECIDED, world.url, world.settings, records)
+    stored = {topic: _read(world, topic, partitions, "read_uncommitted") for topic in topics}
+    ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
+    assert all(_read(world, topic, partitions, "read_committed") == [] for topic in topics)
+    with world.writer() as writer:
+        assert writer.recover().outcome is Outcome.REPAIRED
+    world.cluster.wait_until_settled(world.kafka_id)
+    for topic in topics:
+        seen = _read(world, topic, partitions, "read_committed")
+        expected = [_as_read(record) for record in records if record["topic"] == topic]
+        assert sorted(map(_without_time, seen), key=repr) == sorted(expected, key=repr)
+        same = _without_time if by_log else tuple
+        assert [same(each) for each in seen] == [same(each) for each in stored[topic]]
+
+
+def _records(topic: str, partitions: int) -> list[dict[str, Any]]:
+    plain = [
+        {"topic": topic, "value": f"{number}".encode() * 100, "key": f"{number % 7}".encode(), "partition": number % 3}
+        for number in range(200)
+    ]
+    special: list[dict[str, Any]] = [
+        {"topic": topic, "value": None, "key": b"tombstone", "timestamp_ms": 1_600_000_000_000},
+        {"topic": topic, "value": b"", "key": b"", "timestamp_ms": 1_600_000_000_001},
+        {"topic": topic, "value": bytes(range(256)), "key": None, "headers": [("a", b"1"), ("a", None), ("ä", b"")]},
+    ]
+    return plain + [each | {"partition": number % partitions} for number, each in enumerate(special)]
+
+
+def _as_read(record: dict[str, Any]) -> tuple[Any, ...]:
+    return (record["partition"], record["key"], record["value"], record.get("headers") or None)
+
+
+def _without_time(read: tuple[Any, ...]) -> tuple[Any, ...]:
+    return read[:-1]
+
+
+def _read(world: World, topic: str, partitions: int, isolation_level: str) -> list[tuple[Any, ...]]:
+    """Partition, key, value, headers and timestamp of all records, partition by partition in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": world.cluster.bootstrap_servers,
+            "group.id": "reader",
+            "isolation.level": isolation_level,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    found: dict[int, list[tuple[Any, ...]]] = {partition: [] for partition in range(partitions)}
+    left = set(found)
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found])
+        while left:
+            message = consumer.poll(15)
+            assert message is not None, f"no end of the partitions {left} of {topic}"
+            partition = message.partition()
+            assert partition is not None
+            error = message.error()
+            if error is None:
+                found[partition].append(_told(message))
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left.discard(partition)
+    finally:
+        consumer.close()
+    return [each for partition in sorted(found) for each in found[partition]]
+
+
+def _told(message: Message) -> tuple[Any, ...]:
+    return message.partition(), message.key(), message.value(), message.headers(), message.timestamp()

@@ -1,0 +1,657 @@
+"""What the log says of a prepared transaction, and its records, read by both producers from the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from kafka import TopicPartition as KafkaTopicPartition
+from kafka.admin import KafkaAdminClient
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, PausePoint, Profile, ResourceType
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.faults import Fault, PartitionError
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.transaction_end import PartitionEnd
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.errors import (
+    AnotherClusterError,
+    AuthorizationError,
+    IllegalStateError,
+    OutcomeUnknown,
+    PreparedTransactionLost,
+    RecordsGoneError,
+)
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.producer import Producer, TopicPartition
+from tests.apache_kafka.faces import FACES, Face
+from tests.producer.test_tiers import TIERS
+from tests.support.conditions import until
+from tests.support.topics import read_topic
+
+LONG_AFTER_MS: Final = 3_600_000
+SHORTLY_MS: Final = 300
+"""How long to wait for what does not come."""
+
+BOUNDED: Final = (Tier.BOUNDED, Tier.BOUNDED_V1)
+
+
+class World:
+    """A broker whose clock stands still, and producers of one face."""
+
+    def __init__(self, emulator: Emulator, face: str) -> None:
+        self.emulator = emulator
+        self.face = face
+        self.made: list[Face] = []
+
+    def producer(self, transactional_id: str = "tid", **settings: Any) -> Face:
+        defaults: dict[str, Any] = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "linger_ms": 0}
+        defaults |= {"transaction_two_phase_commit_enable": True, "accept_bounded_guarantee": True}
+        defaults |= {"bootstrap_servers": self.emulator.bootstrap_servers, "transactional_id": transactional_id}
+        made = Face(self.face, defaults | settings)
+        self.made.append(made)
+        return made
+
+    def ready(self, transactional_id: str = "tid", **settings: Any) -> Face:
+        made = self.producer(transactional_id, **settings)
+        made.init_transactions()
+        return made
+
+    def recovering(self) -> Face:
+        """Return a producer that has found what the last owner of the id left."""
+        made = self.producer()
+        made.init_transactions(keep_prepared_txn=True)
+        return made
+
+    def prepared(self, *values: bytes, transactional_id: str = "tid", **record: Any) -> Manifest:
+        """Return the manifest of what a producer prepared, which is gone now."""
+        producer = self.ready(transactional_id)
+        producer.begin()
+        for value in values:
+            producer.send("orders", value, **{"partition": 0} | record)
+        manifest = prepared(producer)
+        producer.close()
+        return manifest
+
+    def settle(self) -> None:
+        until(lambda: not any(t.state.startswith("Prepare") for t in self.emulator.transactions()))
+
+    def abort_by_timeout(self) -> None:
+        self.emulator.advance_clock(LONG_AFTER_MS)
+        until(lambda: not any(t.state == "Ongoing" for t in self.emulator.transactions()))
+        self.settle()
+
+    def abort_by_operator(self, transactional_id: str = "tid") -> None:
+        with TransactionAdmin(bootstrap_servers=self.emulator.bootstrap_servers) as admin:
+            admin.force_terminate_transaction(transactional_id)
+        self.settle()
+
+    def commit(self, state: PreparedTxnState, transactional_id: str = "tid") -> None:
+        """Commit by another process, which leaves the id to others."""
+        producer = self.producer(transactional_id)
+        producer.init_transactions(keep_prepared_txn=True)
+        producer.complete_transaction(state)
+        producer.close()
+        self.settle()
+
+    def commit_others(self, *values: bytes, partition: int = 0, **record: Any) -> None:
+        producer = self.ready("other")
+        producer.begin()
+        for value in values:
+            producer.send("orders", value, partition=partition, **record)
+        producer.commit_transaction()
+        producer.close()
+        self.settle()
+
+    @property
+    def cluster_id(self) -> str | None:
+        admin = AdminClient({"bootstrap.servers": self.emulator.bootstrap_servers})
+        return admin.list_topics(timeout=10).cluster_id
+
+    def kafka_admin(self) -> Any:
+        return KafkaAdminClient(bootstrap_servers=self.emulator.bootstrap_servers)
+
+    def delete_records(self, before: int) -> None:
+        admin = self.kafka_admin()
+        admin.delete_records({KafkaTopicPartition("orders", 0): before})
+        admin.close()
+
+    def delete_topic(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.emulator.bootstrap_servers})
+        admin.delete_topics(["orders"])["orders"].result(10)
+
+    def close(self) -> None:
+        for producer in self.made:
+            producer.close()
+
+
+def prepared(producer: Face) -> Manifest:
+    """Prepare the open transaction; return its manifest."""
+    state = producer.prepare_open()
+    manifest = producer.manifest
+    assert manifest is not None
+    assert manifest.prepared_state == state
+    assert Manifest.parse(str(manifest)) == manifest
+    return manifest
+
+
+@contextmanager
+def world_of(face: str, config: BrokerConfig | None = None, **settings: Any) -> Iterator[World]:
+    topics = {"orders": 2, "inputs": 1}
+    with Emulator(topics=topics, config=config, clock=VirtualClock(), **settings) as emulator:
+        world = World(emulator, face)
+        yield world
+        world.close()
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def world(face: str) -> Iterator[World]:
+    """A broker of tier 3, on which a prepared transaction has a timeout."""
+    with world_of(face, TIERS[Tier.BOUNDED]) as made:
+        yield made
+
+
+@pytest.fixture(params=BOUNDED, ids=lambda tier: tier.name)
+def bounded(request: pytest.FixtureRequest, face: str) -> Iterator[World]:
+    with world_of(face, TIERS[request.param]) as made:
+        yield made
+
+
+def only(manifest: Manifest) -> PartitionManifest:
+    (part,) = manifest.partitions
+    return part
+
+
+def values(records: list[StoredRecord]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+# ---- the manifest -------------------------------------------------------------------------------------------------
+
+
+def test_the_manifest_says_where_the_records_are(world: World) -> None:
+    world.commit_others(b"x", b"y")
+    producer = world.ready()
+    producer.begin()
+    for partition, value in ((1, b"a"), (0, b"b"), (0, b"c")):
+        producer.send("orders", value, partition=partition)
+    manifest = prepared(producer)
+    assert manifest.partitions == (PartitionManifest("orders", 0, 3, 4, 2), PartitionManifest("orders", 1, 0, 0, 1))
+    assert manifest.has_offsets is False
+    assert manifest.cluster_id == world.cluster_id
+
+
+def test_several_batches_make_one_range_with_the_records_of_others_between(world: World) -> None:
+    producer = world.ready()
+    producer.begin()
+    producer.send("orders", b"a", partition=0)
+    producer.flush()
+    world.commit_others(b"x")
+    producer.send("orders", b"b", partition=0)
+    producer.flush()
+    manifest = prepared(producer)
+    assert manifest.partitions == (PartitionManifest("orders", 0, 0, 3, 2),)
+    world.abort_by_operator()
+    assert world.recovering().end_of(manifest).aborted == manifest.partitions
+    assert values(world.recovering().records_of(manifest, manifest.partitions)) == [b"a", b"b"]
+
+
+def test_a_manifest_is_of_one_transaction_only(world: World) -> None:
+    producer = world.ready()
+    assert producer.manifest is None
+    producer.begin()
+    producer.send("orders", b"a", partition=1)
+    assert producer.manifest is None
+    first = prepared(producer)
+    producer.complete_transaction(first.prepared_state)
+    assert producer.manifest is None
+    producer.begin()
+    producer.send("orders", b"b", partition=0)
+    assert prepared(producer).partitions == (PartitionManifest("orders", 0, 0, 0, 1),)
+
+
+def test_what_another_process_prepared_has_no_manifest_here(world: World) -> None:
+    world.prepared(b"a")
+    assert world.recovering().manifest is None
+
+
+def test_consumed_offsets_are_named_in_the_manifest(world: World) -> None:
+    producer = world.ready()
+    producer.begin()
+    producer.send_offsets({TopicPartition("inputs", 0): 5}, "group")
+    manifest = prepared(producer)
+    assert manifest.has_offsets is True
+    assert manifest.partitions == ()
+    end = producer.end_of(manifest)
+    assert (end.committed, end.aborted, end.gone) == (False, (), ())
+
+
+def test_a_duplicate_whose_offset_no_broker_knows_has_no_manifest(world: World) -> None:
+    producer = world.ready()
+    world.emulator.faults.add(Fault(api="Produce", action=PartitionError(46), topic="orders", client_id="dualwrite"))
+    producer.begin()
+    producer.send("orders", b"a", partition=0)
+    producer.prepare_open()
+    assert producer.manifest is None
+
+
+# ---- how it ended -------------------------------------------------------------------------------------------------
+
+
+def test_committed(bounded: World) -> None:
+    manifest = bounded.prepared(b"a", b"b")
+    bounded.commit(manifest.prepared_state)
+    bounded.commit_others(b"x")
+    end = bounded.recovering().end_of(manifest)
+    assert end.committed
+    assert end.by_partition == {only(manifest): PartitionEnd.COMMITTED}
+
+
+def test_aborted_by_the_timeout(bounded: World) -> None:
+    manifest = bounded.prepared(b"a", b"b")
+    bounded.abort_by_timeout()
+    bounded.commit_others(b"x")
+    producer = bounded.recovering()
+    end = producer.end_of(manifest)
+    assert not end.committed
+    assert end.aborted == manifest.partitions
+    assert values(producer.records_of(manifest, end.aborted)) == [b"a", b"b"]
+
+
+def test_aborted_by_an_operator(bounded: World) -> None:
+    manifest = bounded.prepared(b"a")
+    bounded.abort_by_operator()
+    assert bounded.recovering().end_of(manifest).aborted == manifest.partitions
+
+
+@pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], ids=lambda tier: tier.name)
+def test_where_nothing_is_bounded_an_operator_can_abort_too(face: str, tier: Tier) -> None:
+    with world_of(face, TIERS[tier]) as world:
+        manifest = world.prepared(b"a")
+        world.abort_by_operator()
+        producer = world.recovering()
+        assert not producer.coordinator_knows(manifest.prepared_state)
+        assert producer.end_of(manifest).aborted == manifest.partitions
+
+
+def test_earlier_and_later_transactions_of_the_producer_id_say_nothing_of_this_one(bounded: World) -> None:
+    producer = bounded.ready()
+    producer.begin()
+    producer.send("orders", b"before", partition=0)
+    producer.abort_transaction()
+    producer.begin()
+    producer.send("orders", b"a", partition=0)
+    committed = prepared(producer)
+    producer.complete_transaction(committed.prepared_state)
+    producer.begin()
+    producer.send("orders", b"b", partition=0)
+    aborted = prepared(producer)
+    producer.abort_transaction()
+    producer.begin()
+    producer.send("orders", b"after", partition=0)
+    producer.commit_transaction()
+    bounded.settle()
+    assert producer.end_of(committed).committed
+    assert producer.end_of(aborted).aborted == aborted.partitions
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_another_open_transaction_holds_the_last_stable_offset_back(bounded: World, commits: bool) -> None:
+    other = bounded.ready("other")
+    other.begin()
+    other.send("orders", b"open", partition=0)
+    other.flush()
+    manifest = bounded.prepared(b"a", b"b")
+    if commits:
+        bounded.commit(manifest.prepared_state)
+    else:
+        bounded.abort_by_operator()
+    assert bounded.emulator.log("orders").last_stable_offset == 0
+    end = bounded.recovering().end_of(manifest)
+    assert end.by_partition == {only(manifest): PartitionEnd.COMMITTED if commits else PartitionEnd.ABORTED}
+
+
+def test_still_prepared(world: World) -> None:
+    manifest = world.prepared(b"a")
+    producer = world.recovering()
+    assert producer.coordinator_knows(manifest.prepared_state)
+    with pytest.raises(
+        OutcomeUnknown, match=r"orders-0: no marker ends it yet.*Nothing was changed; ask again"
+    ) as told:
+        producer.end_of(manifest, SHORTLY_MS)
+    assert told.value.transactional_id == "tid"
+    assert told.value.prepared_state == str(manifest.prepared_state)
+
+
+def test_a_marker_that_is_late_is_waited_for(world: World) -> None:
+    manifest = world.prepared(b"a")
+    held = world.emulator.hold(PausePoint.BEFORE_MARKER)
+    world.emulator.advance_clock(LONG_AFTER_MS)
+    held.wait_reached()
+    reader = world.ready("reader")
+    with pytest.raises(OutcomeUnknown, match="no marker ends it yet"):
+        reader.end_of(manifest, SHORTLY_MS)
+    held.release()
+    assert reader.end_of(manifest).aborted == manifest.partitions
+
+
+def test_partitions_may_differ(world: World) -> None:
+    producer = world.ready()
+    producer.begin()
+    producer.send("orders", b"a", partition=0)
+    producer.send("orders", b"b", partition=1)
+    manifest = prepared(producer)
+    with TransactionAdmin(bootstrap_servers=world.emulator.bootstrap_servers) as admin:
+        (seen,) = admin.describe_producers([TopicPartition("orders", 1)])[TopicPartition("orders", 1)]
+        admin.abort_transaction(TopicPartition("orders", 1), start_offset=seen.current_transaction_start_offset)
+    producer.complete_transaction(manifest.prepared_state)
+    world.settle()
+    end = producer.end_of(manifest)
+    assert list(end.by_partition.values()) == [PartitionEnd.COMMITTED, PartitionEnd.ABORTED]
+    assert end.aborted == manifest.partitions[1:]
+    assert not end.committed
+    assert values(producer.records_of(manifest, end.aborted)) == [b"b"]
+
+
+# ---- nothing is left to tell it -----------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic(world: World) -> None:
+    manifest = world.prepared(b"a")
+    world.abort_by_operator()
+    world.delete_topic()
+    producer = world.recovering()
+    assert producer.end_of(manifest).gone == manifest.partitions
+    with pytest.raises(RecordsGoneError, match=r"of its 1 record.* the log has 0"):
+        producer.records_of(manifest, manifest.partitions)
+
+
+def test_a_topic_deleted_and_created_anew(world: World) -> None:
+    manifest = world.prepared(b"a", b"b")
+    world.abort_by_operator()
+    world.delete_topic()
+    world.emulator.create_topic("orders", 2)
+    producer = world.recovering()
+    assert producer.end_of(manifest).gone == manifest.partitions  # the offsets do not exist
+    world.commit_others(*b"vwxyz".split(), b"more", b"than", b"before")
+    assert producer.end_of(manifest).gone == manifest.partitions  # the records there are of another producer
+    with pytest.raises(RecordsGoneError):
+        producer.records_of(manifest, manifest.partitions)
+
+
+def test_a_topic_with_fewer_partitions(world: World) -> None:
+    manifest = world.prepared(b"a", partition=1)
+    world.abort_by_operator()
+    world.delete_topic()
+    world.emulator.create_topic("orders", 1)
+    assert world.recovering().end_of(manifest).gone == manifest.partitions
+
+
+def test_deleted_records(world: World) -> None:
+    manifest = world.prepared(b"a", b"b")
+    world.abort_by_operator()
+    world.commit_others(b"x")
+    producer = world.recovering()
+    world.delete_records(1)  # the first of the two; the batch stays whole, and cannot be read from its begin
+    assert producer.end_of(manifest).aborted == manifest.partitions
+    with pytest.raises(RecordsGoneError, match=r"of its 2 record.*Nothing was changed") as told:
+        producer.records_of(manifest, manifest.partitions)
+    assert isinstance(told.value, PreparedTransactionLost)
+    assert told.value.transactional_id == "tid"
+    world.delete_records(4)
+    assert producer.end_of(manifest).gone == manifest.partitions
+
+
+def test_compaction(face: str) -> None:
+    with world_of(face, TIERS[Tier.BOUNDED]) as world:
+        world.emulator.set_config(
+            {
+                "cleanup.policy": "compact",
+                "message.timestamp.type": "LogAppendTime",
+                "segment.bytes": "1048576",
+                "segment.ms": "1000",
+                "min.cleanable.dirty.ratio": "0",
+            },
+            topic="orders",
+        )
+        committed = world.prepared(b"a", b"b", key=b"k")
+        world.commit(committed.prepared_state)
+        aborted = world.prepared(b"c", b"d", key=b"k")
+        world.abort_by_operator()
+        for value in (b"v", b"w"):
+            world.emulator.advance_clock(10_000)
+            world.commit_others(value, key=b"k")
+        producer = world.recovering()
+        until(lambda: cleaned(world))
+        assert producer.end_of(committed).gone == committed.partitions
+        with pytest.raises(RecordsGoneError):
+            producer.records_of(aborted, aborted.partitions)
+
+
+def cleaned(world: World) -> bool:
+    """Let the cleaner run, and return whether it has removed the aborted records."""
+    world.emulator.advance_clock(30_000)
+    return b"d" not in {record.value for record in world.emulator.records("orders", 0, read_committed=False)}
+
+
+# ---- many, and other things in the way ----------------------------------------------------------------------------
+
+
+def test_many_partitions(face: str) -> None:
+    many = 60
+    with world_of(face, TIERS[Tier.BOUNDED], nodes=3) as world:
+        world.emulator.create_topic("wide", many)
+        producer = world.ready()
+        producer.begin()
+        for partition in range(many):
+            for number in range(3):
+                producer.send("wide", b"%d-%d" % (partition, number) + b"." * 40_000, partition=partition)
+        manifest = prepared(producer)
+        world.abort_by_timeout()
+        reader = world.ready("reader")
+        end = reader.end_of(manifest)
+        assert end.aborted == manifest.partitions
+        records = reader.records_of(manifest, end.aborted)
+        assert [(record.value or b"").rstrip(b".") for record in records] == [
+            b"%d-%d" % (partition, number) for partition in range(many) for number in range(3)
+        ]
+
+
+def test_a_marker_far_behind_the_records(world: World) -> None:
+    other = world.ready("first")
+    other.begin()
+    other.send("orders", b"open", partition=0)
+    other.flush()
+    manifest = world.prepared(b"a")
+    producer = world.ready("others", batch_size=100_000)
+    producer.begin()
+    for _ in range(40):
+        producer.send("orders", b"." * 90_000, partition=0)
+    producer.commit_transaction()
+    world.abort_by_operator()
+    assert world.ready("reader").end_of(manifest).aborted == manifest.partitions
+
+
+def test_leaders_that_move(face: str) -> None:
+    with world_of(face, TIERS[Tier.BOUNDED], nodes=2) as world:
+        manifest = world.prepared(b"a")
+        world.abort_by_operator()
+        producer = world.ready("reader")
+        assert producer.end_of(manifest).aborted == manifest.partitions
+        world.emulator.move_leader("orders", 0, 1 - world.emulator.log("orders").leader_id)
+        fault = world.emulator.faults.add(
+            Fault(api="Fetch", action=PartitionError(6), topic="orders", client_id="dualwrite", count=2)
+        )
+        assert producer.end_of(manifest).aborted == manifest.partitions
+        assert fault.hits == 2
+
+
+def test_without_a_broker_nothing_is_known(face: str) -> None:
+    with world_of(face, TIERS[Tier.BOUNDED], nodes=2) as world:
+        manifest = world.prepared(b"a")
+        producer = world.ready("reader")
+        world.emulator.faults.add(
+            Fault(api="Fetch", action=PartitionError(6), topic="orders", client_id="dualwrite", count=None)
+        )
+        with pytest.raises(OutcomeUnknown, match=r"NOT_LEADER.*Nothing was changed; ask again"):
+            producer.end_of(manifest, SHORTLY_MS)
+
+
+def test_another_cluster(world: World, face: str) -> None:
+    manifest = world.prepared(b"a")
+    with world_of(face, TIERS[Tier.BOUNDED]) as elsewhere:
+        producer = elsewhere.ready()
+        with pytest.raises(AnotherClusterError, match="nothing was changed: connect to the cluster") as told:
+            producer.end_of(manifest)
+        assert told.value.prepared_in == manifest.cluster_id
+        assert told.value.found == elsewhere.cluster_id
+        with pytest.raises(AnotherClusterError):
+            producer.records_of(manifest, manifest.partitions)
+
+
+def test_reading_needs_the_right_to_read(face: str) -> None:
+    config = BrokerConfig(
+        profile=Profile.KAFKA_4_3,
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        allow_everyone_if_no_acl_found=True,
+    )
+    with world_of(face, config) as world:
+        manifest = world.prepared(b"a")
+        for operation in (AclOperation.WRITE, AclOperation.DESCRIBE):
+            world.emulator.add_acls(Acl.allow("User:ANONYMOUS", operation, ResourceType.TOPIC, "orders"))
+        producer = world.ready("reader")
+        with pytest.raises(AuthorizationError, match="READ on the topic 'orders', to prove what became of a prepared"):
+            producer.end_of(manifest)
+        with pytest.raises(AuthorizationError, match="READ on the topic 'orders'"):
+            producer.records_of(manifest, manifest.partitions)
+
+
+# ---- records, byte for byte ---------------------------------------------------------------------------------------
+
+RECORDS: Final[list[dict[str, Any]]] = [
+    {"value": b"plain"},
+    {"value": None, "key": b"tombstone"},
+    {"value": b"", "key": b""},
+    {"value": bytes(range(256)), "key": b"\x00\xff", "timestamp_ms": 1},
+    {"value": b"h", "headers": [("a", b"1"), ("a", None), ("\u00fc", b"")], "timestamp_ms": 4_102_444_800_000},
+    {"value": b"long" * 5_000, "key": b"k" * 300, "timestamp_ms": 0},
+]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_are_read_as_they_were_sent(world: World, compression: str) -> None:
+    producer = world.ready(compression_type=compression)
+    producer.begin()
+    for number, record in enumerate(RECORDS):
+        producer.send("orders", partition=0, **{"timestamp_ms": number} | record)
+    manifest = prepared(producer)
+    producer.close()
+    world.abort_by_operator()
+    records = world.recovering().records_of(manifest, manifest.partitions)
+    expected = [
+        StoredRecord(
+            "orders", 0, record.get("key"), record["value"], record.get("headers", []),
+            record.get("timestamp_ms", number), number,
+        )
+        for number, record in enumerate(RECORDS)
+    ]  # fmt: skip
+    assert records == expected
+
+
+def test_the_broker_s_timestamps_where_the_topic_has_them(world: World) -> None:
+    world.emulator.set_config({"message.timestamp.type": "LogAppendTime"}, topic="orders")
+    manifest = world.prepared(b"a", timestamp_ms=1)
+    world.abort_by_operator()
+    (record,) = world.recovering().records_of(manifest, manifest.partitions)
+    (seen,) = world.emulator.records("orders", 0, read_committed=False)
+    assert record.timestamp_ms == seen.timestamp > 1
+
+
+# ---- taking over by what the log has proven -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
+def test_what_is_over_is_not_lost_but_taken_over(face: str, tier: Tier) -> None:
+    with world_of(face, TIERS[tier]) as world:
+        manifest = world.prepared(b"a")
+        world.abort_by_operator()
+        producer = world.recovering()
+        assert not producer.coordinator_knows(manifest.prepared_state)
+        producer.complete_before_fencing(manifest.prepared_state, is_over=True)
+        producer.fence_others()
+        producer.begin()
+        producer.send("orders", b"again", partition=0)
+        again = prepared(producer)
+        producer.complete_transaction(again.prepared_state)
+        world.settle()
+        assert producer.end_of(manifest).aborted == manifest.partitions  # and so it remains
+        assert producer.end_of(again).committed
+        assert read_topic(world.emulator.bootstrap_servers, "orders") == [("", "again")]
+
+
+def test_what_is_open_instead_of_what_is_over_is_aborted(bounded: World) -> None:
+    manifest = bounded.prepared(b"a")
+    bounded.abort_by_operator()
+    left_open = bounded.prepared(b"open")
+    producer = bounded.recovering()
+    assert not producer.coordinator_knows(manifest.prepared_state)
+    assert producer.coordinator_knows(left_open.prepared_state)
+    producer.complete_before_fencing(manifest.prepared_state, is_over=True)
+    producer.fence_others()
+    bounded.settle()
+    assert producer.end_of(left_open).aborted == left_open.partitions
+
+
+@pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
+def test_what_is_open_under_the_stored_state_is_committed_whatever_the_caller_says(face: str, tier: Tier) -> None:
+    with world_of(face, TIERS[tier]) as world:
+        manifest = world.prepared(b"a")
+        producer = world.recovering()
+        producer.complete_before_fencing(manifest.prepared_state, is_over=True)
+        producer.fence_others()
+        world.settle()
+        assert producer.end_of(manifest).committed
+
+
+@pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
+def test_what_the_coordinator_knows(face: str, tier: Tier) -> None:
+    with world_of(face, TIERS[tier]) as world:
+        manifest = world.prepared(b"a")
+        state = manifest.prepared_state
+        producer = world.recovering()
+        assert producer.coordinator_knows(state)
+        assert producer.coordinator_knows(PreparedTxnState())
+        assert not producer.coordinator_knows(PreparedTxnState.of(producer_id=state.producer_id + 7, producer_epoch=0))
+        producer.complete_transaction(state)
+        world.settle()
+        assert world.recovering().end_of(manifest).committed
+
+
+def test_a_commit_is_known_until_the_id_is_taken_over(bounded: World) -> None:
+    owner = bounded.ready()
+    owner.begin()
+    owner.send("orders", b"a", partition=0)
+    manifest = prepared(owner)
+    owner.complete_transaction(manifest.prepared_state)
+    bounded.settle()
+    assert bounded.recovering().coordinator_knows(manifest.prepared_state)
+    bounded.ready()
+    later = bounded.recovering()
+    assert not later.coordinator_knows(manifest.prepared_state)
+    assert later.end_of(manifest).committed
+
+
+def test_a_producer_without_transactions_has_no_manifest(world: World) -> None:
+    with Producer(bootstrap_servers=world.emulator.bootstrap_servers) as plain, pytest.raises(IllegalStateError):
+        plain.manifest  # noqa: B018

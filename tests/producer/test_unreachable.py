@@ -1,0 +1,166 @@
+"""Calls that end because no broker can be reached, long before `max.block.ms`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dualwrite.async_producer import AsyncProducer
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.errors import ConfigError, KafkaTimeoutError, KafkaUnreachableError
+from dualwrite.producer import Producer
+from tests.producer.conftest import MakeProducer, ReadCommitted
+
+TIMEOUT_MS = 300
+LONG_MS = 60_000
+"""Longer than a test may take."""
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """Return the address of a port that nobody listens on."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{closed.getsockname()[1]}"
+
+
+@pytest.fixture
+def ready(emulator: Emulator, make_producer: MakeProducer) -> Producer:
+    producer = make_producer(max_block_ms=LONG_MS, unreachable_timeout_ms=TIMEOUT_MS)
+    producer.init_transactions()
+    return producer
+
+
+def crash(emulator: Emulator) -> None:
+    for node_id in emulator.living_nodes:
+        emulator.crash_node(node_id)
+
+
+def test_no_take_over_without_a_broker(refusing: str) -> None:
+    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
+    with Producer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
+        with pytest.raises(KafkaUnreachableError) as raised:
+            producer.init_transactions()
+        producer.close(timeout_s=0)
+    assert raised.value.since_s * 1000 >= TIMEOUT_MS
+    assert f"cannot connect to {refusing}: Connection refused" in str(raised.value)
+    assert "repeat init_transactions()" in str(raised.value)
+
+
+def test_no_take_over_without_a_broker_async(refusing: str) -> None:
+    async def run() -> None:
+        settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
+        async with AsyncProducer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
+            with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
+                await producer.init_transactions()
+            await producer.close(timeout_s=0)
+
+    asyncio.run(run())
+
+
+def test_metadata_of_a_topic(refusing: str) -> None:
+    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
+    with Producer(bootstrap_servers=refusing, **settings) as producer:
+        with pytest.raises(KafkaUnreachableError):
+            producer.send("orders", b"v")
+        producer.close(timeout_s=0)
+
+
+@pytest.mark.parametrize("end", ["prepare_transaction", "commit_transaction", "abort_transaction"])
+def test_the_end_of_a_transaction(ready: Producer, emulator: Emulator, end: str) -> None:
+    """A call that ended so is repeated later, and then succeeds: it has been pending all the time."""
+    ready.begin_transaction()
+    ready.send("orders", b"v", partition=0).result()
+    ready.send("orders", b"w", partition=0)
+    crash(emulator)
+    call: Callable[[], object] = getattr(ready, end)
+    with pytest.raises(KafkaUnreachableError, match="Nothing is decided"):
+        call()
+    with pytest.raises(KafkaUnreachableError):
+        call()  # it is known now
+    emulator.start_node(0)
+    repeat(call)
+
+
+def repeat(call: Callable[[], object]) -> None:
+    """Call until a broker is reached: until its next attempt, a producer does not know that Kafka is back."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        try:
+            call()
+            return
+        except KafkaUnreachableError:
+            assert time.monotonic() < deadline_s
+
+
+def test_connections_that_break_between_calls(
+    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    """They say nothing about the next call, not even where a single failed attempt would be enough."""
+    ready = make_producer(max_block_ms=LONG_MS, unreachable_timeout_ms=0)
+    ready.init_transactions()
+    ready.begin_transaction()
+    ready.send("orders", b"1", partition=0)
+    ready.commit_transaction()
+    crash(emulator)
+    emulator.start_node(0)
+    ready.begin_transaction()
+    ready.send("orders", b"2", partition=0)
+    ready.commit_transaction()
+    assert read_committed() == [b"1", b"2"]
+
+
+def test_one_of_three_is_enough() -> None:
+    """Neither elections nor nodes that are down count, as long as one node can be reached."""
+    with (
+        Emulator(nodes=3, topics={"orders": 3}) as emulator,
+        Producer(
+            bootstrap_servers=emulator.bootstrap_servers,
+            transactional_id="t",
+            transaction_two_phase_commit_enable=True,
+            unreachable_timeout_ms=0,
+            reconnect_backoff_ms=5,
+            max_block_ms=LONG_MS,
+        ) as producer,
+    ):
+        producer.init_transactions()
+        for gone in (emulator.coordinator(transactional_id="t"), None):
+            node_id = emulator.living_nodes[0] if gone is None else gone
+            producer.begin_transaction()
+            for partition in range(3):
+                producer.send("orders", b"v", partition=partition)
+            emulator.crash_node(node_id)
+            producer.complete_transaction(producer.prepare_transaction())
+
+
+def test_a_silent_broker_is_another_matter(ready: Producer, emulator: Emulator) -> None:
+    emulator.faults.add(Fault(api="InitProducerId", action=DropRequest(), count=None))
+    with Producer(
+        bootstrap_servers=emulator.bootstrap_servers,
+        transactional_id="other",
+        max_block_ms=3 * TIMEOUT_MS,
+        unreachable_timeout_ms=TIMEOUT_MS,
+    ) as silent:
+        with pytest.raises(KafkaTimeoutError) as raised:
+            silent.init_transactions()
+        assert type(raised.value) is KafkaTimeoutError
+        silent.close(timeout_s=0)
+
+
+def test_without_the_setting_it_is_max_block_ms(refusing: str) -> None:
+    with Producer(bootstrap_servers=refusing, transactional_id="t", max_block_ms=3 * TIMEOUT_MS) as producer:
+        with pytest.raises(KafkaTimeoutError) as raised:
+            producer.init_transactions()
+        assert type(raised.value) is KafkaTimeoutError
+        producer.close(timeout_s=0)
+
+
+def test_the_setting_is_checked(refusing: str) -> None:
+    with pytest.raises(ConfigError, match=r"unreachable_timeout_ms: -1"):
+        Producer(bootstrap_servers=refusing, unreachable_timeout_ms=-1)

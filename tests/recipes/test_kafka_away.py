@@ -1,0 +1,497 @@
+"""Blocks while no broker can be reached: refused soon, then at once and without the database, until Kafka is back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, sessionmaker
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.errors import KafkaUnreachableError, PoolTimeoutError
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.availability import Availability, Away
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter, AsyncPsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter, AsyncDualWriterPool
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import INSERT, conninfo_of
+from tests.crash.scenario import AtPoint
+from tests.recipes.pools import QUIET_LEASE_MS
+from tests.support.awaited_databases import awaited_engine
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase, event_bodies, events, unique
+from tests.support.topics import read_topic
+
+LONG_MS = 60_000
+"""Longer than a test may take: no wait of the old kind may end by itself."""
+
+REFUSED = "neither side was changed: Kafka cannot be reached since"
+MOST_REFUSALS = 50
+ENOUGH_S = 20.0
+
+_COMMON: dict[str, Any] = {"max_block_ms": LONG_MS, "lock_timeout_ms": LONG_MS}
+_POOL: dict[str, Any] = {"acquire_timeout_ms": LONG_MS, "lease_ms": QUIET_LEASE_MS, **_COMMON}
+
+
+class World:
+    """A database, a broker that can be gone, and what both hold."""
+
+    def __init__(self, database: PostgresDatabase, emulator: Emulator) -> None:
+        self.database = database
+        self.emulator = emulator
+        self.topic = unique("topic")
+        self.name = unique("away")
+        emulator.create_topic(self.topic)
+
+    def lose_kafka(self) -> None:
+        for node_id in self.emulator.living_nodes:
+            self.emulator.crash_node(node_id)
+
+    def bring_kafka_back(self) -> None:
+        self.emulator.start_node(0)
+
+    def assert_both_sides_have(self, *numbers: int) -> None:
+        expected = [str(number) for number in numbers]
+        in_topic = [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)]
+        assert (event_bodies(self.database), sorted(in_topic, key=int)) == (expected, expected)
+
+    def idle_in_transaction(self) -> list[float]:
+        """Return for how many seconds each transaction of the writers has waited for its client."""
+        query = (
+            "SELECT extract(epoch FROM clock_timestamp() - state_change) FROM pg_stat_activity "
+            "WHERE state LIKE 'idle in transaction%' AND usename = current_user AND pid <> pg_backend_pid()"
+        )
+        with self.database.aside.connect() as connection:
+            return [float(age) for age in connection.scalars(sa.text(query))]
+
+
+class Face:
+    """A writer or pool of one kind, by the same names."""
+
+    writer: Any
+
+    def __init__(self, world: World, pause: AtPoint | None = None) -> None:
+        self.world = world
+        self.servers: dict[str, Any] = {"bootstrap_servers": world.emulator.bootstrap_servers}
+        self.pause = pause
+
+    @property
+    def availability(self) -> Availability:
+        coordinator = self.writer.coordinator
+        found: Availability = getattr(coordinator, "availability", None) or coordinator.owned.availability
+        return found
+
+    def write(self, number: int) -> None:
+        raise NotImplementedError
+
+    def breathe(self) -> None:
+        """Let the background go on for a moment."""
+        time.sleep(0.01)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class SqlAlchemy(Face):
+    def __init__(self, world: World, pause: AtPoint | None = None) -> None:
+        super().__init__(world, pause)
+        self.writer = self.make(world.database.engine)
+
+    def make(self, engine: sa.Engine) -> Any:
+        return DualWriter(engine, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON)
+
+    def write(self, number: int) -> None:
+        with self.writer.transaction() as tx:
+            tx.session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+            tx.send(self.world.topic, value=str(number), key="k")
+
+
+class SqlAlchemyPool(SqlAlchemy):
+    def make(self, engine: sa.Engine) -> Any:
+        return DualWriterPool(engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+
+
+class SessionsOfAWriter(SqlAlchemy):
+    """Their transactions begin by themselves, so that they are refused by their commit."""
+
+    def make(self, engine: sa.Engine) -> Any:
+        writer = super().make(engine)
+        self.sessions = sessionmaker(engine)
+        dual_write_sessions(self.sessions, writer)
+        return writer
+
+    def write(self, number: int) -> None:
+        with self.sessions.begin() as session:
+            self._put(session, number)
+
+    def _put(self, session: Session, number: int) -> None:
+        session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+        send(session, self.world.topic, value=str(number), key="k")
+
+
+class Psycopg(Face):
+    def __init__(self, world: World, pause: AtPoint | None = None) -> None:
+        super().__init__(world, pause)
+        self.writer = self.make(conninfo_of(world.database.engine.url))
+
+    def make(self, conninfo: str) -> Any:
+        return PsycopgDualWriter(
+            conninfo, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON
+        )
+
+    def write(self, number: int) -> None:
+        with self.writer.transaction() as tx:
+            tx.connection.execute(INSERT, (number, str(number)))
+            tx.send(self.world.topic, value=str(number), key="k")
+
+
+class PsycopgPool(Psycopg):
+    def make(self, conninfo: str) -> Any:
+        return PsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+
+
+class AsyncFace(Face):
+    def __init__(self, world: World, pause: AtPoint | None = None) -> None:
+        super().__init__(world, pause)
+        self.runner = asyncio.Runner()
+        self.runner.run(self.begin())
+
+    async def begin(self) -> None:
+        raise NotImplementedError
+
+    async def end(self) -> None:
+        await self.writer.close()
+
+    async def write_awaited(self, number: int) -> None:
+        raise NotImplementedError
+
+    def write(self, number: int) -> None:
+        self.runner.run(self.write_awaited(number))
+
+    def breathe(self) -> None:
+        self.runner.run(asyncio.sleep(0.01))
+
+    def close(self) -> None:
+        self.runner.run(self.end())
+        self.runner.close()
+
+
+class AsyncSqlAlchemy(AsyncFace):
+    async def begin(self) -> None:
+        self.engine = awaited_engine(self.world.database.engine.url, "psycopg")
+        self.writer = self.make()
+
+    def make(self) -> Any:
+        return AsyncDualWriter(
+            self.engine, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON
+        )
+
+    async def write_awaited(self, number: int) -> None:
+        async with self.writer.transaction() as tx:
+            await tx.session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+            tx.send(self.world.topic, value=str(number), key="k")
+
+    async def end(self) -> None:
+        await super().end()
+        await self.engine.dispose()
+
+
+class AsyncSqlAlchemyPool(AsyncSqlAlchemy):
+    def make(self) -> Any:
+        return AsyncDualWriterPool(self.engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+
+
+class AsyncPsycopg(AsyncFace):
+    async def begin(self) -> None:
+        self.writer = self.make(conninfo_of(self.world.database.engine.url))
+
+    def make(self, conninfo: str) -> Any:
+        return AsyncPsycopgDualWriter(
+            conninfo, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON
+        )
+
+    async def write_awaited(self, number: int) -> None:
+        async with self.writer.transaction() as tx:
+            await tx.connection.execute(INSERT, (number, str(number)))
+            tx.send(self.world.topic, value=str(number), key="k")
+
+
+class AsyncPsycopgPool(AsyncPsycopg):
+    def make(self, conninfo: str) -> Any:
+        return AsyncPsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+
+
+class GroupCommit(AsyncPsycopgPool):
+    async def begin(self) -> None:
+        await super().begin()
+        self.groups = AsyncPsycopgGroupCommit(self.writer)
+
+    async def write_awaited(self, number: int) -> None:
+        async with self.groups.transaction() as tx:
+            await tx.connection.execute(INSERT, (number, str(number)))
+            tx.send(self.world.topic, value=str(number), key="k")
+
+    async def end(self) -> None:
+        await self.groups.close()
+        await super().end()
+
+
+BEFORE_THE_TRANSACTION: list[type[Face]] = [
+    SqlAlchemy,
+    SqlAlchemyPool,
+    Psycopg,
+    PsycopgPool,
+    AsyncSqlAlchemy,
+    AsyncSqlAlchemyPool,
+    AsyncPsycopg,
+    AsyncPsycopgPool,
+    GroupCommit,
+]
+FACES = [*BEFORE_THE_TRANSACTION, SessionsOfAWriter]
+POOLS: list[type[Face]] = [SqlAlchemyPool, PsycopgPool]
+BLOCKING: list[type[Face]] = [SqlAlchemy, Psycopg, *POOLS]
+
+parametrized = pytest.mark.parametrize("kind", FACES, ids=lambda kind: kind.__name__)
+
+
+@pytest.fixture
+def world(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[World]:
+    database = PostgresDatabase(postgres_server)
+    yield World(database, emulator)
+    database.close()
+
+
+@contextmanager
+def face_of(kind: type[Face], world: World, pause: AtPoint | None = None) -> Iterator[Face]:
+    face = kind(world, pause)
+    try:
+        yield face
+    finally:
+        face.close()
+
+
+def refused(face: Face, number: int) -> KafkaUnreachableError:
+    """Return the error of a block that was refused, in the words of a block."""
+    with pytest.raises(
+        KafkaUnreachableError, match="neither side was changed: Kafka cannot be reached since"
+    ) as raised:
+        face.write(number)
+    assert "Connection refused" in str(raised.value)
+    for call in ("transaction()", "transactions()", "max.block.ms"):
+        assert call not in str(raised.value)
+    return raised.value
+
+
+def write_when_kafka_is_back(face: Face, number: int) -> None:
+    """Repeat the block, as its application does."""
+    deadline_s = time.monotonic() + ENOUGH_S
+    while True:
+        with suppress(KafkaUnreachableError):
+            face.write(number)
+            return
+        assert time.monotonic() < deadline_s, "the return of Kafka was not noticed"
+        face.breathe()
+
+
+@parametrized
+def test_refused_until_kafka_is_back(world: World, kind: type[Face]) -> None:
+    with face_of(kind, world) as face:
+        face.write(1)
+        world.lose_kafka()
+        refused(face, 2)
+        assert world.idle_in_transaction() == []
+        first = refused(face, 3)
+        assert refused(face, 4).since_s >= first.since_s
+        world.bring_kafka_back()
+        write_when_kafka_is_back(face, 5)
+        assert face.availability.away is None
+        face.write(6)
+    world.assert_both_sides_have(1, 5, 6)
+
+
+@parametrized
+def test_kafka_is_away_from_the_beginning(world: World, kind: type[Face]) -> None:
+    world.lose_kafka()
+    with face_of(kind, world) as face:
+        refused(face, 1)
+        assert world.idle_in_transaction() == []
+        world.bring_kafka_back()
+        write_when_kafka_is_back(face, 2)
+    world.assert_both_sides_have(2)
+
+
+@pytest.mark.parametrize("kind", BEFORE_THE_TRANSACTION, ids=lambda kind: kind.__name__)
+def test_refused_without_a_database_transaction(
+    world: World, kind: type[Face], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a database transaction was about to begin")
+
+    with face_of(kind, world) as face:
+        face.write(1)
+        world.lose_kafka()
+        refused(face, 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(face.writer.backend), "begin", begin)
+            began_s = time.monotonic()
+            for number in range(MOST_REFUSALS):
+                refused(face, number)
+            assert time.monotonic() - began_s < MOST_REFUSALS * 0.1
+
+
+@pytest.mark.parametrize("kind", BLOCKING, ids=lambda kind: kind.__name__)
+def test_under_load_no_transaction_stays_open(world: World, kind: type[Face]) -> None:
+    """Writers in threads go on and on: from the moment at which Kafka is gone until it is back, and after it."""
+    written: list[int] = []
+    ended = threading.Event()
+    threads = 4 if kind in POOLS else 1
+
+    def write_on(first: int) -> None:
+        number = first
+        while not ended.is_set():
+            number += threads
+            try:
+                face.write(number)
+            except KafkaUnreachableError:
+                time.sleep(0.001)
+            else:
+                written.append(number)
+
+    with face_of(kind, world) as face, ThreadPoolExecutor(threads) as executor:
+        done = [executor.submit(write_on, first) for first in range(threads)]
+        until(lambda: len(written) > 20)
+        world.lose_kafka()
+        oldest_s = 0.0
+        until_s = time.monotonic() + 3
+        while time.monotonic() < until_s:
+            oldest_s = max([oldest_s, *world.idle_in_transaction()])
+        before = len(written)
+        world.bring_kafka_back()
+        until(lambda: len(written) > before + 20)
+        ended.set()
+        for each in done:
+            each.result()
+        face.writer.recover()
+    assert oldest_s < 2.0
+    world.assert_both_sides_have(*sorted(written))
+
+
+@pytest.mark.parametrize("kind", POOLS, ids=lambda kind: kind.__name__)
+def test_blocks_that_wait_for_a_slot(world: World, kind: type[Face], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold their transactions as well; without Kafka, the slot would not come back in time."""
+    monkeypatch.setitem(_POOL, "max_writers", 1)
+    held = threading.Event()
+
+    def hold() -> None:
+        held.wait(ENOUGH_S)
+
+    pause = AtPoint(PausePoint.AFTER_BEGIN, hold)
+    with face_of(kind, world, pause) as face, ThreadPoolExecutor(2) as executor:
+        blocks = [executor.submit(refused, face, number) for number in (1, 2)]
+        until(lambda: face.writer.status.waiting == 1)
+        world.lose_kafka()
+        held.set()
+        for block in blocks:
+            block.result(ENOUGH_S)
+        assert face.writer.status.timeouts_total == 0
+
+
+@pytest.mark.parametrize("kind", BLOCKING, ids=lambda kind: kind.__name__)
+def test_after_the_decision_the_block_is_committed(world: World, kind: type[Face]) -> None:
+    pause = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, world.lose_kafka)
+    with face_of(kind, world, pause) as face:
+        face.write(1)
+        assert event_bodies(world.database) == ["1"]
+        refused(face, 2)
+        world.bring_kafka_back()
+        write_when_kafka_is_back(face, 3)
+    world.assert_both_sides_have(1, 3)
+
+
+def test_a_pool_resolves_what_is_aside_by_itself(world: World) -> None:
+    """No block comes after the return: the background completes what was decided."""
+    pause = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, world.lose_kafka)
+    with face_of(SqlAlchemyPool, world, pause) as face:
+        face.write(1)
+        assert face.writer.status.set_aside
+        world.bring_kafka_back()
+        until(lambda: not face.writer.status.set_aside)
+        world.assert_both_sides_have(1)
+
+
+def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the moment at which both are true: otherwise the block is refused instead."""
+    monkeypatch.setitem(_POOL, "max_writers", 1)
+    monkeypatch.setitem(_POOL, "acquire_timeout_ms", 0)
+    with face_of(PsycopgPool, world) as face:
+        coordinator = face.writer.coordinator
+        blocking.run(coordinator.wait_for_turn())
+        with pytest.raises(PoolTimeoutError) as raised:
+            blocking.run(coordinator.wait_for_turn())
+        assert "Kafka" not in str(raised.value)
+        coordinator.availability.away = Away(0.0, "last problem: nobody listens")
+        sentence = r"; Kafka cannot be reached since 1970-01-01 00:00:00 UTC \(.* s; last problem: nobody listens\); "
+        with pytest.raises(PoolTimeoutError, match=sentence):
+            blocking.run(coordinator.wait_for_turn())
+        coordinator.availability.away = None
+        coordinator.registry.give_back_turn()
+
+
+def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is reachable and silent: its blocks are committed, and their slots cannot be used again."""
+    for name, value in {"max_writers": 1, "acquire_timeout_ms": 100, "max_block_ms": 200}.items():
+        monkeypatch.setitem(_POOL, name, value)
+    with face_of(PsycopgPool, world) as face:
+        silence = world.emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=None))
+        face.write(1)
+        face.write(2)
+        until(lambda: face.writer.status.last_background_error is not None)
+        with pytest.raises(PoolTimeoutError, match="Kafka keeps them from being resolved: KafkaTimeoutError: "):
+            face.write(3)
+        silence.remove()
+        until(lambda: not face.writer.status.set_aside)
+    world.assert_both_sides_have(1, 2)
+
+
+@pytest.mark.parametrize("kind", BLOCKING, ids=lambda kind: kind.__name__)
+def test_elections_and_one_of_three_nodes_are_no_reason(postgres_server: PostgresServer, kind: type[Face]) -> None:
+    database = PostgresDatabase(postgres_server)
+    with Emulator(nodes=3) as emulator:
+        world = World(database, emulator)
+        with face_of(kind, world) as face:
+            for number in range(4):
+                face.write(number)
+                emulator.move_leader(world.topic, 0, emulator.living_nodes[number % 2])
+            for number, node_id in enumerate((0, 1), start=4):
+                emulator.crash_node(node_id)
+                face.write(number)
+            assert face.availability.away is None
+            world.assert_both_sides_have(*range(6))
+    database.close()
+
+
+def test_recover_says_the_same(world: World) -> None:
+    with face_of(SqlAlchemy, world) as face:
+        world.lose_kafka()
+        with pytest.raises(KafkaUnreachableError, match=REFUSED):
+            face.writer.recover()
+        assert face.availability.is_away
+        assert face.writer.state is SlotState.NEW
+        world.bring_kafka_back()
+        until(lambda: not face.availability.is_away)
+        assert face.writer.recover().outcome is Outcome.NOTHING

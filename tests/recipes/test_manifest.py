@@ -1,0 +1,330 @@
+"""The manifest beside the prepared state, on each backend: it comes and goes with the state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.errors import StateRowError, TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.store import Database, DatabaseTransaction
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.transaction import watch
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import conninfo_of
+from tests.support.databases import MariaDbDatabase, PostgresDatabase, SqliteDatabase
+from tests.support.key_value_stores import KeyValueStore, ZooKeeperStore, in_directory
+
+EMPTY = PreparedTxnState()
+FIRST = PreparedTxnState("42:7")
+SECOND = PreparedTxnState("42:8")
+ID = 'it\'s \\ an "odd" id; -- %s :id {mark} COMMIT ключ \u2028 😀'
+ODD = """{"topic": "it's \\\\ %s :id :mark kafka_transaction_state; COMMIT; -- $$ E'\\'"}"""
+LONG = "'\\" * 30_000  # 60,000 bytes, the most that a manifest may have
+NOWHERE = "127.0.0.1:1"
+
+
+# ---- the backends ---------------------------------------------------------------------------------------------------
+
+
+def _on(engine: sa.Engine) -> SqlAlchemyDatabase:
+    watch(engine)
+    return SqlAlchemyDatabase(engine, create_table=True)
+
+
+@contextmanager
+def _postgres(request: pytest.FixtureRequest) -> Iterator[Database]:
+    made = PostgresDatabase(request.getfixturevalue("postgres_server"))
+    yield _on(made.engine)
+    made.close()
+
+
+@contextmanager
+def _mariadb(request: pytest.FixtureRequest) -> Iterator[Database]:
+    made = MariaDbDatabase(request.getfixturevalue("mariadb_server"))
+    yield _on(made.engine)
+    made.close()
+
+
+@contextmanager
+def _sqlite(request: pytest.FixtureRequest) -> Iterator[Database]:
+    made = SqliteDatabase(request.getfixturevalue("tmp_path"))
+    yield _on(made.engine)
+    made.close()
+
+
+@contextmanager
+def _unheard_of(request: pytest.FixtureRequest) -> Iterator[Database]:
+    path: Path = request.getfixturevalue("tmp_path")
+    engine = sa.create_engine(f"sqlite:///{path}/other.db")
+    engine.dialect.name = "unheard-of"
+    yield _on(engine)
+    engine.dispose()
+
+
+@contextmanager
+def _psycopg(request: pytest.FixtureRequest) -> Iterator[Database]:
+    made = PostgresDatabase(request.getfixturevalue("postgres_server"))
+    with writer_on(made) as writer:
+        yield writer.backend.database
+    made.close()
+
+
+@contextmanager
+def _rocksdb(request: pytest.FixtureRequest) -> Iterator[Database]:
+    with _of_store(in_directory(request.getfixturevalue("tmp_path"))) as database:
+        yield database
+
+
+@contextmanager
+def _zookeeper(request: pytest.FixtureRequest) -> Iterator[Database]:
+    with _of_store(ZooKeeperStore.on(request.getfixturevalue("zookeeper_server"))) as database:
+        yield database
+
+
+@contextmanager
+def _of_store(store: KeyValueStore) -> Iterator[Database]:
+    with store.writer(bootstrap_servers=NOWHERE, transactional_id=ID) as writer:
+        yield writer.backend.database
+    store.close()
+
+
+BACKENDS = {
+    "postgres": _postgres,
+    "mariadb": _mariadb,
+    "sqlite": _sqlite,
+    "unheard-of": _unheard_of,
+    "psycopg": _psycopg,
+    "rocksdb": _rocksdb,
+    "zookeeper": _zookeeper,
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def place(request: pytest.FixtureRequest) -> Iterator[Database]:
+    with BACKENDS[request.param](request) as database:
+        blocking.run(database.ensure_row(ID))
+        yield database
+
+
+def writer_on(database: PostgresDatabase, **settings: Any) -> PsycopgDualWriter:
+    return PsycopgDualWriter(
+        conninfo_of(database.url), bootstrap_servers=NOWHERE, transactional_id=ID, lock_timeout_ms=10_000, **settings
+    )
+
+
+@contextmanager
+def transaction(place: Database) -> Iterator[DatabaseTransaction]:
+    """One transaction, rolled back at the end unless it was committed."""
+    begun = blocking.run(place.begin())
+    try:
+        yield begun
+    finally:
+        blocking.run(begun.rollback())
+        blocking.run(begun.close())
+
+
+def put(place: Database, previous: PreparedTxnState, new: PreparedTxnState, manifest: str) -> None:
+    with transaction(place) as begun:
+        assert blocking.run(begun.lock(ID, timeout_ms=10_000)) == previous
+        blocking.run(begun.write(ID, previous=previous, new=new, manifest=manifest))
+        blocking.run(begun.commit())
+
+
+def row(place: Database) -> tuple[PreparedTxnState, str]:
+    """The state and the manifest, read under the lock."""
+    with transaction(place) as begun:
+        return blocking.run(begun.lock(ID, timeout_ms=10_000)), blocking.run(begun.read_manifest(ID))
+
+
+# ---- on each --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_row_has_none(place: Database) -> None:
+    assert row(place) == (EMPTY, "")
+
+
+@pytest.mark.parametrize("manifest", ["m", ODD, LONG], ids=["short", "odd", "long"])
+def test_it_is_committed_with_the_state(place: Database, manifest: str) -> None:
+    put(place, EMPTY, FIRST, manifest)
+    assert row(place) == (FIRST, manifest)
+
+
+def test_it_is_rolled_back_with_the_state(place: Database) -> None:
+    put(place, EMPTY, FIRST, "first")
+    with transaction(place) as begun:
+        blocking.run(begun.lock(ID, timeout_ms=10_000))
+        blocking.run(begun.write(ID, previous=FIRST, new=SECOND, manifest="second"))
+    assert row(place) == (FIRST, "first")
+
+
+def test_it_is_replaced_and_cleared(place: Database) -> None:
+    put(place, EMPTY, FIRST, "first")
+    put(place, FIRST, SECOND, "second")
+    assert row(place) == (SECOND, "second")
+    put(place, SECOND, FIRST, "")
+    assert row(place) == (FIRST, "")
+
+
+def test_creating_the_row_again_keeps_it(place: Database) -> None:
+    put(place, EMPTY, FIRST, "first")
+    blocking.run(place.ensure_row(ID))
+    assert row(place) == (FIRST, "first")
+
+
+# ---- where there are rows -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["postgres", "mariadb", "sqlite", "psycopg"], indirect=True)
+def test_a_row_that_is_gone_has_no_manifest_to_be_read(place: Database) -> None:
+    with transaction(place) as begun, pytest.raises(StateRowError, match="no row"):
+        blocking.run(begun.read_manifest("another"))
+
+
+# ---- psycopg: in the message of COMMIT ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on_psycopg(postgres: PostgresDatabase) -> Iterator[Database]:
+    with writer_on(postgres) as writer:
+        database = writer.backend.database
+        blocking.run(database.ensure_row(ID))
+        yield database
+
+
+def lock_and_write(begun: DatabaseTransaction, previous: PreparedTxnState, new: PreparedTxnState) -> None:
+    assert blocking.run(begun.lock_and_write(ID, previous=previous, new=new))
+
+
+@pytest.mark.parametrize("manifest", ["m", ODD, LONG], ids=["short", "odd", "long"])
+@pytest.mark.parametrize(
+    "setting",
+    ["client_encoding = 'SJIS'", "client_encoding = 'LATIN1'", "standard_conforming_strings = off"],
+)
+def test_what_is_attached_is_committed_with_the_state(on_psycopg: Database, manifest: str, setting: str) -> None:
+    with transaction(on_psycopg) as begun:
+        lock_and_write(begun, EMPTY, FIRST)
+        begun.attach(ID, FIRST, manifest)
+        connection_of(begun).execute(f"SET LOCAL {setting}")
+        blocking.run(begun.commit())
+    assert row(on_psycopg) == (FIRST, manifest)
+
+
+def test_until_then_the_manifest_of_the_earlier_pair_stays(on_psycopg: Database) -> None:
+    put(on_psycopg, EMPTY, FIRST, "first")
+    with transaction(on_psycopg) as begun:
+        lock_and_write(begun, FIRST, SECOND)
+        begun.attach(ID, SECOND, "second")
+        assert blocking.run(begun.read_manifest(ID)) == "first"
+    assert row(on_psycopg) == (FIRST, "first")
+
+
+def test_an_empty_one_that_is_attached_leaves_none(on_psycopg: Database) -> None:
+    put(on_psycopg, EMPTY, FIRST, "first")
+    with transaction(on_psycopg) as begun:
+        lock_and_write(begun, FIRST, SECOND)
+        begun.attach(ID, SECOND, "")
+        blocking.run(begun.commit())
+    assert row(on_psycopg) == (SECOND, "")
+
+
+def test_the_latest_one_that_is_attached_counts_and_a_write_after_it_replaces_it(on_psycopg: Database) -> None:
+    with transaction(on_psycopg) as begun:
+        lock_and_write(begun, EMPTY, FIRST)
+        begun.attach(ID, FIRST, "older")
+        begun.attach(ID, FIRST, "first")
+        blocking.run(begun.commit())
+    assert row(on_psycopg) == (FIRST, "first")
+    with transaction(on_psycopg) as begun:
+        lock_and_write(begun, FIRST, SECOND)
+        begun.attach(ID, SECOND, "second")
+        blocking.run(begun.write(ID, previous=SECOND, new=FIRST, manifest="restored"))
+        blocking.run(begun.commit())
+    assert row(on_psycopg) == (FIRST, "restored")
+
+
+def test_it_is_not_put_beside_another_state(on_psycopg: Database) -> None:
+    put(on_psycopg, EMPTY, FIRST, "first")
+    with transaction(on_psycopg) as begun:
+        lock_and_write(begun, FIRST, SECOND)
+        begun.attach(ID, FIRST, "of another pair")
+        blocking.run(begun.commit())
+    assert row(on_psycopg) == (SECOND, "first")
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN"])
+def test_in_a_transaction_that_was_ended_past_us_nothing_is_attached(on_psycopg: Database, ending: str) -> None:
+    """The row holds the state by then, so only the mark tells."""
+    with transaction(on_psycopg) as begun:
+        lock_and_write(begun, EMPTY, FIRST)
+        begun.attach(ID, FIRST, "first")
+        connection_of(begun).pgconn.exec_(ending.encode())
+        with pytest.raises(TransactionEndedInsideError):
+            blocking.run(begun.commit())
+    assert row(on_psycopg) == (FIRST, "")
+
+
+def test_in_a_transaction_that_was_rolled_back_past_us_nothing_is_written(on_psycopg: Database) -> None:
+    with transaction(on_psycopg) as begun:
+        lock_and_write(begun, EMPTY, FIRST)
+        begun.attach(ID, FIRST, "first")
+        connection_of(begun).pgconn.exec_(b"ROLLBACK; BEGIN")
+        with pytest.raises(TransactionEndedInsideError):
+            blocking.run(begun.commit())
+    assert row(on_psycopg) == (EMPTY, "")
+
+
+def test_an_awaited_commit_carries_it_too(postgres: PostgresDatabase, on_psycopg: Database) -> None:
+    async def attach() -> None:
+        async with AsyncPsycopgDualWriter(
+            conninfo_of(postgres.url), bootstrap_servers=NOWHERE, transactional_id=ID
+        ) as writer:
+            database = writer.backend.database
+            await database.ensure_row(ID)
+            begun = await database.begin()
+            assert await begun.lock_and_write(ID, previous=EMPTY, new=FIRST)
+            begun.attach(ID, FIRST, ODD)
+            await begun.commit()
+            await begun.close()
+
+    asyncio.run(attach())
+    assert row(on_psycopg) == (FIRST, ODD)
+
+
+def connection_of(begun: DatabaseTransaction) -> psycopg.Connection[Any]:
+    connection: Any = begun
+    connection = connection.connection
+    assert isinstance(connection, psycopg.Connection)
+    return connection
+
+
+# ---- a writer of an older version -----------------------------------------------------------------------------------
+
+
+def test_what_an_older_version_leaves_is_read_as_it_is(postgres: PostgresDatabase, on_psycopg: Database) -> None:
+    """It replaces the state alone: the manifest names another pair then, and is for its reader to ignore."""
+    put(on_psycopg, EMPTY, FIRST, "of 42:7")
+    with postgres.aside.begin() as older:
+        older.exec_driver_sql("UPDATE kafka_transaction_state SET prepared_transaction_state = '42:8'")
+    with_sqlalchemy = _on(postgres.engine)
+    blocking.run(with_sqlalchemy.ensure_row(ID))
+    assert row(on_psycopg) == row(with_sqlalchemy) == (SECOND, "of 42:7")
+    put(on_psycopg, SECOND, FIRST, "")
+    assert row(with_sqlalchemy) == (FIRST, "")

@@ -1,0 +1,330 @@
+"""What Kafka aborted although the database had decided it is published again, once; what was committed never is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.errors import (
+    AbortableError,
+    FencedError,
+    KafkaTimeoutError,
+    RetriableError,
+)
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from tests.producer.test_tiers import BOUNDED
+from tests.recipes.repairs import FOREIGN, Site, Way, let_end, nodes_for, site_of, sqlite_store, ways_of
+from tests.recipes.test_tiers import rows, write
+from tests.support.conditions import until
+from tests.support.databases import Database
+
+UNTIL_DECIDED: Final = list(PausePoint)[: list(PausePoint).index(PausePoint.AFTER_DATABASE_COMMIT)]
+
+every_tier = pytest.mark.parametrize("tier", Tier, ids=[tier.name for tier in Tier])
+every_way = pytest.mark.parametrize(
+    ("tier", "way"), [pytest.param(tier, way, id=f"{tier.name} {way.name}") for tier in Tier for way in ways_of(tier)]
+)
+bounded = pytest.mark.parametrize("tier", BOUNDED, ids=[tier.name for tier in BOUNDED])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Database]:
+    made = sqlite_store(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def site(store: Database) -> Iterator[Site]:
+    """Where the tier makes no difference."""
+    with site_of(Tier.BOUNDED, store) as made:
+        yield made
+
+
+def first(way: Way, tier: Tier) -> Way:
+    """Return the way if it can happen on the tier, else an operator's abort."""
+    return way if way in ways_of(tier) else Way.OPERATOR
+
+
+# ---- aborted against the decision -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("via", ["recover", "write"])
+@every_way
+def test_what_was_aborted_against_the_decision_is_published_again(
+    store: Database, tier: Tier, way: Way, via: str
+) -> None:
+    with site_of(tier, store, nodes=nodes_for(way)) as site:
+        site.write("before")
+        sleeper = site.decided()
+        let_end(site, way)
+        if via == "recover":
+            assert site.recover() is Outcome.REPAIRED
+            assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        site.assert_agreed("before", "decided", "later")
+        sleeper.wake()
+        site.write("last")
+        site.assert_agreed("before", "decided", "later", "last")
+
+
+@pytest.mark.parametrize("at", PausePoint)
+@every_tier
+def test_a_process_that_sleeps_at_any_point(store: Database, tier: Tier, at: PausePoint) -> None:
+    """Its transaction is aborted, another process repairs what was decided, and then it goes on."""
+    is_decided = at not in UNTIL_DECIDED
+    is_prepared = at in list(PausePoint)[list(PausePoint).index(PausePoint.AFTER_PREPARE) :]
+    with site_of(tier, store) as site:
+        site.write("before")
+        sleeper = site.falls_asleep(at, lambda writer: write(writer, "asleep"))
+        let_end(site, first(Way.TIMEOUT, tier) if is_prepared else Way.OPERATOR)
+        outcome = site.recover()
+        assert (outcome is Outcome.REPAIRED) is (at is PausePoint.AFTER_DATABASE_COMMIT)
+        site.write("later")
+        expected = ["before", "asleep", "later"] if is_decided else ["before", "later"]
+        site.assert_agreed(*expected)
+        sleeper.wake()
+        assert site.recover() is Outcome.NOTHING
+        site.write("last")
+        site.assert_agreed(*expected, "last")
+
+
+@pytest.mark.parametrize("via", ["recover", "write"])
+@pytest.mark.parametrize("at", PausePoint)
+@every_tier
+def test_a_repair_that_sleeps_at_any_point(store: Database, tier: Tier, at: PausePoint, via: str) -> None:
+    """The second crash: in the repair, whose transaction is aborted too; both processes go on at last."""
+    uses: dict[str, Callable[[DualWriter], object]] = {
+        "recover": DualWriter.recover,
+        "write": lambda writer: write(writer, "asleep"),
+    }
+    is_decided = at not in UNTIL_DECIDED
+    with site_of(tier, store) as site:
+        site.write("before")
+        writing = site.decided()
+        let_end(site, first(Way.TIMEOUT, tier))
+        repairing = site.falls_asleep(at, uses[via])
+        let_end(site, Way.INITIALISED)
+        outcome = site.recover()
+        assert (outcome is Outcome.NOTHING) is (at is PausePoint.AFTER_KAFKA_COMMIT)
+        site.write("later")
+        asleep = ["asleep"] if is_decided and via == "write" else []
+        site.assert_agreed("before", "decided", *asleep, "later")
+        repairing.wake()
+        writing.wake()
+        site.write("last")
+        site.assert_agreed("before", "decided", *asleep, "later", "last")
+
+
+@pytest.mark.parametrize("at", UNTIL_DECIDED)
+@every_tier
+def test_two_processes_that_repair_at_once(store: Database, tier: Tier, at: PausePoint) -> None:
+    """One loses its lock at any point of its repair; the other repairs; the first goes on while it does."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        site.decided()
+        let_end(site, first(Way.TIMEOUT, tier))
+        late = site.falls_asleep(at, lambda writer: write(writer, "late"))
+
+        def rouse_late(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_INIT:
+                late.rouse()
+
+        while "other" not in rows(store.aside):  # the late one may fence it, and then fails itself
+            with suppress(FencedError, AbortableError):
+                site.write("other", pause=rouse_late)
+        late.wake()
+        assert late.error is not None
+        site.assert_agreed("before", "decided", "other")
+
+
+@every_tier
+def test_a_chain_of_aborts(store: Database, tier: Tier) -> None:
+    """What was published again is aborted again, several times, in every way."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        site.decided("1")
+        for number, way in enumerate([Way.OPERATOR, Way.INITIALISED, first(Way.TIMEOUT, tier), Way.MISUSED], start=2):
+            let_end(site, way)
+            site.decided(str(number))
+        let_end(site, Way.EXPIRED)
+        assert site.recover() is Outcome.REPAIRED
+        site.write("later")
+        site.assert_agreed("before", "1", "2", "3", "4", "5", "later")
+
+
+@bounded
+def test_the_write_itself_repairs_when_it_learns_of_the_abort(store: Database, tier: Tier) -> None:
+    with site_of(tier, store) as site:
+        aborted: list[str] = []
+
+        def abort(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_DATABASE_COMMIT and not aborted:
+                aborted.append("once")
+                site.world.abort_by_timeout()
+
+        with site.writer(abort) as writer:
+            write(writer, "decided")
+            assert writer.state is SlotState.READY
+            assert writer.in_doubt.is_empty
+            write(writer, "later")
+        site.assert_agreed("decided", "later")
+
+
+@bounded
+def test_a_repair_that_is_aborted_again_is_repeated(store: Database, tier: Tier) -> None:
+    """By its own timeout, after its own decision: recover() says so, and the next one publishes it."""
+    with site_of(tier, store) as site:
+
+        def abort(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_DATABASE_COMMIT:
+                site.world.abort_by_timeout()
+
+        site.decided()
+        site.world.abort_by_timeout()
+        with site.writer(abort) as writer:
+            for _ in range(2):
+                with pytest.raises(RetriableError, match="still owed"):
+                    writer.recover()
+                assert writer.state is SlotState.IN_DOUBT
+            write(writer, "later")  # whose own transaction is aborted, and the one that publishes it again
+            assert writer.state is SlotState.IN_DOUBT
+        assert site.committed() == []
+        assert site.recover() is Outcome.REPAIRED
+        site.assert_agreed("decided", "later")
+
+
+@bounded
+def test_a_commit_that_nobody_waits_for(store: Database, tier: Tier) -> None:
+    """confirm="database": the writer learns of the abort at its next use, and repairs it there."""
+    with site_of(tier, store) as site:
+        values = ["aborted"]
+
+        def abort(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_DATABASE_COMMIT and values:
+                values.pop()
+                site.world.abort_by_timeout()
+
+        with site.writer(abort, confirm="database") as writer:
+            write(writer, "decided")
+            write(writer, "later")
+            write(writer, "last")
+        site.assert_agreed("decided", "later", "last")
+
+
+# ---- committed: never published again -------------------------------------------------------------------------------
+
+
+COMMITTED_BY: Final = {
+    "its owner, which hears no answer": PausePoint.AFTER_KAFKA_COMMIT,
+    "another process, which dies": PausePoint.AFTER_COMPLETION,
+    "another process, which takes over": PausePoint.AFTER_TAKEOVER,
+}
+
+
+@pytest.mark.parametrize("via", ["recover", "write"])
+@pytest.mark.parametrize("by", COMMITTED_BY)
+@every_way
+def test_what_was_committed_is_never_published_again(store: Database, tier: Tier, way: Way, by: str, via: str) -> None:
+    """Whoever committed it, and whatever became of the id since."""
+    with site_of(tier, store, nodes=nodes_for(way)) as site:
+        site.write("before")
+        at = COMMITTED_BY[by]
+        if at is PausePoint.AFTER_KAFKA_COMMIT:
+            owner = site.falls_asleep(at, lambda writer: write(writer, "decided"))
+        else:
+            owner = site.decided()
+            site.falls_asleep(at, DualWriter.recover)
+        let_end(site, way)
+        if via == "recover":
+            assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        site.assert_agreed("before", "decided", "later")
+        owner.wake()
+        assert site.recover() is Outcome.NOTHING
+        site.assert_agreed("before", "decided", "later")
+
+
+@pytest.mark.parametrize(
+    "ways", [[Way.USED, Way.MISUSED], [Way.MISUSED, Way.USED], [Way.EXPIRED, Way.MISUSED, Way.USED]]
+)
+@pytest.mark.parametrize("is_aborted", [True, False])
+@every_tier
+def test_between_aborted_transactions_of_the_same_producer(
+    store: Database, tier: Tier, is_aborted: bool, ways: list[Way]
+) -> None:
+    """The log has transactions of the same producer before and after it that ended in the other way."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        let_end(site, Way.MISUSED)
+        let_end(site, Way.USED)
+        let_end(site, Way.MISUSED)
+        if is_aborted:
+            site.decided()
+            let_end(site, Way.OPERATOR)
+        else:
+            site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+        for way in ways:
+            let_end(site, way)
+        assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
+        site.write("later")
+        site.assert_agreed("before", "decided", "later")
+
+
+@pytest.mark.parametrize("is_aborted", [True, False])
+@every_tier
+def test_another_producer_holds_the_last_stable_offset(store: Database, tier: Tier, is_aborted: bool) -> None:
+    """What is before its open transaction in the log is not decided for readers; the marker says it anyway."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        holder = site.world.ready(transactional_id="holder", transaction_timeout_ms=900_000)
+        holder.begin_transaction()
+        holder.send("orders", FOREIGN, partition=0).result(10)
+        if is_aborted:
+            site.decided()
+        else:
+            site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+        let_end(site, Way.INITIALISED)
+        assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
+        site.write("later")
+        holder.abort_transaction()
+        site.assert_agreed("before", "decided", "later")
+
+
+@pytest.mark.parametrize("is_aborted", [True, False])
+@every_tier
+def test_a_marker_that_comes_late(store: Database, tier: Tier, is_aborted: bool) -> None:
+    """While it is held, nothing is guessed: the id cannot be used, and neither side is changed."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+        operator = threading.Thread(target=let_end, args=(site, Way.OPERATOR))
+        if is_aborted:
+            site.decided()
+            operator.start()
+        else:
+            site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+        until(lambda: bool(markers.held))
+        row = site.row()
+        for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
+            with site.writer(max_block_ms=500, resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError):
+                use(writer)
+        assert site.row() == row
+        markers.remove()
+        markers.release()
+        if is_aborted:
+            operator.join()
+        site.world.settle()
+        assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
+        site.write("later")
+        site.assert_agreed("before", "decided", "later")

@@ -1,0 +1,149 @@
+"""The manifest of a prepared transaction: its text, and what the open transaction collects for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest, PartitionManifest
+from dualwrite.client.transactions.open_transaction import OpenTransaction
+from dualwrite.prepared_state import PreparedTxnState
+
+STATE = PreparedTxnState("4711:5")
+PARTS = (
+    PartitionManifest("orders", 0, 100, 103, 4),
+    PartitionManifest("orders", 12, 7, 9, 2),
+    PartitionManifest("payments", 0, 0, 0, 1),
+)
+TEXT = (
+    '{"format":1,"prepared":"4711:5","cluster":"MkU3OEVBNTcwNTJENDM2Qk","offsets":false,'
+    '"topics":{"orders":[[0,100,103,4],[12,7,9,2]],"payments":[[0,0,0,1]]}}'
+)
+MANIFEST = Manifest(STATE, "MkU3OEVBNTcwNTJENDM2Qk", PARTS, has_offsets=False)
+
+
+def test_the_text() -> None:
+    assert str(MANIFEST) == TEXT
+    assert Manifest.parse(TEXT) == MANIFEST
+
+
+def test_the_text_is_the_same_in_whatever_order_the_partitions_are() -> None:
+    assert str(Manifest(STATE, MANIFEST.cluster_id, PARTS[::-1], has_offsets=False)) == TEXT
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        Manifest(STATE, "", (), has_offsets=True),
+        Manifest(
+            STATE, 'a"b\\c\u00fc\U0001f600', (PartitionManifest("t", 2**31 - 1, 0, 2**63 - 1, 5),), has_offsets=True
+        ),
+        Manifest(STATE, "c", (PartitionManifest("'; --", 0, 5, 5, 1),), has_offsets=False),
+    ],
+)
+def test_any_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
+    assert str(manifest).isascii()
+    assert json.loads(str(manifest))["format"] == 1
+    assert Manifest.parse(str(manifest)) == manifest
+
+
+def test_no_text_is_no_manifest() -> None:
+    assert Manifest.parse("") is None
+
+
+def test_a_text_that_would_not_fit_is_not_written() -> None:
+    parts = [PartitionManifest("t" * 249, partition, 10**12, 10**12, 1) for partition in range(2_000)]
+    fits = max(count for count in range(0, 2_001) if str(Manifest(STATE, "c", tuple(parts[:count]), has_offsets=False)))
+    assert 1_500 < fits < 2_000
+    assert len(str(Manifest(STATE, "c", tuple(parts[:fits]), has_offsets=False))) > MAX_MANIFEST_BYTES - 50
+    assert str(Manifest(STATE, "c", tuple(parts[: fits + 1]), has_offsets=False)) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4711:5",
+        "{",
+        "[]",
+        "null",
+        "7",
+        '"format"',
+        "{}",
+        "[" * 5_000,
+        '{"format":1}',
+        TEXT.replace('"4711:5"', '"x"'),
+        TEXT.replace('"4711:5"', '""'),
+        TEXT.replace('"4711:5"', "null"),
+        TEXT.replace("false", "0"),
+        TEXT.replace('"MkU3OEVBNTcwNTJENDM2Qk"', "null"),
+        TEXT.replace("[0,100,103,4]", "[0,100,103]"),
+        TEXT.replace("[0,100,103,4]", "[0,100,103,5]"),
+        TEXT.replace("[0,100,103,4]", "[0,100,103,0]"),
+        TEXT.replace("[0,100,103,4]", "[0,103,100,1]"),
+        TEXT.replace("[0,100,103,4]", "[-1,100,103,4]"),
+        TEXT.replace("[0,100,103,4]", "[0,-1,103,4]"),
+        TEXT.replace("[0,100,103,4]", '["0",100,103,4]'),
+        TEXT.replace("[0,100,103,4]", "[true,100,103,4]"),
+        TEXT.replace("[0,100,103,4]", "7"),
+        TEXT.replace("[0,100,103,4]", "[12,100,103,4]"),
+        TEXT[:-1],
+    ],
+)
+def test_what_is_not_a_manifest_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be read.*Nothing was changed"):
+        Manifest.parse(text)
+
+
+def test_the_format_of_a_later_version_is_refused_as_such() -> None:
+    with pytest.raises(ValueError, match=r"has format 2 and this version of dualwrite reads 1: upgrade it"):
+        Manifest.parse('{"format":2,"more":[]}')
+
+
+# ---- what the open transaction collects ---------------------------------------------------------------------------
+
+
+def prepared() -> OpenTransaction:
+    transaction = OpenTransaction()
+    transaction.prepared_state = STATE
+    return transaction
+
+
+def test_acknowledged_batches_extend_the_range_of_their_partition() -> None:
+    transaction = prepared()
+    for topic, partition, base_offset, count in (("b", 0, 7, 3), ("a", 1, 5, 1), ("b", 0, 20, 2), ("b", 0, 15, 1)):
+        transaction.stored.add(topic, partition, base_offset, count)
+    assert transaction.manifest("c") == Manifest(
+        STATE, "c", (PartitionManifest("a", 1, 5, 5, 1), PartitionManifest("b", 0, 7, 21, 6)), has_offsets=False
+    )
+
+
+def test_nothing_prepared_has_no_manifest() -> None:
+    transaction = OpenTransaction()
+    transaction.stored.add("a", 0, 0, 1)
+    assert transaction.manifest("c") is None
+
+
+def test_one_batch_without_an_offset_makes_the_manifest_unknown_until_the_end_of_the_transaction() -> None:
+    transaction = prepared()
+    transaction.stored.add("a", 0, 0, 1)
+    transaction.stored.add("a", 0, -1, 1)
+    transaction.stored.add("a", 0, 2, 1)
+    assert transaction.manifest("c") is None
+    transaction.clear()
+    transaction.prepared_state = STATE
+    transaction.stored.add("a", 0, 2, 1)
+    assert transaction.manifest("") == Manifest(STATE, "", (PartitionManifest("a", 0, 2, 2, 1),), has_offsets=False)
+
+
+def test_the_offsets_of_one_transaction_are_not_those_of_the_next() -> None:
+    transaction = prepared()
+    transaction.has_offsets = True
+    first = transaction.manifest("")
+    assert first is not None
+    assert first.has_offsets
+    transaction.clear()
+    transaction.prepared_state = STATE
+    second = transaction.manifest("")
+    assert second is not None
+    assert not second.has_offsets

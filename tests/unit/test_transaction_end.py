@@ -1,0 +1,228 @@
+"""What the log of a partition proves about a prepared transaction: fetch by fetch, without a broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from dualwrite.client.log.batches import StoredBatch
+from dualwrite.client.log.codec import Fetched
+from dualwrite.client.log.transaction_end import EndSearch, Next, PartitionEnd, RecordSearch, TransactionEnd
+from dualwrite.client.transactions.manifest import PartitionManifest
+from dualwrite.prepared_state import PreparedTxnState
+
+from .log_batches import batch, marker
+
+STATE: Final = PreparedTxnState("7:5")
+PART: Final = PartitionManifest("orders", 0, 10, 12, 3)
+COMMITTED, ABORTED, GONE = PartitionEnd
+
+OWN: Final = batch(10, b"a", b"b", b"c")
+OTHERS: Final = batch(13, b"x", producer_id=8, epoch=0)
+
+
+def fetched(
+    *batches: StoredBatch,
+    stable: int = 100,
+    end: int = 100,
+    aborted: tuple[tuple[int, int], ...] = (),
+    out_of_range: bool = False,
+) -> Fetched:
+    return Fetched(batches, end, stable, aborted, out_of_range)
+
+
+def searching() -> EndSearch:
+    return EndSearch(PART, STATE)
+
+
+def looking_for_marker() -> EndSearch:
+    search = searching()
+    assert search.take(fetched(stable=10)) is Next.FETCH
+    assert (search.read_committed, search.offset) == (False, 12)
+    return search
+
+
+def test_it_begins_with_what_is_decided_at_the_last_record() -> None:
+    search = searching()
+    assert (search.read_committed, search.offset, search.alone) == (True, 12, False)
+
+
+@pytest.mark.parametrize("stable", [13, 100])
+def test_decided_and_not_in_the_list_of_the_aborted_is_committed(stable: int) -> None:
+    assert searching().take(fetched(OWN, OTHERS, stable=stable)) is COMMITTED
+
+
+@pytest.mark.parametrize("first", [10, 11, 12])
+def test_in_the_list_of_the_aborted(first: int) -> None:
+    assert searching().take(fetched(OWN, aborted=((8, 3), (7, first)))) is ABORTED
+
+
+@pytest.mark.parametrize("aborted", [((8, 10),), ((7, 13),), ((7, 50), (8, 12))])
+def test_what_was_aborted_later_or_by_others_says_nothing(aborted: tuple[tuple[int, int], ...]) -> None:
+    assert searching().take(fetched(OWN, aborted=aborted)) is COMMITTED
+
+
+def test_a_list_that_goes_back_too_far_leaves_it_to_the_marker() -> None:
+    search = searching()
+    assert search.take(fetched(OWN, aborted=((7, 3),))) is Next.FETCH
+    assert search.take(fetched(OWN, marker(13, commits=True))) is COMMITTED
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        batch(10, b"a", b"b", b"c", producer_id=8),
+        batch(10, b"a", b"b", b"c", epoch=6),
+        batch(10, b"a", b"b", b"c", epoch=4),
+        batch(10, b"a", b"b", b"c", transactional=False),
+        batch(13, b"later"),
+        marker(12, commits=True),
+    ],
+    ids=["producer", "later epoch", "earlier epoch", "no transaction", "gap", "marker"],
+)
+def test_another_record_at_the_offset(found: StoredBatch) -> None:
+    assert searching().take(fetched(found)) is GONE
+    assert looking_for_marker().take(fetched(found)) is GONE
+
+
+def test_out_of_range() -> None:
+    assert searching().take(fetched(out_of_range=True)) is GONE
+    assert looking_for_marker().take(fetched(out_of_range=True)) is GONE
+    assert searching().without_topic() is GONE
+
+
+def test_batches_before_the_offset_are_passed_over() -> None:
+    assert searching().take(fetched(batch(8, b"x", b"y", producer_id=9), OWN)) is COMMITTED
+
+
+def test_an_empty_response_is_proof_only_if_it_was_asked_for_alone() -> None:
+    search = searching()
+    assert search.take(fetched()) is Next.FETCH
+    assert search.alone
+    assert search.take(fetched()) is GONE
+    search = searching()
+    assert search.take(fetched()) is Next.FETCH
+    assert search.take(fetched(OWN)) is COMMITTED
+
+
+@pytest.mark.parametrize("stable", [0, 10, 12])
+def test_undecided_up_to_there_is_looked_for_by_its_marker(stable: int) -> None:
+    search = searching()
+    assert search.take(fetched(stable=stable)) is Next.FETCH
+    assert search.take(fetched(OWN, OTHERS, marker(14, commits=False, epoch=6), stable=stable)) is ABORTED
+
+
+def test_the_first_marker_of_the_producer_id_decides() -> None:
+    commit, abort = marker(15, commits=True, epoch=9), marker(17, commits=False)
+    of_another = marker(14, commits=False, producer_id=8, epoch=0)
+    assert looking_for_marker().take(fetched(OWN, OTHERS, of_another, commit, abort)) is COMMITTED
+    before = marker(9, commits=False)
+    assert looking_for_marker().take(fetched(before, OWN, commit)) is COMMITTED
+
+
+def test_the_marker_is_looked_for_as_far_as_the_log_goes() -> None:
+    search = looking_for_marker()
+    assert search.take(fetched(OWN, OTHERS)) is Next.FETCH
+    assert search.offset == 14
+    assert search.take(fetched()) is Next.FETCH
+    assert search.alone
+    assert search.take(fetched(batch(14, b"x", producer_id=8), end=16)) is Next.FETCH
+    assert (search.offset, search.alone) == (15, False)
+    assert search.take(fetched(marker(15, commits=True), end=16)) is COMMITTED
+
+
+def test_what_has_no_marker_yet_is_waited_for() -> None:
+    search = looking_for_marker()
+    assert search.take(fetched(OWN, end=13)) is Next.WAIT
+    assert search.take(fetched(end=13)) is Next.WAIT
+    assert search.take(fetched(marker(13, commits=True), end=14)) is COMMITTED
+
+
+def test_records_that_a_new_leader_does_not_show_yet_are_waited_for() -> None:
+    search = looking_for_marker()
+    assert search.take(fetched(stable=9, end=9)) is Next.WAIT
+    assert search.take(fetched(stable=9, end=12)) is Next.WAIT
+    assert search.take(fetched(OWN, marker(13, commits=True))) is COMMITTED
+
+
+def test_an_empty_end_of_the_log_is_waited_for_but_missing_records_are_gone() -> None:
+    search = looking_for_marker()
+    assert search.take(fetched()) is Next.FETCH
+    assert search.take(fetched()) is GONE
+    search = looking_for_marker()
+    assert search.take(fetched(OWN)) is Next.FETCH
+    assert search.take(fetched()) is Next.FETCH
+    assert search.take(fetched()) is Next.WAIT
+
+
+def test_a_log_that_lost_its_end_is_looked_at_again() -> None:
+    search = looking_for_marker()
+    assert search.take(fetched(OWN, OTHERS)) is Next.FETCH
+    assert search.take(fetched(out_of_range=True)) is Next.WAIT
+    assert (search.read_committed, search.offset, search.alone) == (True, 12, False)
+    assert search.take(fetched(out_of_range=True)) is GONE
+
+
+# ---- records ------------------------------------------------------------------------------------------------------
+
+
+def values(search: RecordSearch, *responses: Fetched) -> list[bytes | None]:
+    for response in responses[:-1]:
+        assert search.take(response) is Next.FETCH
+    found = search.take(responses[-1])
+    assert isinstance(found, list)
+    return [record.value for record in found]
+
+
+def test_the_records_of_the_transaction_between_those_of_others() -> None:
+    part = PartitionManifest("orders", 0, 10, 20, 3)
+    log = [
+        batch(8, b"-", b"-"), batch(10, b"a"), OTHERS, batch(14, b"-", epoch=4), batch(15, b"-", transactional=False),
+        marker(16, commits=True, producer_id=8), batch(17, b"-", producer_id=8), batch(19, b"b", b"c"), batch(21, b"-"),
+    ]  # fmt: skip
+    assert values(RecordSearch(part, STATE), fetched(*log)) == [b"a", b"b", b"c"]
+    assert values(RecordSearch(part, STATE), *(fetched(each) for each in log[:-1])) == [b"a", b"b", b"c"]
+
+
+def test_records_outside_of_the_offsets_are_not_of_the_manifest() -> None:
+    part = PartitionManifest("orders", 0, 11, 11, 1)
+    assert values(RecordSearch(part, STATE), fetched(OWN)) == [b"b"]
+
+
+def test_what_is_not_there_is_not_found() -> None:
+    assert values(RecordSearch(PART, STATE), fetched(out_of_range=True)) == []
+    assert values(RecordSearch(PART, STATE), fetched(), fetched()) == []
+    assert values(RecordSearch(PART, STATE), fetched(batch(12, b"c"))) == [b"c"]
+    assert RecordSearch(PART, STATE).without_topic() == []
+
+
+def test_what_is_not_shown_yet_is_waited_for() -> None:
+    search = RecordSearch(PART, STATE)
+    assert search.take(fetched(end=10)) is Next.WAIT
+    assert values(search, fetched(OWN)) == [b"a", b"b", b"c"]
+
+
+# ---- all partitions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ends", "committed", "aborted", "gone"),
+    [
+        ((), False, 0, 0),
+        ((COMMITTED,), True, 0, 0),
+        ((COMMITTED, COMMITTED), True, 0, 0),
+        ((COMMITTED, ABORTED), False, 1, 0),
+        ((ABORTED, ABORTED), False, 2, 0),
+        ((COMMITTED, GONE), False, 0, 1),
+        ((GONE, ABORTED), False, 1, 1),
+    ],
+)
+def test_the_end_of_a_transaction_is_that_of_all_its_partitions(
+    ends: tuple[PartitionEnd, ...], committed: bool, aborted: int, gone: int
+) -> None:
+    parts = [PART._replace(partition=partition) for partition in range(len(ends))]
+    end = TransactionEnd(dict(zip(parts, ends, strict=True)))
+    assert end.committed is committed
+    assert end.aborted == tuple(part for part, each in zip(parts, ends, strict=True) if each is ABORTED)
+    assert (len(end.aborted), len(end.gone)) == (aborted, gone)

@@ -1,0 +1,131 @@
+"""When the pool of connections says that no broker can be reached; no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from dualwrite.client.error_texts import LastError
+from dualwrite.client.pacing import Backoff
+from dualwrite.client.wire.codec import Framer
+from dualwrite.client.wire.pool import ConnectionPool
+from dualwrite.client.wire.topology import Topology
+from dualwrite.errors import AuthenticationError
+
+A, B = ("a", 1), ("b", 2)
+BACKOFF_MS = 200
+
+
+class Network:
+    """Each address refuses, says nothing, refuses the login, or serves."""
+
+    def __init__(self, **hosts: str) -> None:
+        self.hosts = hosts
+        self.now_ms = 1000.0
+        self.on_lost: Any = None
+        self.connections = ConnectionPool(
+            bootstrap=[A, B],
+            topology=Topology(),
+            framer=Framer("c"),
+            connector=self,  # type: ignore[arg-type]
+            request_timeout_ms=30_000,
+            max_per_node=1,
+            new_backoff=lambda: Backoff(BACKOFF_MS, BACKOFF_MS),
+            clock_ms=lambda: self.now_ms,
+            last_error=LastError(),
+            on_change=lambda: None,
+        )
+
+    async def connect(self, host: str, *_: Any, **__: Any) -> Any:
+        match self.hosts[host]:
+            case "refuses":
+                raise ConnectionRefusedError(111, "Connection refused")
+            case "refuses the login":
+                raise AuthenticationError("wrong password")
+            case "is silent":
+                await asyncio.Event().wait()
+        return SimpleNamespace(lost=False, in_flight=0, close=lambda: None, problem="lost", unserved=False)
+
+    async def unreachable_since_ms(self, at_ms: float) -> float | None:
+        """Try what can be tried at that time, one address after the other."""
+        self.now_ms = at_ms
+        for _ in range(3):
+            self.connections.to_any(at_ms, "owner")
+            for _ in range(3):
+                await asyncio.sleep(0)
+        return self.connections.unreachable_since_ms(at_ms)
+
+
+def test_since_the_first_failure() -> None:
+    async def run() -> None:
+        network = Network(a="refuses", b="refuses")
+        assert network.connections.unreachable_since_ms(1000) is None  # nothing was tried
+        assert await network.unreachable_since_ms(1000) == 1000
+        assert await network.unreachable_since_ms(1100) == 1000
+        assert await network.unreachable_since_ms(9000) == 1000
+
+    asyncio.run(run())
+
+
+def test_not_if_nobody_has_tried_lately() -> None:
+    async def run() -> None:
+        network = Network(a="refuses", b="refuses")
+        assert await network.unreachable_since_ms(1000) == 1000
+        assert network.connections.unreachable_since_ms(1000 + BACKOFF_MS - 1) == 1000
+        assert network.connections.unreachable_since_ms(1000 + BACKOFF_MS) is None
+
+    asyncio.run(run())
+
+
+def test_not_before_every_address_has_failed() -> None:
+    async def run() -> None:
+        network = Network(a="refuses", b="is silent")
+        assert await network.unreachable_since_ms(1000) is None
+        assert await network.unreachable_since_ms(5000) is None
+        await network.connections.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_falls_silent_after_it_refused() -> None:
+    """A machine that goes down: its attempts end only by the timeout."""
+
+    async def run() -> None:
+        network = Network(a="refuses", b="refuses")
+        assert await network.unreachable_since_ms(1000) == 1000
+        network.hosts["b"] = "is silent"
+        assert await network.unreachable_since_ms(2000) is None
+        assert await network.unreachable_since_ms(3000) == 1000
+        await network.connections.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_serves_is_enough() -> None:
+    async def run() -> None:
+        network = Network(a="refuses", b="serves")
+        assert await network.unreachable_since_ms(1000) is None
+        assert network.connections.failing_since_ms is None
+
+    asyncio.run(run())
+
+
+def test_not_any_more_once_one_serves() -> None:
+    async def run() -> None:
+        network = Network(a="refuses", b="refuses")
+        assert await network.unreachable_since_ms(1000) == 1000
+        network.hosts["a"] = "serves"
+        assert await network.unreachable_since_ms(2000) is None
+        assert network.connections.failing_since_ms is None
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_refuses_the_login_is_reached() -> None:
+    async def run() -> None:
+        network = Network(a="refuses", b="refuses the login")
+        assert await network.unreachable_since_ms(1000) is None
+        assert network.connections.refusal is not None
+
+    asyncio.run(run())
