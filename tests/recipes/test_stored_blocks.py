@@ -16,10 +16,11 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.conftest import scenario as scenario
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Seen, event_texts
+from tests.support.conditions import until
 from tests.support.databases import event_bodies
 from tests.support.topics import read_topic
 
-AWAY: dict[str, Any] = {"when_kafka_is_away": "store", "max_block_ms": 1_500}
+AWAY: dict[str, Any] = {"when_kafka_is_away": "store"}
 
 
 @contextmanager
@@ -44,6 +45,13 @@ def write(scenario: AnyScenario, writer: Any, number: int) -> Seen:
     return seen
 
 
+def published(writer: Any) -> Outcome:
+    """Recover with a writer that has noticed Kafka's return, and return the outcome."""
+    until(lambda: not writer.coordinator.owned.availability.is_away)
+    outcome: Outcome = writer.recover().outcome
+    return outcome
+
+
 def assert_stored(seen: Seen) -> None:
     assert (seen.error, seen.outcome) == (None, Outcome.STORED)
 
@@ -56,7 +64,7 @@ def test_blocks_are_stored_and_then_published_in_order(scenario: AnyScenario, em
                 assert_stored(write(scenario, writer, number))
             assert [seq for seq, _ in stored_rows(scenario)] == [1, 2, 3]
             assert event_bodies(scenario.database) == scenario.expected
-        writer.recover()
+        published(writer)
         assert stored_rows(scenario) == []
         assert write(scenario, writer, 5).outcome is Outcome.COMMITTED
     scenario.assert_both_sides_agree()
@@ -66,7 +74,7 @@ def test_the_next_block_publishes_them_first(scenario: AnyScenario, emulator: Em
     with scenario.writer(**AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
-        writer.coordinator._publishes_again_at_s = 0.0
+        until(lambda: not writer.coordinator.owned.availability.is_away)
         assert write(scenario, writer, 2).outcome is Outcome.COMMITTED
     scenario.assert_both_sides_agree()
 
@@ -75,10 +83,11 @@ def test_a_block_before_the_next_attempt_is_stored_behind_them(scenario: AnyScen
     with scenario.writer(**AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
+        until(lambda: not writer.coordinator.owned.availability.is_away)
         writer.coordinator._publishes_again_at_s = float("inf")
         assert_stored(write(scenario, writer, 2))
         assert len(stored_rows(scenario)) == 2
-        writer.recover()
+        published(writer)
     scenario.assert_both_sides_agree()
 
 
@@ -113,13 +122,13 @@ def test_what_was_in_doubt_is_completed_before_the_stored_blocks(scenario: AnySc
         assert_stored(write(scenario, writer, 2))
         assert not writer.in_doubt.is_empty
         emulator.start_node(0)
-        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert published(writer) is Outcome.PUBLISHED
         assert writer.in_doubt.is_empty
     scenario.assert_both_sides_agree()
 
 
 def test_without_the_setting_the_block_is_refused(scenario: AnyScenario, emulator: Emulator) -> None:
-    with scenario.writer(max_block_ms=1_500) as writer, kafka_away(emulator):
+    with scenario.writer() as writer, kafka_away(emulator):
         assert isinstance(write(scenario, writer, 1).error, KafkaTimeoutError)
     scenario.assert_both_sides_agree()
 
@@ -141,7 +150,7 @@ def test_at_a_limit_blocks_are_refused(
         assert isinstance(seen[-1].error, StoreFullError)
         assert says in str(seen[-1].error)
         assert seen[-1].outcome is Outcome.ROLLED_BACK
-        writer.recover()
+        published(writer)
     scenario.assert_both_sides_agree()
 
 
@@ -155,7 +164,7 @@ def test_many_stored_blocks_are_published_by_several_transactions(
             for number in range(1, 8):
                 assert_stored(write(scenario, writer, number))
         prepared.clear()
-        writer.recover()
+        published(writer)
     assert prepared.count(PausePoint.AFTER_PREPARE) > 2
     scenario.assert_both_sides_agree()
 
@@ -189,7 +198,7 @@ def test_a_failure_at_every_point_of_storing(scenario: AnyScenario, emulator: Em
             else:
                 assert isinstance(seen.error, InjectedError)
             assert_stored(write(scenario, writer, 3))
-        writer.recover()
+        published(writer)
     assert fails.struck
     scenario.assert_both_sides_agree()
 
@@ -204,9 +213,9 @@ def test_a_crash_at_every_point_of_publishing(scenario: AnyScenario, emulator: E
         dying.recover()
     assert dies.struck
     with scenario.writer(**AWAY) as writer:
-        writer.recover()
+        published(writer)
         write(scenario, writer, 3)
-        writer.recover()
+        published(writer)
     assert stored_rows(scenario) == []
     scenario.assert_both_sides_agree()
 
@@ -219,12 +228,13 @@ def test_kafka_leaves_again_while_they_are_published(
     with scenario.writer(leaves, **AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
+        until(lambda: not writer.coordinator.owned.availability.is_away)
         leaves.arm()
         with pytest.raises(KafkaTimeoutError):
             writer.recover()
         assert_stored(write(scenario, writer, 2))
         emulator.start_node(0)
-        writer.recover()
+        published(writer)
         assert write(scenario, writer, 3).outcome is Outcome.COMMITTED
     scenario.assert_both_sides_agree()
 
@@ -241,7 +251,7 @@ def test_the_lost_response_of_a_commit_that_stores(scenario: AnyScenario, emulat
             assert (seen.error is None) is applied
             scenario.expected += event_texts("2") if applied else []
             assert_stored(write(scenario, writer, 3))
-        writer.recover()
+        published(writer)
     scenario.assert_both_sides_agree()
 
 
@@ -250,8 +260,8 @@ def test_two_processes_that_store_at_once_are_ordered_by_the_row(scenario: AnySc
         with kafka_away(emulator):
             for number, writer in enumerate((first, second, second, first), start=1):
                 assert_stored(write(scenario, writer, number))
-        first.recover()
-        second.recover()
+        published(first)
+        published(second)
         assert write(scenario, second, 5).outcome is Outcome.COMMITTED
     assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == scenario.expected
     scenario.assert_both_sides_agree()
