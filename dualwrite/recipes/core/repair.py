@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from dualwrite.client.log.batches import StoredRecord
-from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
+from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
     AuthorizationError,
@@ -82,7 +82,7 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
             f"kafka_transaction_state cannot be read for transactional id {owned.transactional_id!r}: {error}"
         ) from error
     if manifest is None:
-        return NOT_PROVEN
+        return await _by_copy(owned, database, row)
     owned.telemetry.proved()
     try:
         end = await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
@@ -96,8 +96,18 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     if end.committed:
         _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
         return IS_OVER
-    if end.gone:
+    proof = NOT_PROVEN if end.is_visible else await _by_copy(owned, database, row)
+    if end.gone and proof is NOT_PROVEN:
         log_evidence_gone(owned.transactional_id, row, end)
+    return proof
+
+
+async def _by_copy(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
+    """Return the proof where the log has none: the coordinator's, if the database has the records of an abort."""
+    if owned.kafka.coordinator_aborted(row):
+        records = await _copied(owned, database, row)
+        if records:
+            return Proof(is_over=True, owed=records)
     return NOT_PROVEN
 
 
@@ -140,7 +150,8 @@ async def _owed(
             raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
         records = await _in_log(owned, manifest, end)
     except PreparedTransactionLost:
-        records = await _copied(owned, database, manifest, end)
+        # the copy does not tell which partition a record without a given one went to
+        records = () if end.is_visible else await _copied(owned, database, manifest.prepared_state)
         if not records:
             raise
     _log.warning(
@@ -160,17 +171,18 @@ async def _in_log(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Se
     ]
 
 
-async def _copied(
-    owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd
-) -> Sequence[BufferedRecord]:
-    """Return the records from their copy in the database; none if there is no copy, or a partition shows its part.
-
-    The copy does not tell which partition a record without a given one went to.
-    """
-    if PartitionEnd.COMMITTED in end.by_partition.values():
+async def _copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Sequence[BufferedRecord]:
+    """Return the records of the row's transaction from their copy in the database; none if there is no copy."""
+    content = await database.stored_blocks.copy_of(owned.transactional_id, row)
+    if not content:
         return ()
-    content = await database.stored_blocks.copy_of(owned.transactional_id, manifest.prepared_state)
-    return decode(content) if content else ()
+    _log.warning(
+        "transactional id %s: Kafka aborted %s, which the database has decided, and its log has lost the records: they "
+        "are published again from their copy in the database",
+        owned.transactional_id,
+        row,
+    )
+    return decode(content)
 
 
 def _to_send(record: StoredRecord) -> BufferedRecord:

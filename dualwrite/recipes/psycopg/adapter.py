@@ -159,6 +159,8 @@ class TableFile:
     name: str
     file: str
     create: bool
+    option: str = ""
+    """The option of `dualwrite init-db` that creates it."""
 
 
 class Pin:
@@ -525,7 +527,7 @@ class PsycopgTransaction:
         if await self.has_table(name):
             return
         if not table.create:
-            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}")
+            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}", option=table.option)
         await self._command(file)
 
     async def need_manifest(self, pinned: PinnedTables, *, add: bool) -> None:
@@ -623,10 +625,10 @@ class PsycopgDatabase:
         return identity
 
     async def prepare_to_store(self, transactional_id: str) -> None:
+        table = TableFile(REDO_TABLE, "redo_schema.sql", create=self._create_table, option=" --redo")
+
         async def steps(transaction: PsycopgTransaction) -> None:
-            await transaction.need(
-                TableFile(REDO_TABLE, "redo_schema.sql", create=self._create_table), self._pin.tables
-            )
+            await transaction.need(table, self._pin.tables)
             await transaction.make_head(transactional_id)
 
         await self._pin_tables()

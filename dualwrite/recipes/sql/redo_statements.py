@@ -26,6 +26,10 @@ _OF_HEAD: Final = f"{_OF_ID} AND seq = 0"
 _OF_BLOCK: Final = f"{_OF_ID} AND seq = :seq"
 
 SELECT_HEAD: Final = f"SELECT newest_seq, stored_bytes, stored_at_ms FROM {REDO_TABLE} WHERE {_OF_HEAD}"
+SELECT_HEADS: Final = (
+    "SELECT transactional_id, newest_seq, stored_at_ms, prepared_transaction_state"
+    f" FROM {REDO_TABLE} WHERE seq = 0 AND (newest_seq > 0 OR prepared_transaction_state IS NOT NULL)"
+)
 INSERT_HEAD: Final = f"INSERT INTO {REDO_TABLE} (transactional_id, seq) VALUES (:id, 0)"
 _UPDATE_HEAD: Final = (
     f"UPDATE {REDO_TABLE} SET newest_seq = :newest, stored_bytes = :size, stored_at_ms = :since WHERE {_OF_HEAD}"

@@ -67,7 +67,7 @@ class SqlAlchemyRedo:
             create_missing(self._engine, kafka_transaction_redo, pinned.schema)
         with self._engine.connect() as connection:
             if not self.exists(connection, pinned):
-                raise missing_table(REDO_TABLE, otherwise="create_redo_table(engine)")
+                raise missing_table(REDO_TABLE, otherwise="create_redo_table(engine)", option=" --redo")
         self._ensure_head(pinned, transactional_id)
 
     def _ensure_head(self, pinned: PinnedTables, transactional_id: str) -> None:
