@@ -83,7 +83,7 @@ class SqlAlchemyRedo:
     def exists(self, connection: sa.Connection, pinned: PinnedTables) -> bool:
         """Return whether the table exists; once it was found, without asking again."""
         if not self._exists:
-            self._exists = sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema)
+            self._exists = _has_redo_table(connection, pinned)
         return self._exists
 
     def blocks_on(self, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> RedoTable:
@@ -91,6 +91,19 @@ class SqlAlchemyRedo:
         statements = _Statements(self, connection, pinned, carry)
         # SQLite has one write lock for the whole file, which is held with the state row
         return RedoTable(statements, lock_clause="" if connection.dialect.name == "sqlite" else " FOR UPDATE")
+
+
+def _has_redo_table(connection: sa.Connection, pinned: PinnedTables) -> bool:
+    """Query for the table without a statement that fails, which would doom the block whose transaction this is."""
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        return sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema)
+    values = {"schema": pinned.schema, "name": REDO_TABLE}
+    return connection.scalar(_MYSQL_HAS_TABLE, values) is not None
+
+
+_MYSQL_HAS_TABLE: Final = sa.text(
+    "SELECT 1 FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name"
+)
 
 
 def _limited_wait(connection: sa.Connection) -> AbstractContextManager[None]:
