@@ -23,6 +23,7 @@ from dualwrite.client.admin.results import (
     ClusterDescription,
     HangingTransaction,
     TerminatedTransaction,
+    TopicDescription,
     TopicIds,
     TransactionDescription,
     TransactionListing,
@@ -42,6 +43,7 @@ __all__ = [
     "ClusterDescription",
     "HangingTransaction",
     "TerminatedTransaction",
+    "TopicDescription",
     "TopicIds",
     "TopicPartition",
     "TransactionAdmin",
@@ -245,6 +247,15 @@ class AsyncTransactionAdmin:
         """
         return await self._calls().describe_topic_ids(topics, self._deadline_s(timeout_ms))
 
+    async def describe_topics(
+        self, topics: Collection[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TopicDescription]:
+        """Describe whether this client may read topics, and how their logs are cleaned. Creates no topic.
+
+        That decides whether a dual write whose transaction a broker aborts can be published again.
+        """
+        return await self._calls().describe_topics(topics, self._deadline_s(timeout_ms))
+
     async def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """Describe API versions and feature levels, by broker id (KIP-35, KIP-584)."""
         return await self._calls().describe_features(self._deadline_s(timeout_ms))
@@ -421,6 +432,10 @@ class TransactionAdmin:
     def describe_topic_ids(self, topics: Collection[str], *, timeout_ms: int | None = None) -> TopicIds:
         """See `AsyncTransactionAdmin.describe_topic_ids`."""
         return self._run(self._admin.describe_topic_ids(topics, timeout_ms=timeout_ms))
+
+    def describe_topics(self, topics: Collection[str], *, timeout_ms: int | None = None) -> dict[str, TopicDescription]:
+        """See `AsyncTransactionAdmin.describe_topics`."""
+        return self._run(self._admin.describe_topics(topics, timeout_ms=timeout_ms))
 
     def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """See `AsyncTransactionAdmin.describe_features`."""

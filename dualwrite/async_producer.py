@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import process_generation, shared_io_thread
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
@@ -232,6 +233,11 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """Return what `Producer.records_of` returns."""
         self._check_here()
         return await self._read_records(manifest, partitions, timeout_ms)
+
+    async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """Return what `Producer.describe_topics` returns."""
+        self._check_here()
+        return await self._describe_topics(topics)
 
     async def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.

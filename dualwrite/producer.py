@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
@@ -176,6 +177,13 @@ class Producer(ProducerBase[RecordFuture]):
         `KafkaTimeoutError` (nothing was changed; ask again), and else as `end_of()`.
         """
         return self._read(self._read_records(manifest, partitions, timeout_ms))
+
+    def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """Return whether this producer may read topics, and how their logs are cleaned. For the recipes.
+
+        Changes nothing, and may be called in any state. Raises `KafkaTimeoutError`, `AuthenticationError`.
+        """
+        return self._read(self._describe_topics(topics))
 
     def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.

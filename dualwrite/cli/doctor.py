@@ -19,7 +19,7 @@ from dualwrite.cli.connection import (
 )
 from dualwrite.cli.doctor_checks import Check, Verdict, failure
 from dualwrite.cli.doctor_database import database_checks
-from dualwrite.cli.doctor_kafka import cluster_checks
+from dualwrite.cli.doctor_kafka import cluster_checks, topic_check
 from dualwrite.cli.failures import LEFT, UNUSABLE, sentence
 from dualwrite.cli.output import counted, print_json, print_table
 from dualwrite.errors import DualWriteError
@@ -43,6 +43,12 @@ _NOT_KNOWN: Final = "whether dual writes work here is unknown until both can be 
     show_default=True,
     help="Test with this id whether two-phase commit is allowed; with ACLs, give an id that you use.",
 )
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Check whether what a broker aborts in this topic can be published again; may be repeated.",
+)
 @json_option
 @click.pass_context
 def command(
@@ -51,6 +57,7 @@ def command(
     access: KafkaAccess,
     database_url: str | None,
     transactional_id: str,
+    topics: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Check what this cluster and this database support, which guarantee results, and what to fix. Changes nothing.
@@ -58,7 +65,7 @@ def command(
     Exit code: 0 dual writes work here, maybe with warnings; 1 they do not; 2 Kafka or the database cannot be reached.
     """
     guarantees: list[Guarantee] = []
-    checks, reached = _reached("kafka", lambda: _kafka(access, transactional_id, guarantees))
+    checks, reached = _reached("kafka", lambda: _kafka(access, transactional_id, topics, guarantees))
     if database_url is not None:
         found, reached_too = _reached("database", lambda: _database(database_url))
         checks, reached = checks + found, reached and reached_too
@@ -72,12 +79,16 @@ def command(
     ctx.exit(UNUSABLE if not reached else LEFT if _worst(checks) is Verdict.FAIL else 0)
 
 
-def _kafka(access: KafkaAccess, transactional_id: str, guarantees: list[Guarantee]) -> list[Check]:
+def _kafka(
+    access: KafkaAccess, transactional_id: str, topics: tuple[str, ...], guarantees: list[Guarantee]
+) -> list[Check]:
     with access.admin() as admin:
         cluster = admin.describe_cluster()
         found, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(transactional_id))
+        described = admin.describe_topics(topics) if topics else {}
     if guarantee is not None:
         guarantees.append(guarantee)
+        found += [topic_check(name, topic, guarantee.tier) for name, topic in described.items()]
     return [Check("kafka", "cluster", f"{cluster.cluster_id}, {counted(len(cluster.brokers), 'broker')}"), *found]
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dualwrite.admin import BrokerFeatures, TwoPhaseCommit
+from dualwrite.admin import BrokerFeatures, TopicDescription, TwoPhaseCommit
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from dualwrite.errors import Api
 from dualwrite.guarantee import Guarantee, Tier, guarantee_of
+from dualwrite.recipes.core.repairability import obstacle_of
 
 _LEAST_INIT_VERSION: Final = 3
 _NEWEST_TRANSACTION_VERSION: Final = 2
 _FEATURE: Final = "transaction.version"
+
+_UNBOUNDED: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
 
 _TIERS: Final = {
     TwoPhaseCommit.KEEPS_PREPARED: Tier.KEEP_PREPARED,
@@ -106,10 +109,31 @@ def _two_phase_check(where: str, found: TwoPhaseCommit) -> Check:
 
 def _tier_check(tier: Tier) -> Check:
     found = f"{int(tier)} ({tier.name})"
-    if tier in (Tier.KEEP_PREPARED, Tier.STORED_PAIR):
+    if tier in _UNBOUNDED:
         return Check("kafka", "tier", found)
     remedy = (
-        "set accept.bounded.guarantee=true to accept the bound, set transaction.timeout.ms to the brokers' maximum, "
-        "and run `dualwrite recover` at shorter intervals than that"
+        "what these brokers abort against the decision of the database is published again later, from the log: that "
+        "needs READ on the topics, and topics that are not compacted; check yours with --topic. Consumed offsets "
+        "belong in the database here (OffsetsInDatabase). Set transaction.timeout.ms to the brokers' maximum, and run "
+        "`dualwrite recover` at shorter intervals than that. Where the log does not suffice, and for a producer "
+        "without a database, accept the bound with accept.bounded.guarantee=true"
     )
     return warning("kafka", "tier", found, remedy)
+
+
+def topic_check(name: str, topic: TopicDescription, tier: Tier | None) -> Check:
+    """Return whether dual writes may send to a topic on a cluster of this tier, by the rights of this client."""
+    where = f"topic {name}"
+    what = "can be repaired"
+    if topic.is_readable is None:
+        return warning(where, what, f"not known: {topic.why_not_known}", "give a topic that exists and may be seen")
+    obstacle = obstacle_of(name, topic)
+    if obstacle is not None and tier in _UNBOUNDED:
+        return Check(where, what, f"no, and it need not be on tier {int(tier)}: {obstacle.why}")
+    if obstacle is not None:
+        remedy = f"dual writes to this topic are refused: {obstacle.remedy}, or set accept_bounded_guarantee=True"
+        return failure(where, what, f"no: {obstacle.why}", remedy)
+    if topic.is_compacted is None:
+        remedy = "grant DESCRIBE_CONFIGS on the topic, or see to it that its cleanup.policy is 'delete'"
+        return warning(where, what, "yes, unless it is compacted, which this client may not ask", remedy)
+    return Check(where, what, f"yes: readable, cleanup.policy is {topic.cleanup_policy!r}")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import process_generation
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.reader import LogReader
@@ -208,6 +209,14 @@ class ProducerBase(Generic[FutureT]):
         reader = LogReader(self._core.config, self._loop)
         try:
             return await reader.records_of(manifest, partitions, timeout_ms)
+        finally:
+            await reader.close()
+
+    async def _describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """Do what `describe_topics()` does. In the loop of the connections."""
+        reader = LogReader(self._core.config, self._loop)
+        try:
+            return await reader.describe_topics(topics, self.max_block_ms)
         finally:
             await reader.close()
 

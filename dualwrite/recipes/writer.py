@@ -30,6 +30,7 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_AGE_MS,
     DEFAULT_MAX_STORED_BYTES,
@@ -161,15 +162,16 @@ class OneId:
         self.producer_settings: Final = kafka.producer
         self._cluster = kafka.cluster
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
-        self._lock_timeout_ms = lock_timeout_ms
-        self._resolve_timeout_ms = resolve_timeout_ms
-        self._kafka_follows_later = follows_later(confirm)
         self._policy = store_policy(
             redo=redo,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
         )
+        self._repairability = Repairability(accepted=kafka.accepts_bound, keeps_copy=self._policy.keeps_copy)
+        self._lock_timeout_ms = lock_timeout_ms
+        self._resolve_timeout_ms = resolve_timeout_ms
+        self._kafka_follows_later = follows_later(confirm)
         self._pause = pause
 
     def coordinator(self, database: Database, waiting: Waiting) -> DualWriteCoordinator:
@@ -185,6 +187,7 @@ class OneId:
             uninterrupted=waiting.uninterrupted,
             kafka_follows_later=self._kafka_follows_later,
             policy=self._policy,
+            repairability=self._repairability,
             availability=Availability(self._cluster, waiting.new_watch()),
         )
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from dualwrite.errors import PreparedTransactionLost
-from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import event_texts, write_events
-from tests.support.databases import PostgresDatabase, event_bodies, state_row
+from tests.support.databases import PostgresDatabase, event_bodies
 from tests.support.kafka_ids import kafka_id_of
 
 from . import worker
@@ -71,16 +69,3 @@ def test_killed_around_the_decision(
         assert write_events(successor, topic, number=2).error is None
     cluster.wait_until_settled(kafka_id_of(database.engine, settings["transactional_id"]))
     assert published(cluster, topic) == event_bodies(database) == [*expected, *event_texts("2")]
-
-
-@pytest.mark.parametrize("cluster", [Tier.BOUNDED, Tier.BOUNDED_V1], indirect=True, ids=["tier 3", "tier 4"])
-def test_recovered_too_late(cluster: Cluster, database: PostgresDatabase, topic: str, settings: dict[str, Any]) -> None:
-    settings["transaction_timeout_ms"] = 1000
-    killed(worker.dual_write, PausePoint.AFTER_DATABASE_COMMIT, url_of(database), settings, topic)
-    cluster.wait_for_state(kafka_id_of(database.engine, settings["transactional_id"]), "CompleteAbort")
-    for _ in range(2):
-        with DualWriter(database.engine, **settings) as successor, pytest.raises(PreparedTransactionLost) as caught:
-            successor.recover()
-        assert caught.value.prepared_state == state_row(database, settings["transactional_id"])
-    assert event_bodies(database) == event_texts("1")
-    assert published(cluster, topic) == []

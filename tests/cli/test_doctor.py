@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TwoPhaseCommit
-from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, Profile, ResourceType
 from dualwrite.cli.doctor_checks import Verdict
 from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.guarantee import Tier
@@ -22,6 +22,7 @@ from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase,
 FORGETFUL = {PostgresDatabase: {"fsync"}, MariaDbDatabase: {"innodb_flush_log_at_trx_commit"}, SqliteDatabase: set()}
 """The checks that the tests' database servers fail, because they do not force writes to disk."""
 
+ME = "User:ANONYMOUS"
 REFUSED = BrokerConfig(
     profile=Profile.KAFKA_4_3, unstable_api_versions_enable=True, transaction_two_phase_commit_enable=False
 )
@@ -52,6 +53,38 @@ def test_two_phase_commit_that_is_off(call: Call) -> None:
     assert done.code == 0
     assert "warn: broker 0, two-phase commit: set transaction.two.phase.commit.enable=true on the brokers" in done.out
     assert "guarantee: the broker aborts a prepared transaction 900000 ms after its first record" in done.out
+
+
+@pytest.mark.parametrize("tier", Tier)
+def test_whether_a_topic_can_be_repaired(call: Call, tier: Tier) -> None:
+    rights = [
+        *(Acl.allow(ME, AclOperation.WRITE, ResourceType.TOPIC, name) for name in ("unreadable", "unknown", "kept")),
+        *(Acl.allow(ME, AclOperation.READ, ResourceType.TOPIC, name) for name in ("unknown", "kept", "compacted")),
+        *(Acl.allow(ME, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name) for name in ("kept", "compacted")),
+        *(Acl.allow(ME, each, ResourceType.CLUSTER) for each in (AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION)),
+        Acl.allow(ME, AclOperation.ALL, ResourceType.TRANSACTIONAL_ID, "dualwrite-probe"),
+    ]
+    topics = dict.fromkeys(("unreadable", "unknown", "kept", "compacted"), 1)
+    with Emulator(config=TIERS[tier], topics=topics, acls=rights) as broker:
+        broker.set_config({"cleanup.policy": "compact"}, topic="compacted")
+        asked = [option for name in (*topics, "missing") for option in ("--topic", name)]
+        done = call("doctor", "--bootstrap-server", broker.bootstrap_servers, "--json", *asked)
+        shown = call("doctor", "--bootstrap-server", broker.bootstrap_servers, "--topic", "unreadable")
+    checks = {each["where"]: each for each in done.document["checks"] if each["where"].startswith("topic ")}
+    is_bounded = tier in (Tier.BOUNDED, Tier.BOUNDED_V1)
+    assert {name.removeprefix("topic "): check["verdict"] for name, check in checks.items()} == {
+        "unreadable": "fail" if is_bounded else "ok",
+        "unknown": "warn",
+        "kept": "ok",
+        "compacted": "fail" if is_bounded else "ok",
+        "missing": "warn",
+    }
+    assert (done.code, shown.code) == ((1, 1) if is_bounded else (0, 0))
+    assert checks["topic kept"]["found"] == "yes: readable, cleanup.policy is 'delete'"
+    if is_bounded:
+        assert "fail: topic unreadable, can be repaired: dual writes to this topic are refused: grant READ" in shown.out
+    else:
+        assert f"it need not be on tier {int(tier)}" in checks["topic compacted"]["found"]
 
 
 def features(broker_id: int, init: int = 6, level: int = 2, supported: int = 2) -> BrokerFeatures:

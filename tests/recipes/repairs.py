@@ -76,7 +76,8 @@ class Site:
     def recover(self, **settings: Any) -> Outcome:
         """Recover in a new process."""
         with self.writer(**settings) as writer:
-            return writer.recover().outcome
+            outcome: Outcome = writer.recover().outcome
+            return outcome
 
     def falls_asleep(self, at: PausePoint, use: Use) -> Sleeper:
         """Let a process use its writer as far as `at`, and lose its database connection there."""

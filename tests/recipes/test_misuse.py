@@ -87,7 +87,14 @@ def test_a_record_that_only_the_producer_can_refuse_changes_neither_side(
         ({}, "bootstrap"),
         ({"bootstrap_servers": "127.0.0.1:9092", "linger_ms": "soon"}, "linger"),
         ({"bootstrap_servers": "127.0.0.1:9092", "transaction_two_phase_commit_enable": True}, "cannot be set here"),
-        ({"bootstrap_servers": "127.0.0.1:9092", "transaction_timeout_ms": 1000}, "no timeout"),
+        (
+            {
+                "bootstrap_servers": "127.0.0.1:9092",
+                "transaction_timeout_ms": 1000,
+                "accept_bounded_guarantee": False,
+            },
+            "no timeout",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +15,27 @@ from dualwrite.errors import KafkaTimeoutError, StoredBlocksError, StoreFullErro
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from tests.crash.conftest import scenario as scenario
-from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Seen, event_texts
+from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario, Seen, event_texts
 from tests.support.conditions import until
-from tests.support.databases import event_bodies
+from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase, event_bodies
 from tests.support.topics import read_topic
 
 AWAY: dict[str, Any] = {"when_kafka_is_away": "store"}
+
+
+@pytest.fixture(params=["postgres", "mariadb", "sqlite", "psycopg"])
+def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
+    """A scenario for each blocking writer and database: `DualWriter` on three, and psycopg alone."""
+    database: Database
+    if request.param == "sqlite":
+        database = SqliteDatabase(tmp_path)
+    elif request.param == "mariadb":
+        database = MariaDbDatabase(request.getfixturevalue("mariadb_server"))
+    else:
+        database = PostgresDatabase(request.getfixturevalue("postgres_server"))
+    yield (PsycopgScenario if request.param == "psycopg" else Scenario)(database, emulator)
+    database.close()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def stored(scenario: AnyScenario) -> dict[str, int]:
     """How many blocks are stored under which id."""
     query = sa.text("SELECT transactional_id, count(*) FROM kafka_transaction_redo WHERE seq > 0 GROUP BY 1")
     with scenario.database.aside.connect() as connection:
-        return {name: number for name, number in connection.execute(query)}
+        return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def assert_published(scenario: AnyScenario, pool: AnyPool) -> None:
@@ -87,9 +87,7 @@ def test_a_pool_of_another_process_publishes_what_a_closed_one_stored(
 
 
 @pytest.mark.parametrize("apply", [False, True])
-def test_the_recovery_service_lists_and_publishes_them(
-    scenario: AnyScenario, emulator: Emulator, apply: bool
-) -> None:
+def test_the_recovery_service_lists_and_publishes_them(scenario: AnyScenario, emulator: Emulator, apply: bool) -> None:
     with kafka_away(emulator), make_pool(scenario, **AWAY) as gone:
         write(gone, scenario, 1)
     arguments: dict[str, Any] = {"prefix": prefix_of(scenario), "bootstrap_servers": emulator.bootstrap_servers}

@@ -18,14 +18,16 @@ PAIRS = [
 ]
 STORED_STATES = [PreparedTxnState(), STORED, PreparedTxnState(f"7:{MAX_PRODUCER_EPOCH - 1}")]
 AGES_MS = [None, 0, MIN_AGE_MS - 1, MIN_AGE_MS, 10**9]
+BESIDE_THE_ROW = [(False, None), (True, None), (False, MIN_AGE_MS - 1), (False, MIN_AGE_MS)]
+"""Whether there is a copy of the records, and the age of the oldest stored block."""
 VERSIONS = [0, 1, 2]  # tiers 4, 4, and 3 to 1
 
 EVERYTHING = [
-    Facts(row, stored, Described(state, pair, -1), age_ms, version)
-    for row, stored, state, pair, age_ms, version in itertools.product(
-        Row, STORED_STATES, DescribedState, PAIRS, AGES_MS, VERSIONS
+    Facts(row, stored, Described(state, pair, -1), age_ms, version, has_copy=has_copy, stored_age_ms=stored_age_ms)
+    for row, stored, state, pair, age_ms, version, (has_copy, stored_age_ms) in itertools.product(
+        Row, STORED_STATES, DescribedState, PAIRS, AGES_MS, VERSIONS, BESIDE_THE_ROW
     )
-    if row in (Row.FREE, Row.HELD) or stored.is_empty
+    if row in (Row.FREE, Row.HELD) or (stored.is_empty and not has_copy and stored_age_ms is None)
 ]
 
 
@@ -45,14 +47,20 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
     elif finding is Finding.VANISHED:
         return Action.FORGOTTEN
     elif finding is Finding.ABORTED:
-        return Action.ACKNOWLEDGE if acknowledged else Action.LOST
+        if acknowledged:
+            return Action.ACKNOWLEDGE
+        return Action.REPAIR if facts.has_copy else Action.LOST
     elif is_open:
         if not is_old:
             return Action.YOUNG
         return Action.COMMIT if facts.stored and facts.described.pair == facts.stored else Action.ABORT
     if facts.described.state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT):
         return Action.ENDING
-    return Action.NOTHING
+    if facts.stored_age_ms is None:
+        return Action.NOTHING
+    if facts.row is Row.HELD:
+        return Action.IN_USE
+    return Action.PUBLISH if facts.stored_age_ms >= MIN_AGE_MS else Action.YOUNG
 
 
 def test_every_combination_of_facts() -> None:

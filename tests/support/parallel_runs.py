@@ -31,6 +31,7 @@ IN_ONE_JVM: Final = (
 """Those that call `start_session`. The last of them stops the session."""
 
 ON_REAL_KAFKAS: Final = (
+    "tests/apache_kafka/test_repair.py",
     "tests/apache_kafka/test_tiers.py",
     "tests/apache_kafka/test_dual_write.py",
     "tests/apache_kafka/test_spark_completion.py",

@@ -22,6 +22,7 @@ FILES: Final = frozenset(
         "tests/admin/test_apache_nodes.py",
         "tests/apache_kafka/test_late_requests.py",
         "tests/apache_kafka/test_missing_markers.py",
+        "tests/apache_kafka/test_repair.py",
         "tests/apache_kafka/test_security.py",
         "tests/apache_kafka/test_tiers.py",
         "tests/cli/test_recover.py",

@@ -24,11 +24,13 @@ from dualwrite.client.admin.results import (
     ClusterDescription,
     HangingTransaction,
     TerminatedTransaction,
+    TopicDescription,
     TopicIds,
     TransactionDescription,
     TransactionListing,
     TwoPhaseCommit,
 )
+from dualwrite.client.admin.topics import describe_topics
 from dualwrite.client.error_texts import error_name
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import (
@@ -144,6 +146,10 @@ class AdminCalls:
         response = await self._driver.metadata(list(topics), deadline_s)
         found = {name: topic.topic_id for name, topic in response.topics.items() if topic.error_code in _DESCRIBED}
         return TopicIds(response.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
+
+    async def describe_topics(self, topics: Collection[str], deadline_s: float) -> dict[str, TopicDescription]:
+        """Describe what this client may do with topics, and how their logs are cleaned."""
+        return await describe_topics(self._driver, topics, deadline_s)
 
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
         """Describe the API versions and features of each living broker."""

@@ -20,6 +20,8 @@ from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.kafka_python import (
     ApiVersionsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
@@ -43,6 +45,16 @@ DURATION_FILTER_VERSION: Final = 1
 PATTERN_VERSION: Final = 2
 """The first ListTransactions with a pattern of transactional ids (KIP-1152)."""
 
+CLEANUP_POLICY: Final = "cleanup.policy"
+
+_FIRST_WITH_RIGHTS: Final = 8
+"""The first Metadata with the operations that a client is allowed (KIP-430)."""
+
+_READ: Final = 3
+"""The operation READ, among those that a client is allowed."""
+
+_TOPIC_RESOURCE: Final = 2
+
 
 class Call(NamedTuple, Generic[T]):
     """One request, with functions to encode it and to decode its response in any version of the range."""
@@ -61,12 +73,16 @@ class Reply(NamedTuple, Generic[T]):
 
 
 class TopicPartitions(NamedTuple):
-    """The metadata of a topic; `leaders` are (node id, leader epoch) by partition, -1 if there is none."""
+    """The metadata of a topic; `leaders` are (node id, leader epoch) by partition, -1 if there is none.
+
+    `is_readable`: whether this client is allowed READ; None if that was not requested or the topic is not known.
+    """
 
     error_code: int
     leaders: Mapping[int, tuple[int, int]]
     replicas: Mapping[int, tuple[int, ...]]
     topic_id: str | None
+    is_readable: bool | None = None
 
 
 class ClusterMetadata(NamedTuple):
@@ -83,15 +99,21 @@ class Listed(NamedTuple):
     unknown_states: tuple[str, ...]
 
 
-def metadata(topics: Sequence[str] | None) -> Call[ClusterMetadata]:
-    """Return the request for the living brokers and these topics (None: all). It creates no topic."""
+def metadata(topics: Sequence[str] | None, *, with_rights: bool = False) -> Call[ClusterMetadata]:
+    """Return the request for the living brokers and these topics (None: all). It creates no topic.
+
+    `with_rights`: also whether this client is allowed to read them (KIP-430).
+    """
 
     def encode(version: int) -> bytes:
         topic_class = MetadataRequest.MetadataRequestTopic
         named = None if topics is None else [topic_class(version=version, name=topic) for topic in topics]
-        return _bytes(MetadataRequest(version=version, topics=named, allow_auto_topic_creation=False), version)
+        request = MetadataRequest(version=version, topics=named, allow_auto_topic_creation=False)
+        if with_rights:
+            request.include_topic_authorized_operations = True
+        return _bytes(request, version)
 
-    return Call(Api.METADATA, (4, 12), encode, _metadata)
+    return Call(Api.METADATA, (_FIRST_WITH_RIGHTS if with_rights else 4, 12), encode, _metadata)
 
 
 def _metadata(body: memoryview, version: int) -> ClusterMetadata:
@@ -108,6 +130,7 @@ def _metadata(body: memoryview, version: int) -> ClusterMetadata:
                 {row.partition_index: (row.leader_id, row.leader_epoch) for row in topic.partitions},
                 {row.partition_index: tuple(row.replica_nodes) for row in topic.partitions},
                 _topic_id(topic),
+                _is_readable(topic),
             )
             for topic in response.topics
         },
@@ -118,6 +141,38 @@ def _topic_id(topic: Any) -> str | None:
     """Return the topic's id; None from brokers without topic ids (Metadata before version 10: Kafka 2.7)."""
     found = getattr(topic, "topic_id", None)
     return str(found) if isinstance(found, UUID) and found.int else None
+
+
+def _is_readable(topic: Any) -> bool | None:
+    operations = getattr(topic, "authorized_operations", None)
+    return None if operations is None else _READ in operations
+
+
+def describe_cleanup_policies(topics: Sequence[str]) -> Call[dict[str, Reply[str]]]:
+    """Return the request for the setting `cleanup.policy` of topics, which any broker answers."""
+
+    def encode(version: int) -> bytes:
+        resource_class = DescribeConfigsRequest.DescribeConfigsResource
+        resources = [
+            resource_class(
+                version=version,
+                resource_type=_TOPIC_RESOURCE,
+                resource_name=name,
+                configuration_keys=[CLEANUP_POLICY],
+            )
+            for name in topics
+        ]
+        return _bytes(DescribeConfigsRequest(version=version, resources=resources), version)
+
+    def decode(body: memoryview, version: int) -> dict[str, Reply[str]]:
+        rows = _decoded(DescribeConfigsResponse, body, version).results
+        return {row.resource_name: Reply(row.error_code, _cleanup_policy(row)) for row in rows}
+
+    return Call(Api.DESCRIBE_CONFIGS, (1, 4), encode, decode)
+
+
+def _cleanup_policy(row: Any) -> str | None:
+    return next((config.value for config in row.configs or () if config.name == CLEANUP_POLICY), None)
 
 
 def find_coordinators(transactional_ids: Sequence[str]) -> Call[dict[str, Reply[m.Broker]]]:

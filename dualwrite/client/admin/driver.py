@@ -245,13 +245,16 @@ class AdminDriver:
 
     # ---- responsible brokers --------------------------------------------------------------------------------
 
-    async def metadata(self, topics: Sequence[str] | None, deadline_s: float) -> ClusterMetadata:
+    async def metadata(
+        self, topics: Sequence[str] | None, deadline_s: float, *, with_rights: bool = False
+    ) -> ClusterMetadata:
         """Request metadata from any broker that responds. Raises `KafkaTimeoutError`."""
+        call = codec.metadata(topics, with_rights=with_rights)
         backoff = self.new_backoff()
         why: dict[str, str] = {}
         while True:
             try:
-                response = await self._transport.request(ANY_NODE, codec.metadata(topics), deadline_s)
+                response = await self._transport.request(ANY_NODE, call, deadline_s)
             except NoResponseError as error:
                 _remember(why, "Metadata", error)
                 if not await self.pause(backoff, deadline_s):

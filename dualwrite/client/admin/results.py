@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import MAX_TRANSACTION_TIMEOUT_MS
+from dualwrite.errors import KafkaError
 
 
 class TransactionState(StrEnum):
@@ -130,6 +131,24 @@ class ClusterDescription:
     cluster_id: str | None
     controller_id: int | None
     brokers: tuple[BrokerDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """Whether this client can read a topic later, and whether its log keeps every record until retention.
+
+    `is_readable` is None if the topic does not exist, or may not be seen. `cleanup_policy` is None if it is not known;
+    `why_not_known` then says why.
+    """
+
+    is_readable: bool | None = None
+    cleanup_policy: str | None = None
+    why_not_known: KafkaError | None = None
+
+    @property
+    def is_compacted(self) -> bool | None:
+        """Whether the log cleaner removes records, those of aborted transactions first; None if not known."""
+        return None if self.cleanup_policy is None else "compact" in self.cleanup_policy
 
 
 @dataclass(frozen=True, slots=True)

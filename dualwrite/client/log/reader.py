@@ -15,6 +15,8 @@ from dualwrite.client.admin.driver import (
     leaders_in,
     name_of,
 )
+from dualwrite.client.admin.results import TopicDescription
+from dualwrite.client.admin.topics import describe_topics
 from dualwrite.client.log import codec
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.codec import Fetched
@@ -65,6 +67,11 @@ class LogReader:
             if len(records) != part.record_count:
                 raise self._records_gone(manifest, part, len(records))
         return [record for records in found for record in records]
+
+    async def describe_topics(self, topics: Collection[str], timeout_ms: int) -> dict[str, TopicDescription]:
+        """Return whether topics can be read, and how their logs are cleaned; see `Producer.describe_topics`."""
+        self._transport.retry_refused()
+        return await describe_topics(self._driver, topics, asyncio.get_running_loop().time() + timeout_ms / 1000)
 
     # ---- searches -------------------------------------------------------------------------------------------
 

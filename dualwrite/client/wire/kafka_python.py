@@ -15,6 +15,8 @@ with warnings.catch_warnings():
     from kafka.net.sasl.plain import SaslMechanismPlain
     from kafka.net.sasl.scram import SaslMechanismScram
     from kafka.protocol.admin import (
+        DescribeConfigsRequest,
+        DescribeConfigsResponse,
         DescribeProducersRequest,
         DescribeProducersResponse,
         DescribeTransactionsRequest,
@@ -65,6 +67,8 @@ __all__ = [
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "DefaultRecordBatchBuilder",
+    "DescribeConfigsRequest",
+    "DescribeConfigsResponse",
     "DescribeProducersRequest",
     "DescribeProducersResponse",
     "DescribeTransactionsRequest",

@@ -25,7 +25,7 @@ from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_o
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.repair import prove
+from dualwrite.recipes.core.repair import Proof, prove
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
 
@@ -42,15 +42,20 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
     try:
         try:
             return await _take_over(owned, database)
-        except PreparedTransactionLost:
-            # The broker may have aborted it after it was described as open; this time the log is read.
-            return await _take_over(owned, database)
+        except _AbortedMeanwhile:
+            return await _take_over(owned, database, again=True)  # this time the log is read
     except PreparedTransactionLost:
         owned.telemetry.lost()
         raise
 
 
-async def _take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
+class _AbortedMeanwhile(Exception):  # noqa: N818 - it ends an attempt, and is no error
+    """The transaction in the row was aborted after its coordinator had described it as open."""
+
+
+async def _take_over(
+    owned: OwnedId, database: DatabaseTransaction, *, again: bool = False
+) -> tuple[PreparedTxnState, Resolution]:
     """Take the id over as `take_over` does, once.
 
     The row is read again after initialising. Between the first read and the initialisation this process may have been
@@ -74,7 +79,7 @@ async def _take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Pre
             raise _went_back(owned, ongoing, row)
         await owned.make_durable(row, ongoing)
         proof = await prove(owned, database, row)
-        await owned.kafka.complete(row, is_over=proof.is_over)
+        await _complete(owned, row, proof, again=again)
         owned.reach(PausePoint.AFTER_COMPLETION)
         await _assert_still_locked(owned, database, row)
         await owned.kafka.own()
@@ -92,6 +97,15 @@ async def _take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Pre
     owned.owed = proof.owed
     owned.in_doubt = NOTHING_PREPARED
     return row, Resolution(owned.transactional_id, ongoing, outcome)
+
+
+async def _complete(owned: OwnedId, row: PreparedTxnState, proof: Proof, *, again: bool) -> None:
+    try:
+        await owned.kafka.complete(row, is_over=proof.is_over)
+    except PreparedTransactionLost as error:
+        if proof.is_known and not again:
+            raise _AbortedMeanwhile from error
+        raise
 
 
 async def leave_to_successor(owned: OwnedId, row: PreparedTxnState) -> None:

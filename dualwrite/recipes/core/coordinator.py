@@ -59,6 +59,7 @@ from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.repair import keep_copy, settled_text
+from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
@@ -92,10 +93,14 @@ class DualWriteCoordinator:
         pause: PauseHook | None,
         uninterrupted: Uninterrupted = direct,
         kafka_follows_later: bool = False,
+        repairability: Repairability | None = None,
         availability: Availability = NEVER_AWAY,
         policy: StorePolicy = STORES_NOTHING,
     ) -> None:
-        """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`."""
+        """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`.
+
+        `repairability` is shared by the coordinators of a pool.
+        """
         self.transactional_id: Final = transactional_id
         self.owned: Final = OwnedId(
             transactional_id,
@@ -113,6 +118,7 @@ class DualWriteCoordinator:
         self._blocks = BlockStore(self.owned)
         self._publishes_again_at_s = 0.0
         self._kafka_follows_later = kafka_follows_later
+        self._repairability = Repairability() if repairability is None else repairability
         self._in_use = threading.Lock()
         self._user: int | None = None
 
@@ -404,18 +410,25 @@ class DualWriteCoordinator:
     async def _send_and_write(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
         """Send what is owed, what is `ahead`, and the block's records; prepare Kafka, and write the locked row.
 
-        The row gets Kafka's prepared state and its manifest.
+        The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError, before anything is sent,
+        if Kafka may abort the block's records against the decision and they could not be published again.
         """
         owned, kafka = self.owned, self.owned.kafka
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
         write.sends_since_s = time.monotonic()
         await kafka.begin()
         owned.reach(PausePoint.AFTER_BEGIN)
+        write.bounded_ms = kafka.bounded_ms
+        unseen = () if write.bounded_ms is None else await self._repairability.check(write.records, kafka)
         if owned.owed or ahead:
             await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+        if unseen:
+            await self._repairability.check_created(unseen, kafka)
         write.prepared_state = await kafka.prepare()
         owned.reach(PausePoint.AFTER_PREPARE)
+        if write.prepared_state == write.locked_row:
+            raise self._names_another(write)
         owned.manifest = kafka.manifest
         if owned.policy.keeps_copy:
             await keep_copy(owned, write, (*owned.owed, *ahead))
@@ -425,6 +438,14 @@ class DualWriteCoordinator:
             await self._write_state(write, write.prepared_state, owned.manifest)
             owned.reach(PausePoint.AFTER_STATE_WRITE)
         owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    def _names_another(self, write: DualWriteProgress) -> RetriableError:
+        """Return the error for a pair that the row has from another cluster: it would not show what was decided."""
+        return RetriableError(
+            f"the dual write has the pair {write.prepared_state}, which the state row of transactional id "
+            f"{self.transactional_id!r} names already, from another Kafka cluster; neither side was changed: repeat "
+            "the block, which gets another pair"
+        )
 
     def _owes_records(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a block with consumed offsets, which could not be published again with what is owed."""
@@ -528,7 +549,7 @@ class DualWriteCoordinator:
 
         Kafka counts from the first record, which it received after `sends_since_s`.
         """
-        bounded_ms = self.owned.kafka.bounded_ms
+        bounded_ms = write.bounded_ms
         if bounded_ms is None:
             return
         passed_ms = (time.monotonic() - write.sends_since_s) * 1000

@@ -35,6 +35,7 @@ class DualWriteProgress:
     """How far a dual write has come; written by the coordinators, read by the handle."""
 
     __slots__ = (
+        "bounded_ms",
         "database",
         "locked_row",
         "outcome",
@@ -60,6 +61,8 @@ class DualWriteProgress:
         self.sends_since_s = 0.0
         self.stored: StoredBlock | None = None
         """The block as which the database stores the records, because Kafka was away."""
+        self.bounded_ms: int | None = None
+        """How long after its first record Kafka aborts the prepared transaction; None if it never does."""
         self.outcome: Outcome | None = None
 
 

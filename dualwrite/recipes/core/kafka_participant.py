@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dualwrite.async_producer import AsyncProducer
+from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
@@ -50,6 +52,13 @@ class KafkaParticipant(Protocol):
     @property
     def bounded_ms(self) -> int | None:
         """How long after its first record Kafka aborts a prepared transaction; None if it never does."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What a prepared transaction can rely on, by the brokers."""
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        """Return whether this client may read topics, and how their logs are cleaned. Changes nothing."""
 
     @property
     def next_state(self) -> PreparedTxnState:
@@ -117,6 +126,13 @@ class BlockingKafkaParticipant:
     @property
     def bounded_ms(self) -> int | None:
         return self._live.bounded_ms
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._live.guarantee
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        return self._live.describe_topics(topics)
 
     @property
     def next_state(self) -> PreparedTxnState:
@@ -202,6 +218,13 @@ class AsyncKafkaParticipant:
     @property
     def bounded_ms(self) -> int | None:
         return self._live.bounded_ms
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._live.guarantee
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        return await self._live.describe_topics(topics)
 
     @property
     def next_state(self) -> PreparedTxnState:

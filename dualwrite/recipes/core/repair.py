@@ -40,12 +40,15 @@ class Proof(NamedTuple):
     """What is known about the end of the transaction in the row.
 
     `is_over`: it has ended, so that nothing of it is left to complete; False leaves the judgement to the coordinator.
+    `is_known`: the coordinator has described it as open or committed.
     """
 
     is_over: bool
     owed: Sequence[BufferedRecord] = ()
+    is_known: bool = False
 
 
+KNOWN: Final = Proof(is_over=False, is_known=True)
 NOT_PROVEN: Final = Proof(is_over=False)
 IS_OVER: Final = Proof(is_over=True)
 
@@ -71,7 +74,7 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     published again, KafkaTimeoutError if its end cannot be read now, and StateRowError for an unreadable manifest.
     """
     if owned.kafka.coordinator_knows(row):
-        return NOT_PROVEN
+        return KNOWN
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
         return IS_OVER
@@ -87,8 +90,10 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     try:
         end = await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
     except AuthorizationError as error:
-        log_unreadable(owned.transactional_id, row, error)
-        return NOT_PROVEN
+        proof = await _by_copy(owned, database, row)
+        if proof is NOT_PROVEN:
+            log_unreadable(owned.transactional_id, row, error)
+        return proof
     except OutcomeUnknown as error:  # not the outcome of a dual write: that one is decided
         raise KafkaTimeoutError(f"transactional id {owned.transactional_id!r} cannot be used yet: {error}") from error
     if end.aborted:

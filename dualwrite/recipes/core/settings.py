@@ -12,6 +12,8 @@ from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 
+_ACCEPT: Final = "accept_bounded_guarantee"
+
 _NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "transactional_id")
 """The writer applies the serializers itself, and adds the database's suffix to the id (`sql/database_identity.py`)."""
 
@@ -96,8 +98,14 @@ class KafkaSettings:
             **settings,
             "transactional_id": transactional_id,
             "transaction_two_phase_commit_enable": True,
+            **({} if _ACCEPT in given else {_ACCEPT: True}),
         }
         config = ProducerConfig.parse(None, complete)
+        self.accepts_bound: Final = config.accept_bounded_guarantee if _ACCEPT in given else None
+        """What the caller says about brokers that abort prepared transactions after a time; None for nothing.
+
+        The producer then accepts them, and each topic is checked instead (`repairability.py`).
+        """
         self.cluster: Final = ClusterSettings.of(config)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.producer: Final = {name: value for name, value in complete.items() if name not in _NOT_OF_THE_PRODUCER}

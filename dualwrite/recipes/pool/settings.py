@@ -14,6 +14,7 @@ from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuff
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.leases import checked_prefix, transactional_id_of
 from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_AGE_MS,
     DEFAULT_MAX_STORED_BYTES,
@@ -73,17 +74,18 @@ class PoolSettings:
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)
+        self._pause = pause
+        self.producer_settings = producer_settings
+        kafka = self._kafka(transactional_id_of(prefix, 0))
+        self._cluster = kafka.cluster
+        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
         self.policy: Final = store_policy(
             redo=redo,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
         )
-        self._pause = pause
-        self.producer_settings = producer_settings
-        kafka = self._kafka(transactional_id_of(prefix, 0))
-        self._cluster = kafka.cluster
-        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
+        self._repairability = Repairability(accepted=kafka.accepts_bound, keeps_copy=self.policy.keeps_copy)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
         return KafkaSettings(transactional_id, self.producer_settings)
@@ -112,6 +114,7 @@ class PoolSettings:
                 uninterrupted=waiting.uninterrupted,
                 kafka_follows_later=self._kafka_follows_later,
                 policy=self.policy,
+                repairability=self._repairability,
                 availability=availability,
             )
 

@@ -31,6 +31,7 @@ from dualwrite.errors import (
     ConfigError,
     DualWriteError,
     IncompleteAnswerError,
+    OutcomeUnknown,
     PreparedTransactionLost,
     RowLockTimeoutError,
 )
@@ -137,9 +138,7 @@ class RecoveryService:
         self._connection = (
             {"unreachable_timeout_ms": None} | _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
         )
-        # what is left was prepared under the bound; what is published again is completed at once
-        self._settings = self._connection | {"accept_bounded_guarantee": True}
-        KafkaSettings("checked-before-use", self._settings)
+        KafkaSettings("checked-before-use", self._connection)
         self._log_reader: Producer | None = None
         self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
 
@@ -277,10 +276,10 @@ class RecoveryService:
         except AuthorizationError as error:
             log_unreadable(seen.transactional_id, seen.stored, error)
             return seen
-        except AnotherClusterError:
-            if seen.transactional_id not in self._lost:
+        except (AnotherClusterError, OutcomeUnknown):
+            if seen.transactional_id not in self._lost or seen.described.is_ending:
                 raise
-            return replace(seen, is_elsewhere=True)
+            return replace(seen, is_given_up=True)
 
     def _resolve(self, seen: _Seen, *, apply: bool) -> Found:
         if seen.text is None:
@@ -327,9 +326,8 @@ class RecoveryService:
         again = replace(seen, text=str(row), description=described[seen.kafka_id])
         if row == seen.stored:
             return again
-        return replace(
-            again, manifest="", end=None, is_elsewhere=False, waiting=_NOTHING_WAITS
-        )  # the next round looks at it
+        # the next round looks at it
+        return replace(again, manifest="", end=None, is_given_up=False, waiting=_NOTHING_WAITS)
 
     def _acknowledge(self, seen: _Seen) -> None:
         """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
@@ -347,7 +345,7 @@ class RecoveryService:
         return DualWriteCoordinator(
             seen.transactional_id,
             database=database if seen.is_ours else _WithoutSuffix(database),
-            kafka=BlockingKafkaParticipant(KafkaSettings(seen.transactional_id, self._settings).producer),
+            kafka=BlockingKafkaParticipant(KafkaSettings(seen.transactional_id, self._connection).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,
@@ -355,7 +353,7 @@ class RecoveryService:
         )
 
     def _decide(self, seen: _Seen, row: Row) -> Action:
-        if seen.is_elsewhere and row is not Row.HELD:
+        if seen.is_given_up and row is not Row.HELD:
             return Action.ACKNOWLEDGE
         return decide(
             Facts(
@@ -490,8 +488,8 @@ class _Seen:
     manifest: str = ""
     waiting: StoredRecords = _NOTHING_WAITS
     end: TransactionEnd | None = None
-    is_elsewhere: bool = False
-    """Whether its transaction was prepared in another Kafka cluster, and the caller acknowledges what is lost there."""
+    is_given_up: bool = False
+    """Whether the end of its transaction cannot be read, as in another cluster, and the caller acknowledges a loss."""
 
     @property
     def stored(self) -> PreparedTxnState:

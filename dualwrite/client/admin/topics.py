@@ -1,0 +1,42 @@
+"""Describe topics: what this client may do with them, and how their logs are cleaned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from dualwrite.client.admin import codec
+from dualwrite.client.admin.driver import AdminDriver, Located, failure
+from dualwrite.client.admin.results import TopicDescription
+from dualwrite.client.messages import ANY_NODE
+from dualwrite.errors import Api, AuthenticationError, KafkaTimeoutError
+
+
+async def describe_topics(
+    driver: AdminDriver, topics: Collection[str], deadline_s: float
+) -> dict[str, TopicDescription]:
+    """Describe topics by any broker that responds. Creates none. Raises `KafkaTimeoutError`, `AuthenticationError`.
+
+    A right to describe the topic's settings that is missing is no error: the policy is not known then.
+    """
+    names = list(dict.fromkeys(topics))
+    seen = (await driver.metadata(names, deadline_s, with_rights=True)).topics
+    readable = {name: seen[name].is_readable for name in names if name in seen and not seen[name].error_code}
+
+    async def any_broker(some: Sequence[str]) -> Located[str]:
+        return Located(dict.fromkeys(some, ANY_NODE), {}, {})
+
+    policies = await driver.fulfil(
+        readable, any_broker, lambda _, some: codec.describe_cleanup_policies(some), deadline_s=deadline_s
+    )
+    for error in policies.failed.values():
+        if isinstance(error, KafkaTimeoutError | AuthenticationError):
+            raise error
+    unseen = {name: seen[name].error_code for name in names if name in seen and name not in readable}
+    return {
+        name: TopicDescription(
+            readable.get(name),
+            policies.done.get(name),
+            failure(Api.METADATA, unseen[name], name) if name in unseen else policies.failed.get(name),
+        )
+        for name in names
+    }

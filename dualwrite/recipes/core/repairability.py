@@ -1,0 +1,141 @@
+"""Refuse, before the decision, what could be lost on brokers that abort prepared transactions after a time.
+
+What such a broker (tiers 3 and 4) aborts although the database has decided it is published again from the log
+(`repair.py`). That needs the right to read the topic, and a log that still has the records. Where it cannot work, the
+dual write is refused, unless the bound is accepted by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from dualwrite.client.admin.results import TopicDescription
+from dualwrite.errors import UnsupportedByBrokerError
+from dualwrite.guarantee import Guarantee
+from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
+from dualwrite.recipes.core.kafka_participant import KafkaParticipant
+
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+
+class Obstacle(NamedTuple):
+    """Why what a broker aborts cannot be published again, and how to change that."""
+
+    where: str
+    why: str
+    remedy: str
+
+
+def obstacle_of(topic: str, found: TopicDescription) -> Obstacle | None:
+    """Return what prevents the repair of records in a topic; None if nothing does, as far as is known."""
+    where = f"in topic {topic!r}"
+    redo = ', or keep the records in the database with redo="database"'
+    if found.is_readable is False:
+        return Obstacle(
+            where,
+            "this client is not allowed READ on it, and so could not read what it has to publish again",
+            f"grant READ on the topic to this client{redo}",
+        )
+    if found.is_compacted:
+        return Obstacle(
+            where,
+            f"its cleanup.policy is {found.cleanup_policy!r}, and compaction removes the records of aborted "
+            "transactions",
+            f"take 'compact' out of its cleanup.policy{redo}",
+        )
+    return None
+
+
+def obstacle_of_offsets(offsets: BufferedOffsets) -> Obstacle:
+    """Return what prevents the repair of a dual write with consumed offsets."""
+    return Obstacle(
+        f"with consumed offsets of group {offsets.group_metadata.group_id!r}",
+        "the group may have moved since, so that publishing the records again could double what was derived from them",
+        "keep the consumed offsets in the database (OffsetsInDatabase), where the same commit decides them",
+    )
+
+
+class Repairability:
+    """Checks each topic once for all dual writes of a writer or pool. Used only on tiers 3 and 4.
+
+    `accepted`: the caller's `accept_bounded_guarantee`, None if it was not given. If true, nothing is checked.
+    `keeps_copy`: the database has a copy of the records, so that the log need not have them.
+    """
+
+    def __init__(self, *, accepted: bool | None = None, keeps_copy: bool = False) -> None:
+        self._accepted = accepted is True
+        self._keeps_copy = keeps_copy
+        self._checked: set[str] = set()
+        self._warned: set[str] = set()
+
+    async def check(
+        self, entries: Iterable[BufferedRecord | BufferedOffsets], kafka: KafkaParticipant
+    ) -> Collection[str]:
+        """Raise UnsupportedByBrokerError if a dual write with these entries could not be repaired.
+
+        Return the topics about which nothing is known, because they do not exist yet: `check_created` them once the
+        records are sent. Raises KafkaTimeoutError if no broker responds.
+        """
+        if self._accepted:
+            self._warn_once("", _ACCEPTED, int(kafka.guarantee.tier or 0))
+            return ()
+        new: dict[str, None] = {}
+        checked = self._checked
+        for entry in entries:
+            if isinstance(entry, BufferedOffsets):
+                raise _refused(kafka.guarantee, obstacle_of_offsets(entry))
+            if entry.topic not in checked and not self._keeps_copy:
+                new[entry.topic] = None
+        return await self._look_up(new, kafka) if new else ()
+
+    async def check_created(self, topics: Collection[str], kafka: KafkaParticipant) -> None:
+        """Check topics that sending has created. Raises as `check` does."""
+        for topic in await self._look_up(topics, kafka):
+            self._warn_once(topic, _NOT_SEEN, topic)
+
+    async def _look_up(self, topics: Collection[str], kafka: KafkaParticipant) -> list[str]:
+        """Look the topics up; return those that cannot be seen. A refused topic is looked up again at its next use."""
+        described = await kafka.describe_topics(topics)
+        self._refuse(described, kafka.guarantee)
+        for topic, found in described.items():
+            if found.is_readable and found.is_compacted is None:
+                self._warn_once(topic, _POLICY_NOT_KNOWN, topic, found.why_not_known)
+        self._checked.update(topic for topic, found in described.items() if found.is_readable)
+        return [topic for topic, found in described.items() if found.is_readable is None]
+
+    def _refuse(self, described: Mapping[str, TopicDescription], guarantee: Guarantee) -> None:
+        for topic, found in described.items():
+            obstacle = obstacle_of(topic, found)
+            if obstacle is not None:
+                raise _refused(guarantee, obstacle)
+
+    def _warn_once(self, about: str, warning: str, *arguments: object) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            _log.warning(warning, *arguments)
+
+
+def _refused(guarantee: Guarantee, obstacle: Obstacle) -> UnsupportedByBrokerError:
+    tier = 0 if guarantee.tier is None else int(guarantee.tier)
+    return UnsupportedByBrokerError(
+        f"this cluster is tier {tier}: it aborts a prepared transaction {guarantee.bounded_ms} ms after its first "
+        "record (transaction.timeout.ms), and a dual write that was decided by then is published again from the log. "
+        f"{obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: {obstacle.why}. Neither side was changed: "
+        f"{obstacle.remedy}, or accept the bound, and with it the loss, with accept_bounded_guarantee=True"
+    )
+
+
+_ACCEPTED: Final = (
+    "this cluster is tier %d, and its bound was accepted (accept_bounded_guarantee=True): whether what a broker aborts "
+    "can be published again is not checked"
+)
+_POLICY_NOT_KNOWN: Final = (
+    "topic %r: whether it is compacted is not known (%s); compaction would remove the records of aborted transactions, "
+    "and then they could not be published again"
+)
+_NOT_SEEN: Final = (
+    "topic %r: whether this client may read it, and whether it is compacted, is not known; else what a broker aborts "
+    "could not be published again"
+)

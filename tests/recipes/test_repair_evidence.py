@@ -1,0 +1,601 @@
+"""What proves how a transaction ended, and holds its records: the log, the manifest in the row; and where they fail."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, Final
+
+import pytest
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, Emulator, ResourceType
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.client.transactions import manifest as manifests
+from dualwrite.errors import (
+    AnotherClusterError,
+    KafkaTimeoutError,
+    PreparedTransactionLost,
+    RecordsGoneError,
+    RetriableError,
+    StateRowError,
+)
+from dualwrite.guarantee import Tier
+from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from tests.producer.test_tiers import TIERS
+from tests.recipes.repairs import DEADLINE_S, Site, Way, let_end, site_of
+from tests.recipes.test_repair import every_tier, site, store
+from tests.recipes.test_telemetry import Heard, heard
+from tests.recipes.test_tiers import ROWS, rows, write
+from tests.support.conditions import until
+from tests.support.databases import Database
+
+__all__ = ["heard", "site", "store"]  # fixtures
+
+CODECS: Final = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def serviced(site: Site, *, apply: bool = True, **settings: Any) -> RecoveryReport:
+    """Return the report of a round of the recovery service."""
+    given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0, "timeout_ms": 10_000} | settings
+    with RecoveryService(site.store.aside, bootstrap_servers=site.emulator.bootstrap_servers, **given) as service:
+        return service.recover() if apply else service.plan()
+
+
+def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+
+
+def assert_lost(site: Site, *records: str, way: type[PreparedTransactionLost] = PreparedTransactionLost) -> None:
+    """Each use says so, nothing is changed, and after it was acknowledged the id goes on."""
+    before = site.row(), site.text(), site.committed()
+    for _ in range(2):
+        with site.writer() as writer:
+            with pytest.raises(way):
+                writer.recover()
+            with pytest.raises(way):
+                write(writer, "refused")
+        (found,) = serviced(site).found
+        assert (found.action, found.changed, found.is_left) == (Action.LOST, False, True)
+    assert (site.row(), site.text(), site.committed()) == before
+    (found,) = serviced(site, acknowledge_lost=["tid"]).found
+    assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
+    assert serviced(site).found == ()
+    assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    assert site.committed() == [*records, "later"]
+
+
+# ---- what is in the log ---------------------------------------------------------------------------------------------
+
+
+Written = list[tuple[str, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]]
+
+
+def write_many(writer: DualWriter, number: int) -> None:
+    """Write records of every shape to all partitions of both topics, in many batches."""
+    with writer.transaction() as tx:
+        tx.connection.execute(ROWS.insert().values(value="many"))
+        for index in range(number):
+            tx.send(
+                ("orders", "others")[index % 2],
+                None if index % 7 == 0 else f"{index} ".encode() * 40,
+                None if index % 5 == 0 else b"\x00key\xff" + str(index).encode(),
+                headers=[("h", b"\xff\x00"), ("h", None), ("é", str(index).encode())] if index % 3 else None,
+                partition=index // 2 % 2,
+                timestamp_ms=1_600_000_000_000 + index * 17,
+            )
+
+
+def in_log(site: Site, *, read_committed: bool) -> dict[tuple[str, int], list[Any]]:
+    return {
+        (topic, partition): [
+            record[1:] for record in site.emulator.records(topic, partition, read_committed=read_committed)
+        ]
+        for topic in ("orders", "others")
+        for partition in (0, 1)
+    }
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@every_tier
+def test_many_records_are_the_same_byte_for_byte_and_in_order(store: Database, tier: Tier, codec: str) -> None:
+    with site_of(tier, store) as site:
+        settings: dict[str, Any] = {"compression_type": codec, "batch_size": 2_000}
+        with site.writer(**settings) as writer:
+            write_many(writer, 400)
+        original = in_log(site, read_committed=True)
+        assert sum(map(len, original.values())) == 400
+        for topic in ("orders", "others"):
+            site.recreate(topic)
+        with store.aside.begin() as connection:
+            connection.execute(ROWS.delete())
+        sleeper = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_many(writer, 400))
+        let_end(site, Way.OPERATOR)
+        assert not any(in_log(site, read_committed=True).values())
+        assert site.recover(**settings) is Outcome.REPAIRED
+        site.world.settle()
+        assert in_log(site, read_committed=True) == original
+        sleeper.wake()
+        assert in_log(site, read_committed=True) == original
+
+
+@pytest.mark.parametrize("way", [Way.OPERATOR, Way.INITIALISED])
+@pytest.mark.parametrize("partitions", [[0], [1], [0, 1]])
+def test_only_what_is_not_visible_is_published_again(site: Site, partitions: list[int], way: Way) -> None:
+    """Partitions may differ: an operator ends a transaction in one of them by a marker, as after KAFKA-20734."""
+
+    def both(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            for partition in (0, 1):
+                tx.send("orders", f"decided {partition}", partition=partition)
+
+    site.write("before")
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, both)
+    with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+        for part in site.manifest().partitions:
+            if part.partition in partitions:
+                admin.abort_transaction(("orders", part.partition), start_offset=part.first_offset)
+    site.world.recovering(transactional_id=site.kafka_id).complete_transaction(site.row(), take_over=False)
+    site.world.settle()
+    visible = {f"decided {partition}" for partition in (0, 1)} - {f"decided {each}" for each in partitions}
+    assert set(site.committed()) == {"before"} | visible
+    let_end(site, Way.INITIALISED)
+    assert site.recover() is Outcome.REPAIRED
+    site.write("later")
+    assert sorted(site.committed()) == ["before", "decided 0", "decided 1", "later"]
+
+
+def test_records_that_left_the_log_before_they_were_read_are_lost(site: Site) -> None:
+    site.write("before")
+    site.decided()
+    let_end(site, Way.OPERATOR)
+    site.delete_records()
+    assert_lost(site)
+
+
+def test_records_of_which_the_first_have_left_the_log_are_lost(site: Site) -> None:
+    def write_two(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            tx.send("orders", "1", partition=0)
+            tx.send("orders", "2", partition=0)
+
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_two)
+    let_end(site, Way.OPERATOR)
+    (part,) = site.manifest().partitions
+    site.delete_records(before=part.first_offset + 1)
+    assert_lost(site, way=RecordsGoneError)
+
+
+def test_records_of_which_one_partition_has_left_the_log_are_lost(site: Site) -> None:
+    """They are not published again in part."""
+
+    def write_two(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            tx.send("orders", "1", partition=0)
+            tx.send("orders", "2", partition=1)
+
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_two)
+    let_end(site, Way.INITIALISED)
+    site.delete_records(partition=1)
+    assert_lost(site)
+
+
+def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
+    """The end was read, and then the records: their number differs, and nothing of them is published."""
+    site.write("before")
+    site.decided()
+    let_end(site, Way.INITIALISED)
+    row = site.row()
+    held = site.emulator.faults.add(Fault(api="Fetch", action=Hold(), client_id="reader", skip=1))
+    errors: list[BaseException] = []
+
+    def recover() -> None:
+        try:
+            site.recover(client_id="reader")
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=recover)
+    thread.start()
+    until(lambda: bool(held.held))
+    site.delete_records()
+    held.remove()
+    held.release()
+    thread.join(DEADLINE_S)
+    assert [type(error) for error in errors] == [RecordsGoneError]
+    assert site.row() == row
+    assert site.committed() == []
+
+
+def test_a_compacted_topic_keeps_what_was_aborted_until_it_is_cleaned(site: Site) -> None:
+    site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
+
+    def write_key(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            tx.send("orders", "decided", "key", partition=0)
+
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_key)
+    let_end(site, Way.OPERATOR)
+    assert site.recover() is Outcome.REPAIRED
+    site.assert_agreed("decided")
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+@pytest.mark.parametrize("is_aborted", [True, False])
+def test_a_topic_that_was_created_anew(site: Site, is_aborted: bool, is_used: bool) -> None:
+    """What another transaction has at the same offsets is not taken for evidence."""
+    if is_aborted:
+        site.decided()
+        let_end(site, Way.OPERATOR)
+    else:
+        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+    site.recreate()
+    if is_used:
+        with site.world.ready(transactional_id="another") as producer, producer.transaction():
+            producer.send("orders", "another", partition=0)
+    others = ["another"] if is_used else []
+    if is_aborted and not is_used:  # an empty log may also be one that a new leader does not know to be stored yet
+        with site.writer(resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError, match="no marker"):
+            writer.recover()
+        (found,) = serviced(site, timeout_ms=300).found
+        assert (found.action, found.changed) == (Action.FAILED, False)
+        (found,) = serviced(site, timeout_ms=300, acknowledge_lost=["tid"]).found
+        assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
+        site.write("later")
+        assert site.committed() == ["later"]
+    elif is_aborted:
+        assert_lost(site, *others)
+    else:
+        assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        assert site.committed() == [*others, "later"]
+
+
+def test_a_topic_that_was_deleted(site: Site) -> None:
+    site.decided()
+    let_end(site, Way.OPERATOR)
+    site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic("orders"))
+    with site.writer() as writer, pytest.raises(PreparedTransactionLost):
+        writer.recover()
+    assert serviced(site).found[0].action is Action.LOST
+
+
+@pytest.mark.parametrize("by", ["writer", "service"])
+@every_tier
+def test_evidence_that_is_gone_is_loud(store: Database, tier: Tier, caplog: pytest.LogCaptureFixture, by: str) -> None:
+    """Where neither the coordinator nor the log can tell, it is taken for committed, and an error is logged, once."""
+    with site_of(tier, store) as site:
+        site.decided()
+        let_end(site, Way.INITIALISED)
+        site.delete_records()
+        if by == "writer":
+            assert site.recover() is Outcome.NOTHING
+        else:
+            assert serviced(site).is_clean
+        (error,) = errors_in(caplog)
+        assert "cannot be proven any more" in error
+        assert "orders-0: 0 to 0" in error
+        assert site.text() == settled_text(site.row())
+        site.write("later")
+        assert len(errors_in(caplog)) == 1
+        assert site.committed() == ["later"]
+        assert rows(store.aside) == ["decided", "later"]
+
+
+@every_tier
+def test_retention_of_one_partition_leaves_the_proof_of_the_other(
+    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write_two(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            tx.send("orders", "1", partition=0)
+            tx.send("orders", "2", partition=1)
+
+    with site_of(tier, store) as site:
+        with site.writer() as writer:
+            write_two(writer)
+        let_end(site, Way.EXPIRED)
+        site.delete_records(partition=1)
+        assert site.recover() is Outcome.NOTHING
+        assert errors_in(caplog) == []
+        site.write("later")
+        assert site.committed() == ["1", "later"]
+
+
+# ---- what is in the row ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [None, "", "of another pair"])
+@every_tier
+def test_without_a_manifest_an_abort_stays_a_loss(store: Database, tier: Tier, text: str | None) -> None:
+    """A row of a version that knew no manifests, or one that replaced the state beside a manifest."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        of_before = site.text()
+        site.decided()
+        site.change_row(manifest=of_before if text else text)
+        let_end(site, Way.OPERATOR)
+        assert_lost(site, "before")
+
+
+@pytest.mark.parametrize("text", [None, "", "of another pair"])
+@every_tier
+def test_without_a_manifest_a_commit_stays_a_commit(store: Database, tier: Tier, text: str | None) -> None:
+    with site_of(tier, store) as site:
+        site.write("before")
+        of_before = site.text()
+        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+        site.change_row(manifest=of_before if text else text)
+        let_end(site, Way.MISUSED)
+        assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        site.assert_agreed("before", "decided", "later")
+
+
+def test_a_manifest_that_is_too_long_is_left_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 80)
+    site.write("before")
+    site.decided()
+    assert site.text() in (None, "")
+    let_end(site, Way.OPERATOR)
+    assert_lost(site, "before")
+
+
+@pytest.mark.parametrize("text", ["{", '{"format": 99}', "committed"])
+def test_an_unreadable_manifest_stops_what_needs_it(site: Site, text: str) -> None:
+    site.write("before")
+    site.decided()
+    let_end(site, Way.OPERATOR)
+    manifest = site.text()
+    site.change_row(manifest=text)
+    with site.writer() as writer:
+        for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
+            with pytest.raises(StateRowError, match=r"'tid'.*[nN]othing was changed"):
+                use(writer)
+    assert serviced(site).found[0].action is Action.FAILED
+    site.change_row(manifest=manifest)
+    assert site.recover() is Outcome.REPAIRED
+    site.assert_agreed("before", "decided")
+
+
+def test_consumed_offsets_that_went_with_it_are_not_repaired(site: Site) -> None:
+    def consume(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            tx.send("orders", "decided", partition=0)
+            tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
+
+    site.write("before")
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, consume)
+    let_end(site, Way.INITIALISED)
+    assert_lost(site, "before")
+
+
+@every_tier
+def test_consumed_offsets_alone_prove_nothing(store: Database, tier: Tier) -> None:
+    """No partition of a topic was written, so the log cannot tell, and the coordinator is believed."""
+
+    def consume(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
+
+    with site_of(tier, store) as site:
+        site.write("before")
+        site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, consume)
+        assert site.manifest().partitions == ()
+        let_end(site, Way.OPERATOR)
+        assert_lost(site, "before")
+
+
+@pytest.mark.parametrize("by", ["writer", "service"])
+@every_tier
+def test_recovery_settles_the_row_before_the_evidence_is_gone(
+    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture, by: str
+) -> None:
+    with site_of(tier, store) as site:
+        site.write("before")
+        if by == "writer":
+            assert site.recover() is Outcome.NOTHING
+        else:
+            let_end(site, Way.EXPIRED)
+            plan = serviced(site, apply=False)
+            assert site.manifest(), "a plan changes nothing"
+            assert plan.found == serviced(site).found == ()
+        assert site.text() == settled_text(site.row())
+        let_end(site, Way.EXPIRED)
+        site.delete_records()
+        for _ in range(2):
+            assert serviced(site).is_clean
+            assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        assert errors_in(caplog) == []
+        assert site.committed() == ["later"]
+
+
+def test_a_settled_row_is_not_that_of_the_next_pair(site: Site) -> None:
+    """A version that knows no manifests leaves the text of the settled pair beside its own state."""
+    site.write("before")
+    assert site.recover() is Outcome.NOTHING
+    settled = site.text()
+    site.decided()
+    site.change_row(manifest=settled)
+    let_end(site, Way.OPERATOR)
+    assert_lost(site, "before")
+
+
+def test_recovery_notes_what_it_committed(site: Site) -> None:
+    site.decided()
+    assert site.recover() is Outcome.COMMITTED
+    assert site.text() == settled_text(site.row())
+    let_end(site, Way.MISUSED)
+    site.delete_records()
+    assert site.recover() is Outcome.NOTHING
+
+
+# ---- another cluster ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_aborted", [True, False])
+@every_tier
+def test_another_cluster_is_refused_before_anything_is_changed(store: Database, tier: Tier, is_aborted: bool) -> None:
+    topics = {"orders": 2, "others": 2}
+    with (
+        site_of(tier, store) as site,
+        Emulator(topics=topics, config=TIERS[tier], clock=VirtualClock()) as another,
+    ):
+        site.write("before")
+        site.decided()
+        if is_aborted:
+            let_end(site, Way.INITIALISED)
+        row, text = site.row(), site.text()
+        elsewhere: dict[str, Any] = {"bootstrap_servers": another.bootstrap_servers}
+        for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
+            with DualWriter(store.aside, transactional_id="tid", accept_bounded_guarantee=True, **elsewhere) as writer:
+                with pytest.raises(AnotherClusterError, match="nothing was changed") as raised:
+                    use(writer)
+                assert raised.value.prepared_in == site.manifest().cluster_id
+        given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0, **elsewhere}
+        with RecoveryService(store.aside, **given) as service:
+            (found,) = service.recover().found
+            assert (found.action, found.changed) == (Action.FAILED, False)
+            assert found.error is not None
+            assert "AnotherClusterError" in found.error or "Kafka cluster" in found.error
+        assert (site.row(), site.text()) == (row, text)
+        assert [record for partition in (0, 1) for record in another.records("orders", partition)] == []
+        assert rows(store.aside) == ["before", "decided"]
+        assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.COMMITTED)
+        site.assert_agreed("before", "decided")
+
+
+@every_tier
+def test_a_cluster_that_is_no_more_can_be_acknowledged(store: Database, tier: Tier) -> None:
+    topics = {"orders": 2, "others": 2}
+    with site_of(tier, store) as site:
+        site.write("before")
+    with Emulator(topics=topics, config=TIERS[tier], clock=VirtualClock()) as another:
+        given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0}
+        given["bootstrap_servers"] = another.bootstrap_servers
+        with RecoveryService(store.aside, acknowledge_lost=["tid"], **given) as service:
+            (found,) = service.plan().found
+            assert (found.action, found.changed) == (Action.ACKNOWLEDGE, False)
+            (found,) = service.recover().found
+            assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
+        with DualWriter(
+            store.aside,
+            transactional_id="tid",
+            accept_bounded_guarantee=True,
+            bootstrap_servers=another.bootstrap_servers,
+        ) as writer:
+            # both emulators count producer ids alike, so the first pair is that of the row
+            with pytest.raises(RetriableError, match="from another Kafka cluster"):
+                write(writer, "refused")
+            write(writer, "later")
+        assert [record.value for record in another.records("orders", 0)] == [b"later"]
+
+
+# ---- rights ---------------------------------------------------------------------------------------------------------
+
+
+ALLOWED: Final = [
+    Acl.allow("User:*", AclOperation.ALL, kind, "*" if kind is not ResourceType.CLUSTER else "kafka-cluster")
+    for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID, ResourceType.GROUP, ResourceType.CLUSTER)
+]
+NOT_READABLE: Final = Acl.deny("User:ANONYMOUS", AclOperation.READ, ResourceType.TOPIC, "orders")
+DENIALS: Final = AclFilter(operation=AclOperation.READ)
+
+
+@every_tier
+def test_without_read_the_coordinator_is_believed_and_it_is_said(
+    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    with site_of(tier, store, acls=ALLOWED) as site:
+        site.write("before")
+        site.decided()
+        let_end(site, Way.OPERATOR)
+        site.emulator.add_acls(NOT_READABLE)
+        with site.writer() as writer, pytest.raises(PreparedTransactionLost):
+            writer.recover()
+        (found,) = serviced(site).found
+        assert (found.action, found.changed) == (Action.LOST, False)
+        assert len(errors_in(caplog)) >= 2
+        assert all("grant READ on the topic" in error for error in errors_in(caplog))
+        site.emulator.remove_acls(DENIALS)
+        assert site.recover() is Outcome.REPAIRED
+        site.write("later")
+        site.assert_agreed("before", "decided", "later")
+
+
+@every_tier
+def test_without_read_a_healthy_id_stays_usable(store: Database, tier: Tier) -> None:
+    with site_of(tier, store, acls=ALLOWED) as site:
+        site.write("before")
+        let_end(site, Way.EXPIRED)
+        site.emulator.add_acls(NOT_READABLE)
+        assert serviced(site).is_clean
+        site.write("later")
+        assert site.recover() is Outcome.NOTHING
+        site.emulator.remove_acls(DENIALS)
+        site.assert_agreed("before", "later")
+
+
+# ---- what is logged and counted -------------------------------------------------------------------------------------
+
+
+@every_tier
+def test_a_repair_is_logged_and_counted(
+    store: Database, tier: Tier, heard: Heard, caplog: pytest.LogCaptureFixture
+) -> None:
+    def counted() -> dict[str, int]:
+        names = ("proofs", "repaired", "republished", "lost")
+        return {name: sum(heard.sums(f"dualwrite.{name}").values()) for name in names}
+
+    def write_three(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            for _ in range(3):
+                tx.send("orders", "decided", partition=0)
+
+    with site_of(tier, store) as site:
+        site.write("before")
+        site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_three)
+        old = site.row()
+        let_end(site, Way.INITIALISED)
+        before = counted()
+        assert (before["repaired"], before["republished"]) == (0, 0)
+        caplog.clear()
+        assert site.recover() is Outcome.REPAIRED
+        assert counted() == {"proofs": before["proofs"] + 1, "repaired": 1, "republished": 3, "lost": 0}
+        told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        found, published = [line for line in told if str(old) in line]
+        assert "Kafka aborted" in found
+        assert "its 3 records (orders-0: " in found
+        assert f"is published again as {site.row()}" in published
+        let_end(site, Way.INITIALISED)
+        for _ in range(2):
+            assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        expected = {"proofs": before["proofs"] + 2, "repaired": 1, "republished": 3, "lost": 0}
+        assert counted() == expected, "the row was settled by the second proof"
+
+
+def test_a_loss_is_counted_at_each_recovery(site: Site, heard: Heard) -> None:
+    site.decided()
+    let_end(site, Way.OPERATOR)
+    site.delete_records()
+    for _ in range(2):
+        with site.writer() as writer, pytest.raises(PreparedTransactionLost):
+            writer.recover()
+    assert heard.sums("dualwrite.lost") == {"": 2}

@@ -1,0 +1,443 @@
+"""On tiers 3 and 4 a dual write is refused, before it is decided, where what a broker aborts could not be repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite.broker_emulator import Acl, AclOperation, Emulator, ResourceType
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.errors import ConfigError, DualWriteError, UnsupportedByBrokerError
+from dualwrite.guarantee import Tier
+from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.settings import KafkaSettings
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import conninfo_of
+from tests.producer.test_tiers import BOUNDED, TIERS, World
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase
+from tests.support.topics import read_topic
+
+ME: Final = "User:ANONYMOUS"
+METADATA: Final = sa.MetaData()
+ROWS: Final = sa.Table("rows", METADATA, sa.Column("value", sa.String(20), primary_key=True))
+READS_ALL: Final = Acl.allow(ME, AclOperation.READ, ResourceType.TOPIC, "*")
+CONFIGS: Final = Acl.allow(ME, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "*")
+WRITES: Final = [
+    *(Acl.allow(ME, AclOperation.ALL, kind, "*") for kind in (ResourceType.TRANSACTIONAL_ID, ResourceType.GROUP)),
+    Acl.allow(ME, AclOperation.WRITE, ResourceType.TOPIC, "*"),
+    Acl.allow(ME, AclOperation.CREATE, ResourceType.TOPIC, "*"),
+]
+"""What a writer needs on tiers 1 and 2."""
+
+
+bounded = pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
+unbounded = pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], ids=lambda tier: tier.name)
+both_faces = pytest.mark.parametrize("face", ["threads", "asyncio"])
+
+
+@dataclass(frozen=True)
+class Write:
+    """A block with one row, and records or consumed offsets."""
+
+    value: str
+    topics: tuple[str, ...] = ("orders",)
+    has_offsets: bool = False
+
+    def send(self, tx: Any) -> None:
+        for topic in self.topics:
+            tx.send(topic, self.value, "k")
+        if self.has_offsets:
+            tx.send_offsets({TopicPartition("inputs", 0): 1}, ConsumerGroupMetadata("readers"))
+
+
+Step = Write | Callable[[], object]
+"""A block, or what happens between two blocks."""
+
+
+@dataclass
+class Site:
+    """A cluster with access control, and a database."""
+
+    world: World
+    path: Path
+    engine: sa.Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.engine = sa.create_engine(f"sqlite:///{self.path}")
+        METADATA.create_all(self.engine)
+
+    @property
+    def emulator(self) -> Emulator:
+        return self.world.emulator
+
+    def where(self, **settings: Any) -> dict[str, Any]:
+        """Settings of a writer for this cluster."""
+        own = {"bootstrap_servers": self.emulator.bootstrap_servers, "max_block_ms": 10_000, "retry_backoff_ms": 5}
+        return own | {"linger_ms": 0} | settings
+
+    def grant(self, *acls: Acl) -> None:
+        self.emulator.add_acls(*acls)
+
+    def requests(self, name: str = "DescribeConfigs") -> int:
+        return sum(row.requests for row in self.emulator.metrics().apis if row.api == name)
+
+    def run(self, face: str, steps: Sequence[Step], **settings: Any) -> list[DualWriteError | None]:
+        """Carry the steps out with one writer; return why each block failed."""
+        settings = self.where(transactional_id="tid", **settings)
+        if face == "asyncio":
+            return asyncio.run(self._run_async(steps, settings))
+        with DualWriter(self.engine, **settings) as writer:
+            return [error for step in steps for error in self._step(writer, step)]
+
+    @staticmethod
+    def _step(writer: DualWriter, step: Step) -> list[DualWriteError | None]:
+        if not isinstance(step, Write):
+            step()
+            return []
+        try:
+            with writer.transaction() as tx:
+                tx.connection.execute(ROWS.insert().values(value=step.value))
+                step.send(tx)
+        except DualWriteError as error:
+            return [error]
+        return [None]
+
+    async def _run_async(self, steps: Sequence[Step], settings: dict[str, Any]) -> list[DualWriteError | None]:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}")
+        errors: list[DualWriteError | None] = []
+        async with AsyncDualWriter(engine, **settings) as writer:
+            for step in steps:
+                if not isinstance(step, Write):
+                    step()
+                    continue
+                try:
+                    async with writer.transaction() as tx:
+                        await tx.connection.execute(ROWS.insert().values(value=step.value))
+                        step.send(tx)
+                except DualWriteError as error:
+                    errors.append(error)
+                else:
+                    errors.append(None)
+        await engine.dispose()
+        return errors
+
+    def rows(self) -> list[str]:
+        with self.engine.connect() as connection:
+            return sorted(connection.scalars(sa.select(ROWS.c.value)))
+
+    def records(self, topic: str = "orders") -> list[str]:
+        self.grant(READS_ALL)
+        self.world.settle()
+        return sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, topic))
+
+    def assert_both_have(self, *values: str) -> None:
+        assert (self.rows(), self.records()) == ([*values], [*values])
+
+
+@pytest.fixture
+def site(tier: Tier, tmp_path: Path) -> Iterator[Site]:
+    topics = {"orders": 1, "others": 1, "inputs": 1}
+    with Emulator(topics=topics, config=TIERS[tier], clock=VirtualClock(), acls=WRITES) as emulator:
+        made = Site(World(emulator, tier), tmp_path / "db")
+        yield made
+        made.engine.dispose()
+
+
+def refusal(found: DualWriteError | None) -> str:
+    assert type(found) is UnsupportedByBrokerError, repr(found)
+    return str(found)
+
+
+# ---- what is checked ----------------------------------------------------------------------------------------------
+
+
+@bounded
+@both_faces
+def test_topics_that_can_be_repaired_need_no_acceptance_and_are_checked_once(
+    site: Site, face: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.grant(READS_ALL, CONFIGS)
+    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
+        assert site.run(face, [Write("a"), Write("b"), Write("c", ("orders", "others")), Write("d")]) == [None] * 4
+    assert site.requests() == 2  # one when each topic is first used
+    assert site.records("others") == ["c"]
+    assert caplog.messages == []
+    site.assert_both_have("a", "b", "c", "d")
+
+
+@bounded
+@both_faces
+def test_without_read_a_block_is_refused_until_it_is_granted(site: Site, tier: Tier, face: str) -> None:
+    site.grant(CONFIGS)
+    refused = Write("refused", ("others", "orders"))
+    errors = site.run(
+        face, [refused, Write("again", ("others", "orders")), lambda: site.grant(READS_ALL), Write("granted")]
+    )
+    for error in errors[:2]:
+        text = refusal(error)
+        assert f"this cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in text
+        assert "In topic 'others' that cannot work: this client is not allowed READ on it" in text
+        assert "Neither side was changed: grant READ on the topic to this client" in text
+        assert 'redo="database"' in text
+        assert "accept_bounded_guarantee=True" in text
+    assert errors[2:] == [None]
+    assert site.records("others") == []
+    site.assert_both_have("granted")
+
+
+@bounded
+@both_faces
+@pytest.mark.parametrize("policy", ["compact", "delete,compact"])
+def test_a_compacted_topic_is_refused(site: Site, tier: Tier, face: str, policy: str) -> None:
+    site.grant(READS_ALL, CONFIGS)
+    site.emulator.set_config({"cleanup.policy": policy}, topic="orders")
+
+    def delete_only() -> None:
+        site.emulator.set_config({"cleanup.policy": "delete"}, topic="orders")
+
+    refused, later = site.run(face, [Write("refused"), delete_only, Write("later")])
+    text = refusal(refused)
+    assert f"tier {int(tier)}" in text
+    assert f"In topic 'orders' that cannot work: its cleanup.policy is '{policy}'" in text
+    assert "take 'compact' out of its cleanup.policy, or keep the records in the database" in text
+    assert later is None
+    site.assert_both_have("later")
+
+
+@bounded
+@both_faces
+def test_a_policy_that_may_not_be_asked_is_warned_of_once_for_each_topic(
+    site: Site, face: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.grant(READS_ALL)
+    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
+        assert site.run(face, [Write("a"), Write("b"), Write("c", ("others",))]) == [None] * 3
+    assert [message.partition(":")[0] for message in caplog.messages] == ["topic 'orders'", "topic 'others'"]
+    assert "the right that is missing is DESCRIBE_CONFIGS on the topic 'orders'" in caplog.messages[0]
+
+
+@bounded
+@both_faces
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_topic_that_sending_creates_is_checked_before_the_decision(site: Site, face: str, policy: str) -> None:
+    site.grant(READS_ALL, CONFIGS)
+    site.emulator.set_config({"log.cleanup.policy": policy}, node_id=0)
+    (found,) = site.run(face, [Write("v", ("new",))])
+    if policy == "compact":
+        assert "In topic 'new' that cannot work: its cleanup.policy is 'compact'" in refusal(found)
+    else:
+        assert found is None
+    expected = [] if policy == "compact" else ["v"]
+    assert (site.rows(), site.records("new")) == (expected, expected)
+
+
+@bounded
+@both_faces
+def test_consumed_offsets_belong_in_the_database(site: Site, tier: Tier, face: str) -> None:
+    site.grant(READS_ALL, CONFIGS)
+    refused, alone, later = site.run(
+        face, [Write("refused", has_offsets=True), Write("alone", (), has_offsets=True), Write("later")]
+    )
+    for error in (refused, alone):
+        text = refusal(error)
+        assert f"tier {int(tier)}" in text
+        assert "With consumed offsets of group 'readers' that cannot work" in text
+        assert "(OffsetsInDatabase)" in text
+        assert "redo=" not in text
+    assert later is None
+    site.assert_both_have("later")
+
+
+# ---- acceptance by name --------------------------------------------------------------------------------------------
+
+
+@bounded
+@both_faces
+def test_a_bound_accepted_by_name_checks_nothing(site: Site, tier: Tier, face: str, caplog: Any) -> None:
+    site.grant(CONFIGS)
+    site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
+    site.grant(Acl.allow(ME, AclOperation.READ, ResourceType.TOPIC, "inputs"))
+    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
+        errors = site.run(face, [Write("a"), Write("b", has_offsets=True)], accept_bounded_guarantee=True)
+    assert errors == [None, None]
+    assert site.requests() == 0
+    (warning,) = caplog.messages
+    assert f"tier {int(tier)}" in warning
+    assert "accept_bounded_guarantee=True" in warning
+    assert site.rows() == ["a", "b"]
+
+
+@bounded
+@both_faces
+def test_a_bound_refused_by_name_is_refused_for_every_topic(site: Site, tier: Tier, face: str) -> None:
+    site.grant(READS_ALL, CONFIGS)
+    (error,) = site.run(face, [Write("refused")], accept_bounded_guarantee=False)
+    assert f"this cluster is tier {int(tier)}: a prepared transaction would survive only until" in refusal(error)
+    assert site.requests() == 0
+    site.assert_both_have()
+
+
+@unbounded
+@both_faces
+def test_without_a_bound_nothing_is_checked(site: Site, face: str) -> None:
+    site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
+    site.grant(Acl.allow(ME, AclOperation.READ, ResourceType.TOPIC, "inputs"))
+    assert site.run(face, [Write("a"), Write("b", has_offsets=True)]) == [None, None]
+    assert site.requests() == 0
+    assert site.rows() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says", "producer_accepts"),
+    [
+        ({}, None, True),
+        ({"accept_bounded_guarantee": True}, True, True),
+        ({"accept_bounded_guarantee": "false"}, False, False),
+        ({"accept.bounded.guarantee": "true"}, True, None),
+    ],
+)
+def test_the_setting_and_the_producer_underneath(
+    given: dict[str, Any], says: bool | None, producer_accepts: bool | None
+) -> None:
+    settings = KafkaSettings("tid", {"bootstrap_servers": "127.0.0.1:1", **given})
+    assert settings.accepts_bound is says
+    if producer_accepts is not None:
+        assert str(settings.producer["accept_bounded_guarantee"]).lower() == str(producer_accepts).lower()
+
+
+def test_the_time_of_a_prepared_transaction_needs_no_acceptance_but_bears_no_refusal() -> None:
+    where = {"bootstrap_servers": "127.0.0.1:1", "transaction_timeout_ms": 1000}
+    assert KafkaSettings("tid", where).producer["transaction_timeout_ms"] == 1000
+    with pytest.raises(ConfigError, match="no timeout"):
+        KafkaSettings("tid", where | {"accept_bounded_guarantee": False})
+
+
+# ---- pools, other backends, and changes of the cluster ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", [Tier.BOUNDED])
+def test_a_pool_checks_a_topic_once_for_all_its_ids(site: Site) -> None:
+    site.grant(READS_ALL, CONFIGS)
+    create_lease_table(site.engine)
+    where = site.where()
+    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+        with pool.transaction() as outer:
+            outer.send("orders", "first id")
+            with pool.transaction() as inner:
+                inner.send("orders", "second id")
+        assert outer.transactional_id != inner.transactional_id
+    assert site.requests() == 1
+    assert site.records() == ["first id", "second id"]
+
+
+@pytest.mark.parametrize("tier", [Tier.BOUNDED])
+def test_a_pool_does_not_try_other_ids_for_a_topic_that_is_refused(site: Site) -> None:
+    site.grant(CONFIGS)
+    create_lease_table(site.engine)
+    where = site.where()
+    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+        with pytest.raises(UnsupportedByBrokerError, match="not allowed READ"), pool.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="refused"))
+            tx.send("orders", "refused")
+        assert tx.outcome is Outcome.ROLLED_BACK
+        assert site.requests() == 1
+    site.assert_both_have()
+
+
+@pytest.mark.parametrize("tier", [Tier.BOUNDED])
+def test_a_row_that_was_written_ahead_is_rolled_back_with_a_refused_block(
+    site: Site, postgres_server: PostgresServer
+) -> None:
+    """With psycopg a ready writer writes its row before the records go out."""
+    site.grant(READS_ALL, CONFIGS)
+    site.emulator.set_config({"cleanup.policy": "compact"}, topic="others")
+    database = PostgresDatabase(postgres_server)
+    where: dict[str, Any] = {
+        "bootstrap_servers": site.emulator.bootstrap_servers,
+        "transactional_id": "tid",
+        "linger_ms": 0,
+    }
+    with PsycopgDualWriter(conninfo_of(database.url), create_table=True, **where) as writer:
+        for topic, value in (("orders", "a"), ("orders", "b")):
+            with writer.transaction() as tx:
+                tx.send(topic, value)
+        with pytest.raises(UnsupportedByBrokerError, match="In topic 'others'"), writer.transaction() as tx:
+            tx.send("others", "refused")
+        with writer.transaction() as tx:
+            tx.send("orders", "c")
+    database.close()
+    assert (site.records(), site.records("others")) == (["a", "b", "c"], [])
+
+
+@pytest.mark.parametrize("tier", [Tier.STORED_PAIR])
+def test_a_cluster_that_falls_to_a_bounded_tier_is_checked_from_then_on(site: Site) -> None:
+    site.grant(CONFIGS)
+    where: dict[str, Any] = {
+        "bootstrap_servers": site.emulator.bootstrap_servers,
+        "transactional_id": "tid",
+        "linger_ms": 0,
+    }
+    with DualWriter(site.engine, metadata_max_age_ms=1, **where) as writer:
+        with writer.transaction() as tx:
+            tx.send("orders", "before")
+        site.emulator.set_transaction_version(1)
+        errors: list[DualWriteError] = []
+
+        def refused() -> bool:
+            try:
+                with writer.transaction() as tx:
+                    tx.send("orders", "on the way")
+            except UnsupportedByBrokerError as error:
+                errors.append(error)
+            return bool(errors)
+
+        until(refused)
+        assert "this cluster is tier 4" in str(errors[0])
+        assert "not allowed READ" in str(errors[0])
+
+
+@pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
+def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> None:
+    """It was decided; and a block that is refused meanwhile does not lose it."""
+    site.grant(READS_ALL, CONFIGS)
+
+    def crash(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT:
+            raise Crash
+
+    where: dict[str, Any] = {
+        "bootstrap_servers": site.emulator.bootstrap_servers,
+        "transactional_id": "tid",
+        "linger_ms": 0,
+    }
+    with DualWriter(site.engine, pause=crash, **where) as writer, pytest.raises(Crash), writer.transaction() as tx:
+        tx.connection.execute(ROWS.insert().values(value="owed"))
+        tx.send("orders", "owed", "k")
+    site.world.abort_by_timeout()
+    assert site.records() == []
+    site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
+    with DualWriter(site.engine, **where) as writer:
+        for _ in range(2):
+            with pytest.raises(UnsupportedByBrokerError, match="cleanup"), writer.transaction() as tx:
+                tx.send("orders", "refused")
+        assert writer.recover().outcome is Outcome.REPAIRED
+    site.assert_both_have("owed")
+
+
+class Crash(BaseException):
+    """The process is gone."""
