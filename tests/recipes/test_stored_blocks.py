@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import KafkaTimeoutError, StoredBlocksError, StoreFullError
+from dualwrite.errors import (
+    ConfigError,
+    DualWriteError,
+    KafkaTimeoutError,
+    StateRowError,
+    StoredBlocksError,
+    StoreFullError,
+)
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.recovery.adoption import adopt
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario, Seen, event_texts
 from tests.support.conditions import until
@@ -280,3 +289,80 @@ def test_two_processes_that_store_at_once_are_ordered_by_the_row(scenario: AnySc
         assert write(scenario, second, 5).outcome is Outcome.COMMITTED
     assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == scenario.expected
     scenario.assert_both_sides_agree()
+
+
+# ---- settings and the table -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"redo": "both"}, "redo takes 'log' or 'database', not 'both'"),
+        ({"when_kafka_is_away": True}, "when_kafka_is_away takes 'refuse' or 'store', not True"),
+        ({"max_stored_bytes": 0}, "max_stored_bytes takes a whole number of at least 1, not 0"),
+        ({"max_stored_age_ms": "1"}, "max_stored_age_ms takes a whole number of at least 1, not '1'"),
+    ],
+)
+def test_settings_are_checked_when_the_writer_is_made(
+    scenario: AnyScenario, setting: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        scenario.writer(**setting)
+    assert says in str(raised.value)
+
+
+def has_table(scenario: AnyScenario) -> bool:
+    return sa.inspect(scenario.database.aside).has_table("kafka_transaction_redo")
+
+
+@pytest.mark.parametrize("setting", [{"redo": "database"}, {"when_kafka_is_away": "store"}])
+def test_the_table_is_made_only_for_the_settings_that_need_it(scenario: AnyScenario, setting: dict[str, Any]) -> None:
+    with scenario.writer() as writer:
+        write(scenario, writer, 1)
+    assert not has_table(scenario)
+    refused = scenario.writer(create_table=False, **setting)
+    with refused, pytest.raises(StateRowError, match="`dualwrite init-db --redo`"):
+        refused.recover()
+    with scenario.writer(**setting) as writer:
+        write(scenario, writer, 2)
+    assert has_table(scenario)
+    scenario.assert_both_sides_agree()
+
+
+def test_a_transaction_that_is_ended_past_us_stores_nothing(scenario: AnyScenario, emulator: Emulator) -> None:
+    """The same proof as for any decision: the transaction that locked the row is still running."""
+    connections: list[Any] = []
+
+    def end_it() -> None:
+        driver = getattr(connections[0], "connection", connections[0])
+        with closing(driver.cursor()) as cursor:
+            cursor.execute("ROLLBACK")
+
+    ends = AtPoint(PausePoint.AFTER_LOCK, end_it, armed=False)
+    with scenario.writer(ends, **AWAY) as writer, kafka_away(emulator):
+        assert_stored(write(scenario, writer, 1))
+        ends.arm()
+        block: Any = writer.transaction()
+        with pytest.raises((DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error)), block as tx:
+            connections.append(tx.connection)
+            tx.send(scenario.topic, "2")
+        assert tx.outcome is Outcome.ROLLED_BACK
+        assert len(stored_rows(scenario)) == 1
+
+
+def test_damaged_records_are_told_and_nothing_is_published(scenario: AnyScenario, emulator: Emulator) -> None:
+    with kafka_away(emulator), scenario.writer(**AWAY) as writer:
+        assert_stored(write(scenario, writer, 1))
+    damage = sa.text("UPDATE kafka_transaction_redo SET records = :damaged WHERE seq = 1")
+    with scenario.database.aside.begin() as connection:
+        connection.execute(damage, {"damaged": b"damaged"})
+    with scenario.writer(**AWAY) as writer, pytest.raises(StateRowError, match=r"block 1 .* checksum"):
+        writer.recover()
+    assert read_topic(emulator.bootstrap_servers, scenario.topic) == []
+
+
+def test_a_copy_of_the_database_forgets_what_the_original_publishes(scenario: AnyScenario, emulator: Emulator) -> None:
+    with kafka_away(emulator), scenario.writer(**AWAY) as writer:
+        assert_stored(write(scenario, writer, 1))
+    adopt(scenario.database.aside, "copied", force=True)
+    assert stored_rows(scenario) == []

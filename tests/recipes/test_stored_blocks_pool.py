@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,12 +13,14 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.recovery.service import Action, RecoveryService
+from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table, kafka_transaction_redo
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from tests.crash.scenario import AnyScenario
 from tests.recipes.pools import AnyPool, make_pool, prefix_of, write
 from tests.recipes.pools import scenario as scenario
 from tests.recipes.test_stored_blocks import AWAY, kafka_away
 from tests.support.conditions import until
-from tests.support.databases import event_bodies
+from tests.support.databases import Database, event_bodies
 from tests.support.topics import read_topic
 
 
@@ -98,3 +101,22 @@ def test_the_recovery_service_lists_and_publishes_them(scenario: AnyScenario, em
     assert [(found.action, found.changed) for found in report.found] == [(Action.PUBLISH, apply)]
     assert bodies(scenario) == (["1"] if apply else [])
     assert report.is_clean is apply
+
+
+def test_the_sql_file_makes_the_same_table(database: Database) -> None:
+    if database.engine.dialect.name == "sqlite":
+        pytest.skip("the file names the type of PostgreSQL")
+    name = "redo_schema.sql" if database.engine.dialect.name == "postgresql" else "redo_schema_mysql.sql"
+    text = (importlib.resources.files("dualwrite.recipes.sql") / name).read_text()
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(text.rstrip().rstrip(";"))
+    by_hand = columns(database.engine)
+    kafka_transaction_redo.drop(database.engine)
+    create_state_table(database.engine)
+    create_redo_table(database.engine)
+    assert columns(database.engine) == by_hand
+
+
+def columns(engine: sa.Engine) -> dict[str, tuple[str, bool]]:
+    found = sa.inspect(engine).get_columns(kafka_transaction_redo.name)
+    return {column["name"]: (repr(column["type"]), column["nullable"]) for column in found}
