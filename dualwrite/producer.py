@@ -181,7 +181,8 @@ class Producer(ProducerBase[RecordFuture]):
     def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Return whether this producer may read topics, and how their logs are cleaned. For the recipes.
 
-        Changes nothing, and may be called in any state. Raises `KafkaTimeoutError`, `AuthenticationError`.
+        Changes nothing, and may be called in any state. Raises `KafkaTimeoutError` (`KafkaUnreachableError` after
+        `unreachable.timeout.ms`), `AuthenticationError`.
         """
         return self._read(self._describe_topics(topics))
 

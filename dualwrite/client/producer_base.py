@@ -214,7 +214,8 @@ class ProducerBase(Generic[FutureT]):
 
     async def _describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Do what `describe_topics()` does. In the loop of the connections."""
-        reader = LogReader(self._core.config, self._loop)
+        config = self._core.config
+        reader = LogReader(config, self._loop, unreachable_timeout_ms=config.unreachable_timeout_ms)
         try:
             return await reader.describe_topics(topics, self.max_block_ms)
         finally:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -64,11 +66,53 @@ def test_no_take_over_without_a_broker_async(refusing: str) -> None:
     asyncio.run(run())
 
 
+def test_a_listener_that_closes_every_connection() -> None:
+    """As a load balancer does that has no broker behind it."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        hang_up_on_everybody(listening)
+        servers = f"127.0.0.1:{listening.getsockname()[1]}"
+        settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
+        with Producer(bootstrap_servers=servers, transactional_id="t", **settings) as producer:
+            with pytest.raises(KafkaUnreachableError, match="the connection was lost before ApiVersions was answered"):
+                producer.init_transactions()
+            producer.close(timeout_s=0)
+
+
+def hang_up_on_everybody(listening: socket.socket) -> None:
+    """In a thread, until the listener is closed."""
+
+    def run() -> None:
+        with suppress(OSError):
+            while True:
+                listening.accept()[0].close()
+
+    threading.Thread(target=run, daemon=True).start()
+
+
 def test_metadata_of_a_topic(refusing: str) -> None:
     settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
     with Producer(bootstrap_servers=refusing, **settings) as producer:
         with pytest.raises(KafkaUnreachableError):
             producer.send("orders", b"v")
+        producer.close(timeout_s=0)
+
+
+def test_descriptions_of_topics(refusing: str) -> None:
+    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
+
+    async def describe() -> None:
+        async with AsyncProducer(bootstrap_servers=refusing, **settings) as producer:
+            with pytest.raises(KafkaUnreachableError) as raised:
+                await producer.describe_topics(["orders"])
+            assert raised.value.since_s * 1000 >= TIMEOUT_MS
+            await producer.close(timeout_s=0)
+
+    asyncio.run(describe())
+    with Producer(bootstrap_servers=refusing, **settings) as producer:
+        with pytest.raises(KafkaUnreachableError, match=r"for 0\.\d s \(.*Connection refused"):
+            producer.describe_topics(["orders"])
         producer.close(timeout_s=0)
 
 

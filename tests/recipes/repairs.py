@@ -67,6 +67,10 @@ class Site:
         """Return a new process's writer, to be used in a `with`."""
         return writer_of(self.world, self.store.aside, pause=pause, **settings)
 
+    def writer_through_faults(self, pause: PauseHook | None = None, **settings: Any) -> Any:
+        """Return a new process's writer, which faults of the store concern."""
+        return writer_of(self.world, self.store.engine, pause=pause, **settings)
+
     def write(self, *values: str, **settings: Any) -> None:
         """Write each value by a dual write of a new process."""
         with self.writer(**settings) as writer:

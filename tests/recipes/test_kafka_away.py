@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, sessionmaker
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import KafkaUnreachableError, PoolTimeoutError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import Availability, Away
@@ -37,6 +37,7 @@ from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies, events, unique
 from tests.support.topics import read_topic
 
+COORDINATOR_LOAD_IN_PROGRESS = 14
 LONG_MS = 60_000
 """Longer than a test may take: no wait of the old kind may end by itself."""
 
@@ -453,17 +454,17 @@ def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pyte
 
 
 def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is reachable and silent: its blocks are committed, and their slots cannot be used again."""
-    for name, value in {"max_writers": 1, "acquire_timeout_ms": 100, "max_block_ms": 200}.items():
+    """A broker that is reachable and completes nothing: blocks are committed, and their slots cannot be used again."""
+    for name, value in {"max_writers": 1, "acquire_timeout_ms": 100, "max_block_ms": 2000}.items():
         monkeypatch.setitem(_POOL, name, value)
     with face_of(PsycopgPool, world) as face:
-        silence = world.emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=None))
+        loading = world.emulator.faults.add(Fault(api="EndTxn", action=Error(COORDINATOR_LOAD_IN_PROGRESS), count=None))
         face.write(1)
         face.write(2)
         until(lambda: face.writer.status.last_background_error is not None)
         with pytest.raises(PoolTimeoutError, match="Kafka keeps them from being resolved: KafkaTimeoutError: "):
             face.write(3)
-        silence.remove()
+        loading.remove()
         until(lambda: not face.writer.status.set_aside)
     world.assert_both_sides_have(1, 2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
-from tests.recipes.test_tiers import METADATA, Crash, rows, world, write, writer_of
+from tests.recipes.test_tiers import METADATA, Crash, forget_manifest, rows, world, write, writer_of
 from tests.support.conditions import until
 from tests.support.databases import Database, SqliteDatabase
 from tests.support.kafka_ids import kafka_id_of
@@ -109,6 +109,13 @@ def decide_and_die(world: World, engine: sa.Engine, value: str) -> None:
         write(writer, value)
 
 
+def assert_repaired(world: World, engine: sa.Engine, *expected: str) -> None:
+    with writer_of(world, engine) as writer:
+        assert writer.recover().outcome is Outcome.REPAIRED
+        assert writer.recover().outcome is Outcome.NOTHING
+    assert world.committed() == rows(engine) == list(expected)
+
+
 def assert_lost_at_every_recovery(world: World, engine: sa.Engine) -> None:
     for _ in range(3):
         with writer_of(world, engine) as writer, pytest.raises(PreparedTransactionLost):
@@ -167,8 +174,11 @@ def test_a_late_take_over_touches_nothing_of_its_successor(world: World, store: 
 
 
 @with_claim
+@pytest.mark.parametrize("has_manifest", [True, False])
 @pytest.mark.parametrize("skip", [0, 1], ids=["first phase", "second phase"])
-def test_a_late_claim_that_aborts_a_decided_transaction_is_loud(world: World, store: Database, skip: int) -> None:
+def test_a_late_claim_that_aborts_a_decided_transaction_is_repaired_or_loud(
+    world: World, store: Database, skip: int, has_manifest: bool
+) -> None:
     """Before transaction.version 2 InitProducerId aborts what is open, whichever pair it names."""
     with writer_of(world, store.aside) as writer:
         write(writer, "before")
@@ -176,19 +186,31 @@ def test_a_late_claim_that_aborts_a_decided_transaction_is_loud(world: World, st
     taker.hold("InitProducerId", skip=skip)
     taker.fall_asleep()
     decide_and_die(world, store.aside, "of the successor")
+    if not has_manifest:
+        forget_manifest(store.aside)
     taker.wake()
     assert isinstance(taker.error, FencedError)
-    assert_lost_at_every_recovery(world, store.aside)
+    if has_manifest:
+        assert_repaired(world, store.aside, "before", "of the successor")
+    else:
+        assert_lost_at_every_recovery(world, store.aside)
 
 
 @with_exact_end
-def test_a_late_end_that_meets_the_next_transaction_of_the_old_owner_is_loud(world: World, store: Database) -> None:
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_a_late_end_that_meets_the_next_transaction_of_the_old_owner_is_repaired_or_loud(
+    world: World, store: Database, has_manifest: bool
+) -> None:
     """It was not fenced yet, so its next transaction has the very pair that was described."""
     taker = Taker(world, store)
     armed = False
 
     def pause(point: PausePoint) -> None:
+        nonlocal armed
         if armed and point is PausePoint.AFTER_DATABASE_COMMIT:
+            armed = False
+            if not has_manifest:
+                forget_manifest(store.aside)
             taker.wake()
 
     with writer_of(world, store.aside, pause=pause) as older:
@@ -196,13 +218,17 @@ def test_a_late_end_that_meets_the_next_transaction_of_the_old_owner_is_loud(wor
         taker.hold("EndTxn")
         taker.fall_asleep()
         armed = True
-        with pytest.raises(PreparedTransactionLost):
+        with nullcontext() if has_manifest else pytest.raises(PreparedTransactionLost):
             write(older, "decided")
-        for _ in range(2):
+        for _ in range(0 if has_manifest else 2):
             with pytest.raises(PreparedTransactionLost):
                 write(older, "refused")
     assert taker.error is not None
-    assert_lost_at_every_recovery(world, store.aside)
+    if has_manifest:
+        world.settle()
+        assert world.committed() == rows(store.aside) == ["before", "decided"]
+    else:
+        assert_lost_at_every_recovery(world, store.aside)
 
 
 @by_stored_pair

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator import Acl, AclOperation, Emulator, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.errors import ConfigError, DualWriteError, UnsupportedByBrokerError
+from dualwrite.errors import ConfigError, DualWriteError, KafkaUnreachableError, UnsupportedByBrokerError
 from dualwrite.guarantee import Tier
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
@@ -411,7 +411,24 @@ def test_a_cluster_that_falls_to_a_bounded_tier_is_checked_from_then_on(site: Si
         assert "not allowed READ" in str(errors[0])
 
 
-@pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
+@bounded
+@both_faces
+def test_kafka_goes_away_before_a_topic_is_checked(site: Site, face: str) -> None:
+    site.grant(READS_ALL, CONFIGS)
+
+    def pause(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_BEGIN:
+            site.emulator.crash_node(0)
+
+    (error,) = site.run(face, [Write("refused")], pause=pause, max_block_ms=600_000)
+    assert type(error) is KafkaUnreachableError, repr(error)
+    assert str(error).startswith("neither side was changed: ")
+    site.emulator.start_node(0)
+    assert site.run(face, [Write("later")]) == [None]
+    site.assert_both_have("later")
+
+
+@bounded
 def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> None:
     """It was decided; and a block that is refused meanwhile does not lose it."""
     site.grant(READS_ALL, CONFIGS)

@@ -12,8 +12,9 @@ from dualwrite.errors import PreparedTransactionLost
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from tests.producer.test_tiers import World, bounded, every_tier
-from tests.recipes.test_tiers import Crash, engine, rows, world, write, writer_of
+from tests.producer.test_tiers import BOUNDED, World, bounded, every_tier
+from tests.recipes.test_tiers import Crash, engine, forget_manifest, rows, world, write, writer_of
+from tests.support.conditions import until
 from tests.support.kafka_ids import kafka_id_of
 
 __all__ = ["engine", "world"]  # fixtures
@@ -59,6 +60,7 @@ def test_a_loss_between_the_looks_at_rows_and_at_kafka_is_told(
     def pause(point: PausePoint) -> None:
         if point is PausePoint.AFTER_DATABASE_COMMIT and "lost" in rows(engine):
             world.abort_by_timeout()
+            forget_manifest(engine)
 
     with writer_of(world, engine, pause=pause) as writer:
         write(writer, "before")
@@ -76,11 +78,46 @@ def test_a_loss_between_the_looks_at_rows_and_at_kafka_is_told(
     assert found.action is Action.LOST
 
 
+@every_tier
+@pytest.mark.parametrize("way", ["timeout", "operator", "operator, long ago"])
+def test_what_was_aborted_is_published_again(world: World, engine: sa.Engine, way: str) -> None:
+    if way == "timeout" and world.tier not in BOUNDED:
+        return
+    kafka_id = kafka_id_of(engine, "tid")
+
+    def pause(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT and "decided" in rows(engine):
+            raise Crash
+
+    with writer_of(world, engine) as writer:
+        write(writer, "before")
+    with writer_of(world, engine, pause=pause) as writer, pytest.raises(Crash):
+        write(writer, "decided")
+    if way == "timeout":
+        world.abort_by_timeout()
+    else:
+        with TransactionAdmin(bootstrap_servers=world.emulator.bootstrap_servers) as admin:
+            admin.force_terminate_transaction(kafka_id)
+    if way == "operator, long ago":
+        world.settle()
+        world.emulator.set_config({"retention.ms": "-1"}, topic="orders")
+        world.emulator.advance_clock(8 * 24 * 3_600_000)
+        until(lambda: not world.emulator.transactions())
+    report = recover(world, engine)
+    (found,) = report.found
+    assert (found.action, found.changed, found.is_left, report.is_clean) == (Action.REPAIR, True, False, True)
+    assert recover(world, engine).found == ()
+    with writer_of(world, engine) as writer:
+        write(writer, "later")
+    assert world.committed() == rows(engine) == ["before", "decided", "later"]
+
+
 @bounded
 def test_a_loss_is_told_until_it_is_acknowledged(world: World, engine: sa.Engine) -> None:
     def pause(point: PausePoint) -> None:
         if point is PausePoint.AFTER_DATABASE_COMMIT:
             world.abort_by_timeout()
+            forget_manifest(engine)
 
     with writer_of(world, engine, pause=pause) as writer, pytest.raises(PreparedTransactionLost) as raised:
         write(writer, "lost")
@@ -107,6 +144,7 @@ def test_an_operators_abort_is_told_until_it_is_acknowledged(world: World, engin
         def pause(point: PausePoint) -> None:
             if point is PausePoint.AFTER_DATABASE_COMMIT:
                 admin.force_terminate_transaction(kafka_id)
+                forget_manifest(engine)
 
         with writer_of(world, engine, pause=pause) as writer, pytest.raises(PreparedTransactionLost):
             write(writer, "lost")

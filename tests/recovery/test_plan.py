@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
+from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, PreparedTxnState
 from dualwrite.recipes.recovery.plan import ACTIONS, CHANGES, Action, Age, Facts, Row, age_ms_of, decide
@@ -21,13 +23,26 @@ AGES_MS = [None, 0, MIN_AGE_MS - 1, MIN_AGE_MS, 10**9]
 BESIDE_THE_ROW = [(False, None), (True, None), (False, MIN_AGE_MS - 1), (False, MIN_AGE_MS)]
 """Whether there is a copy of the records, and the age of the oldest stored block."""
 VERSIONS = [0, 1, 2]  # tiers 4, 4, and 3 to 1
+ENDS = [None, (), *itertools.combinations_with_replacement(PartitionEnd, 2)]
+"""By the log: not read; of a transaction without records; of one in two partitions."""
+
+
+def end_of(ends: tuple[PartitionEnd, ...] | None) -> TransactionEnd | None:
+    if ends is None:
+        return None
+    return TransactionEnd({PartitionManifest("t", index, 0, 0, 1): end for index, end in enumerate(ends)})
+
 
 EVERYTHING = [
-    Facts(row, stored, Described(state, pair, -1), age_ms, version, has_copy=has_copy, stored_age_ms=stored_age_ms)
-    for row, stored, state, pair, age_ms, version, (has_copy, stored_age_ms) in itertools.product(
-        Row, STORED_STATES, DescribedState, PAIRS, AGES_MS, VERSIONS, BESIDE_THE_ROW
+    Facts(
+        row, stored, Described(state, pair, -1), age_ms, version, end_of(ends), is_repairable, has_copy, stored_age_ms
     )
-    if row in (Row.FREE, Row.HELD) or (stored.is_empty and not has_copy and stored_age_ms is None)
+    for row, stored, state, pair, age_ms, version, ends, is_repairable, (has_copy, stored_age_ms) in itertools.product(
+        Row, STORED_STATES, DescribedState, PAIRS, AGES_MS, VERSIONS, ENDS, (True, False), BESIDE_THE_ROW
+    )
+    if (row in (Row.FREE, Row.HELD) or stored.is_empty) and (ends is not None or is_repairable)
+    if ends is None or not (stored.is_empty or state is DescribedState.ONGOING)
+    if (has_copy, stored_age_ms) == BESIDE_THE_ROW[0] or (version == 2 and row in (Row.FREE, Row.HELD))
 ]
 
 
@@ -36,6 +51,12 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
     is_open = facts.described.state is DescribedState.ONGOING
     is_old = facts.age_ms is not None and facts.age_ms >= MIN_AGE_MS
     finding = find(facts.stored, facts.described, facts.transaction_version)
+    ends = set(facts.end.by_partition.values()) if facts.end is not None else set()
+    if finding in (Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE):
+        if PartitionEnd.ABORTED in ends:
+            finding = Finding.ABORTED
+        elif PartitionEnd.COMMITTED in ends:
+            finding = Finding.COMMITTED
     if facts.row in (Row.MISSING, Row.VOUCHED):
         if is_open:
             if not is_old:
@@ -49,7 +70,9 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
     elif finding is Finding.ABORTED:
         if acknowledged:
             return Action.ACKNOWLEDGE
-        return Action.REPAIR if facts.has_copy else Action.LOST
+        is_whole = PartitionEnd.ABORTED in ends and PartitionEnd.GONE not in ends
+        is_copied = facts.has_copy and PartitionEnd.COMMITTED not in ends
+        return Action.REPAIR if (is_whole or is_copied) and facts.is_repairable else Action.LOST
     elif is_open:
         if not is_old:
             return Action.YOUNG

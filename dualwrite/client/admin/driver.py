@@ -32,6 +32,7 @@ from dualwrite.errors import (
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
+    KafkaUnreachableError,
     UnsupportedByBrokerError,
     error_class,
 )
@@ -79,7 +80,15 @@ class NoResponseError(Exception):
 class AdminTransport:
     """The connections of one admin client, leased from a shared cluster. For one loop; may be created outside of it."""
 
-    def __init__(self, config: AdminConfig | ClusterSettings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        config: AdminConfig | ClusterSettings,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        unreachable_timeout_ms: int | None = None,
+    ) -> None:
+        """`unreachable_timeout_ms`: raise KafkaUnreachableError after no broker could be reached for that long."""
+        self._unreachable_timeout_ms = unreachable_timeout_ms
         self._cluster: Final = lease_cluster(ClusterSettings.of(config), loop)
         self._changed = asyncio.Event()
         self._closed = False
@@ -102,8 +111,8 @@ class AdminTransport:
     async def request(self, node_id: int, call: Call[T], deadline_s: float) -> T:
         """Return the response of a broker (`ANY_NODE`: of any), by `deadline_s` of the loop's clock.
 
-        Raises `NoResponseError`, `AuthenticationError`, and `UnsupportedByBrokerError` if the broker supports no
-        version that can carry the request.
+        Raises `NoResponseError`, `KafkaUnreachableError`, `AuthenticationError`, and `UnsupportedByBrokerError` if the
+        broker supports no version that can carry the request.
         """
         connection = await self._connected(node_id, deadline_s)
         offered = connection.features.versions.get(call.api)
@@ -138,11 +147,22 @@ class AdminTransport:
             if self._cluster.refusal is not None:
                 raise self._cluster.refusal
             if found is NodeState.FAILED:
+                self._raise_if_unreachable(now_ms)
                 raise NoResponseError(
                     f"{_broker(node_id)} is not connected ({self._cluster.obstacle(began_ms, LastError())})"
                 )
             connecting = asyncio.ensure_future(self._until_change(changed, now_ms))
             await self._in_time(connecting, node_id, "is still being connected to", deadline_s)
+
+    def _raise_if_unreachable(self, now_ms: float) -> None:
+        timeout_ms = self._unreachable_timeout_ms
+        since_ms = None if timeout_ms is None else self._cluster.unreachable_since_ms(now_ms)
+        if timeout_ms is None or since_ms is None or now_ms - since_ms < timeout_ms:
+            return
+        since_s, problem = (now_ms - since_ms) / 1000, self._cluster.obstacle(since_ms, LastError())
+        raise KafkaUnreachableError(
+            f"no broker could be reached for {since_s:.1f} s ({problem})", since_s=since_s, problem=problem
+        )
 
     async def _until_change(self, changed: asyncio.Event, now_ms: float) -> None:
         """Wait until a connection has come or failed, or until another broker should be tried beside a silent one."""

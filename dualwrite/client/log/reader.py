@@ -33,10 +33,12 @@ ResultT = TypeVar("ResultT")
 class LogReader:
     """Reads partitions, over the connections of producers with the same settings. Changes nothing."""
 
-    def __init__(self, config: ProducerConfig, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: ProducerConfig, loop: asyncio.AbstractEventLoop, *, unreachable_timeout_ms: int | None = None
+    ) -> None:
         settings = ClusterSettings.of(config)
         self._transactional_id = config.transactional_id or ""
-        self._transport = AdminTransport(settings, loop)
+        self._transport = AdminTransport(settings, loop, unreachable_timeout_ms=unreachable_timeout_ms)
         self._driver = AdminDriver(settings, self._transport)
         self._leaders: dict[TopicPartition, int] = {}
 

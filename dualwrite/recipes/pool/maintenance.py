@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from dualwrite.errors import DualWriteError, KafkaError
+from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
@@ -248,6 +248,9 @@ class PoolMaintenance:
                 break
             try:
                 found += await self._resolve(slot)
+            except KafkaUnreachableError as error:
+                errors.append(error)
+                break  # the others would only lock their rows in vain
             except Exception as error:
                 errors.append(error)
         return found, errors
@@ -337,6 +340,9 @@ class PoolMaintenance:
                 break
             try:
                 found += await self._recover_expired(lease)
+            except KafkaUnreachableError as error:
+                errors.append(error)
+                break
             except Exception as error:
                 errors.append(error)
         return found, errors
