@@ -298,6 +298,20 @@ class NotDurableError(RecipeError):
     """
 
 
+class StoredBlocksError(RecipeError):
+    """Blocks that the database stored while Kafka was away must be published before this one; nothing was written.
+
+    Repeat the block, which publishes them first, or call `recover()`.
+    """
+
+
+class StoreFullError(RecipeError):
+    """Kafka is away, and `max_stored_bytes` or `max_stored_age_ms` is reached; both sides were rolled back.
+
+    Its cause says how Kafka was found to be away.
+    """
+
+
 class UnsafeDatabaseError(RecipeError):
     """The database cannot give the guarantees of a dual write, and the settings do not accept that by name."""
 

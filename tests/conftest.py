@@ -79,6 +79,7 @@ _ON_MARIADB_TOO = (
     "recipes.test_manifest_column",
     "recipes.test_misuse",
     "recipes.test_state_table",
+    "recipes.test_stored_blocks_pool",
     "recipes.test_whose_transaction",
     "recovery.test_service",
     "spark.test_dual_table",
@@ -86,7 +87,7 @@ _ON_MARIADB_TOO = (
 )
 
 
-_ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool")
+_ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_stored_blocks_pool")
 """Where the scenario says by "psycopg" that SQLAlchemy is not used; the database is another Postgres."""
 
 

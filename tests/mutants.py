@@ -126,7 +126,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}completion.py",
-        "await self._owned.make_durable(write.prepared_state)",
+        "await owned.database.make_durable(owned.transactional_id, row, timeout_ms=owned.resolve_timeout_ms)",
         "pass",
         "durability/test_synchronous_standby.py",
         proof=True,

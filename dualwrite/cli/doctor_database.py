@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
+from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
@@ -22,6 +24,7 @@ _RIGHTS: Final = {
     kafka_transaction_state.name: ("SELECT", "INSERT", "UPDATE"),
     kafka_transaction_database.name: ("SELECT",),  # its one row is created with the table
     kafka_transaction_lease.name: ("SELECT", "INSERT", "UPDATE"),
+    kafka_transaction_redo.name: ("SELECT", "INSERT", "UPDATE", "DELETE"),
 }
 
 
@@ -29,6 +32,7 @@ def database_checks(engine: sa.Engine) -> list[Check]:
     """Return all checks. Raises the database's error if it cannot be reached."""
     with engine.connect() as connection:
         checks = [_version(connection), *_isolation(connection), *_table(connection), _leases(connection)]
+        checks += _stored(connection)
         return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
 
 
@@ -74,6 +78,28 @@ def _leases(connection: sa.Connection) -> Check:
     if not sa.inspect(connection).has_table(table.name):
         return Check(_WHERE, table.name, "none; only pools need it: they, or dualwrite init-db, create it")
     return Check(_WHERE, table.name, _rows(connection, table))
+
+
+def _stored(connection: sa.Connection) -> list[Check]:
+    """Check whether blocks are stored that could not reach Kafka, if the table exists."""
+    name = kafka_transaction_redo.name
+    if not sa.inspect(connection).has_table(name):
+        return []
+    heads = sa.select(
+        sa.func.count(),
+        sa.func.coalesce(sa.func.sum(kafka_transaction_redo.c.stored_bytes), 0),
+        sa.func.min(kafka_transaction_redo.c.stored_at_ms),
+    ).where(kafka_transaction_redo.c.seq == 0, kafka_transaction_redo.c.newest_seq > 0)
+    try:
+        with connection.begin_nested():
+            ids, size, since_ms = connection.execute(heads).one()
+    except sa.exc.DBAPIError as error:
+        return [Check(_WHERE, name, f"present, but not readable: {first_line(error)}")]
+    if not ids:
+        return [Check(_WHERE, name, "no stored blocks")]
+    age_s = max(0, int(time.time() - since_ms / 1000))
+    found = f"{int(size)} bytes of blocks stored under {counted(ids, 'transactional id')}, the oldest for {age_s} s"
+    return [warning(_WHERE, name, found, "once Kafka is back, the writers or dualwrite recover publish them")]
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> str:

@@ -14,6 +14,7 @@ from sqlalchemy.schema import CreateTable
 from dualwrite.cli.connection import database, database_option, schema_option
 from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
 from dualwrite.recipes.sql.pinned_tables import checked_schema
+from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table, kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import (
     create_lease_table,
@@ -28,6 +29,9 @@ TABLES: Final = {
     kafka_transaction_lease: create_lease_table,
 }
 """The tables with the states of transactional ids, the database's identity, and the leases of pools."""
+
+OF_REDO: Final = {kafka_transaction_redo: create_redo_table}
+"""The table with the records that the database stores, for redo="database" and when_kafka_is_away="store"."""
 
 OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 """The table with the positions of consumer groups, for `OffsetsInDatabase`."""
@@ -47,15 +51,20 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
     is_flag=True,
     help="Also create the table of OffsetsInDatabase, with the positions of consumers.",
 )
+@click.option(
+    "--redo",
+    is_flag=True,
+    help='Also create the table of redo="database" and when_kafka_is_away="store", with stored records.',
+)
 def command(
-    *, database_url: str | None, schema: str | None, sql: bool, dialect: str | None, consumed_offsets: bool
+    *, database_url: str | None, schema: str | None, sql: bool, dialect: str | None, consumed_offsets: bool, redo: bool
 ) -> None:
     """Create the tables of dual writes that are missing, and add the column that older versions did not have.
 
     For Alembic there is an operation: see docs/cli.md.
     """
 
-    tables = TABLES | OF_CONSUMERS if consumed_offsets else TABLES
+    tables = TABLES | (OF_REDO if redo else {}) | (OF_CONSUMERS if consumed_offsets else {})
 
     def create(engine: sa.Engine) -> None:
         for create_table in dict.fromkeys(tables.values()):

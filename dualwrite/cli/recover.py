@@ -28,6 +28,7 @@ _EXPLAINED: Final = {
         "other database decides it, abort it with --force-terminate ID --apply"
     ),
     Action.REPAIR: "the database has committed, and Kafka has aborted: its records are published again from the log",
+    Action.PUBLISH: "the database stores blocks that could not reach Kafka: they are published",
     Action.LOST: (
         "the database has committed, Kafka has aborted, and the records cannot be published again (the column Error "
         "says why): send them again, then stop this report with --acknowledge-lost ID --apply"

@@ -104,6 +104,13 @@ class ProducerBase(Generic[FutureT]):
         """
         return self._core.coordinator_knows(stored)
 
+    def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
+        """Return whether the coordinator has proven that the stored transaction was aborted. For the recipes.
+
+        To be called where `coordinator_knows()` is.
+        """
+        return self._core.coordinator_aborted(stored)
+
     @property
     def bounded_ms(self) -> int | None:
         """How long a prepared transaction lasts, in milliseconds; None if it has no limit, or none is known yet."""

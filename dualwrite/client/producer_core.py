@@ -134,6 +134,11 @@ class ProducerCore:
         with self.lock:
             return self.transaction_manager.coordinator_knows(stored)
 
+    def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
+        """Return whether the coordinator said that the transaction of `stored` was aborted."""
+        with self.lock:
+            return self.transaction_manager.coordinator_aborted(stored)
+
     @property
     def guarantee(self) -> Guarantee:
         """What a prepared transaction can rely on; raises `IllegalStateError` before `init_transactions()`."""

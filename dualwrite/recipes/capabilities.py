@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from dualwrite.errors import ConfigError
 
@@ -31,6 +31,7 @@ class Feature(StrEnum):
     SAVEPOINTS = 'savepoints, such as those of @transactional(inside="savepoint")'
     SESSIONS = "dual_write_sessions"
     GROUP_COMMIT = "group commit"
+    STORE = 'redo="database" and when_kafka_is_away="store"'
 
 
 _B, _F = BackendName, Feature
@@ -38,6 +39,7 @@ _B, _F = BackendName, Feature
 _NO_SESSIONS: Final = "only SQLAlchemy has Sessions: send inside `with writer.transaction()`"
 _NO_SAVEPOINTS: Final = "a block's changes are one batch, which is carried out whole or not at all"
 _NO_UNITS: Final = "the units of a group are divided by savepoints, and its changes are one batch"
+_NO_STORE: Final = "they need tables of a database with SQL: let a block fail while Kafka is away, and repeat it"
 
 CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
     {
@@ -46,6 +48,8 @@ CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
             "sends statements by itself: use AsyncPsycopgDualWriterPool"
         ),
         (_B.PSYCOPG, _F.SESSIONS): _NO_SESSIONS,
+        (_B.ROCKSDB, _F.STORE): _NO_STORE,
+        (_B.ZOOKEEPER, _F.STORE): _NO_STORE,
         (_B.ROCKSDB, _F.ASYNCIO): "rocksdict blocks its thread: use the writer in one, with asyncio.to_thread()",
         (_B.ROCKSDB, _F.POOL): (
             "only one process has a RocksDB open, so that there is no other to share ids with by leases: make a writer "
@@ -71,3 +75,9 @@ def assert_can(backend: BackendName, feature: Feature) -> None:
     why = CANNOT.get((backend, feature))
     if why is not None:
         raise ConfigError(f"{backend} cannot carry {feature}: {why}")
+
+
+def assert_no_store(backend: BackendName, settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the settings of a backend without tables include those that need one."""
+    if any(name in settings for name in ("redo", "when_kafka_is_away", "max_stored_bytes", "max_stored_age_ms")):
+        assert_can(backend, Feature.STORE)

@@ -31,7 +31,16 @@ from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Reso
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.settings import Confirm, KafkaSettings, follows_later
+from dualwrite.recipes.core.settings import (
+    DEFAULT_MAX_STORED_AGE_MS,
+    DEFAULT_MAX_STORED_BYTES,
+    Confirm,
+    KafkaSettings,
+    Redo,
+    WhenKafkaIsAway,
+    follows_later,
+    store_policy,
+)
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.task_turns import TaskTurns
@@ -141,6 +150,10 @@ class OneId:
         resolve_timeout_ms: int,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         confirm: Confirm = "kafka",
+        redo: Redo = "log",
+        when_kafka_is_away: WhenKafkaIsAway = "refuse",
+        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
+        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
     ) -> None:
@@ -149,7 +162,13 @@ class OneId:
         self.producer_settings: Final = kafka.producer
         self._cluster = kafka.cluster
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
-        self._repairability = Repairability(accepted=kafka.accepts_bound)
+        self._policy = store_policy(
+            redo=redo,
+            when_kafka_is_away=when_kafka_is_away,
+            max_stored_bytes=max_stored_bytes,
+            max_stored_age_ms=max_stored_age_ms,
+        )
+        self._repairability = Repairability(accepted=kafka.accepts_bound, keeps_copy=self._policy.keeps_copy)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)
@@ -167,6 +186,7 @@ class OneId:
             pause=self._pause,
             uninterrupted=waiting.uninterrupted,
             kafka_follows_later=self._kafka_follows_later,
+            policy=self._policy,
             repairability=self._repairability,
             availability=Availability(self._cluster, waiting.new_watch()),
         )

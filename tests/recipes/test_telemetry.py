@@ -27,6 +27,7 @@ from dualwrite.recipes.pool.coordinator import PooledBlock
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.recipes.pools import make_pool, write, written
+from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import events
 
@@ -303,3 +304,17 @@ def test_without_opentelemetry_nothing_is_told_and_nothing_missed() -> None:
         "count_consumed('written', 1)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_stored_blocks_are_counted_and_their_age_is_shown(heard: Heard, scenario: Scenario) -> None:
+    with scenario.writer(when_kafka_is_away="store") as writer:
+        with kafka_away(scenario.emulator):
+            for number in (1, 2):
+                scenario.write(writer, number)
+        (age,) = heard.points("dualwrite.stored.age")
+        assert (age.attributes["messaging.kafka.transactional_id"], age.value >= 0) == (scenario.transactional_id, True)
+        assert heard.sums("dualwrite.stored") == {"": 2}
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+        writer.recover()
+        assert heard.sums("dualwrite.published") == {"": 4}
+        assert heard.points("dualwrite.stored.age") == []

@@ -20,6 +20,8 @@ PAIRS = [
 ]
 STORED_STATES = [PreparedTxnState(), STORED, PreparedTxnState(f"7:{MAX_PRODUCER_EPOCH - 1}")]
 AGES_MS = [None, 0, MIN_AGE_MS - 1, MIN_AGE_MS, 10**9]
+BESIDE_THE_ROW = [(False, None), (True, None), (False, MIN_AGE_MS - 1), (False, MIN_AGE_MS)]
+"""Whether there is a copy of the records, and the age of the oldest stored block."""
 VERSIONS = [0, 1, 2]  # tiers 4, 4, and 3 to 1
 ENDS = [None, (), *itertools.combinations_with_replacement(PartitionEnd, 2)]
 """By the log: not read; of a transaction without records; of one in two partitions."""
@@ -32,12 +34,15 @@ def end_of(ends: tuple[PartitionEnd, ...] | None) -> TransactionEnd | None:
 
 
 EVERYTHING = [
-    Facts(row, stored, Described(state, pair, -1), age_ms, version, end_of(ends), is_repairable)
-    for row, stored, state, pair, age_ms, version, ends, is_repairable in itertools.product(
-        Row, STORED_STATES, DescribedState, PAIRS, AGES_MS, VERSIONS, ENDS, (True, False)
+    Facts(
+        row, stored, Described(state, pair, -1), age_ms, version, end_of(ends), is_repairable, has_copy, stored_age_ms
+    )
+    for row, stored, state, pair, age_ms, version, ends, is_repairable, (has_copy, stored_age_ms) in itertools.product(
+        Row, STORED_STATES, DescribedState, PAIRS, AGES_MS, VERSIONS, ENDS, (True, False), BESIDE_THE_ROW
     )
     if (row in (Row.FREE, Row.HELD) or stored.is_empty) and (ends is not None or is_repairable)
     if ends is None or not (stored.is_empty or state is DescribedState.ONGOING)
+    if (has_copy, stored_age_ms) == BESIDE_THE_ROW[0] or (version == 2 and row in (Row.FREE, Row.HELD))
 ]
 
 
@@ -66,14 +71,19 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
         if acknowledged:
             return Action.ACKNOWLEDGE
         is_whole = PartitionEnd.ABORTED in ends and PartitionEnd.GONE not in ends
-        return Action.REPAIR if is_whole and facts.is_repairable else Action.LOST
+        is_copied = facts.has_copy and PartitionEnd.COMMITTED not in ends
+        return Action.REPAIR if (is_whole or is_copied) and facts.is_repairable else Action.LOST
     elif is_open:
         if not is_old:
             return Action.YOUNG
         return Action.COMMIT if facts.stored and facts.described.pair == facts.stored else Action.ABORT
     if facts.described.state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT):
         return Action.ENDING
-    return Action.NOTHING
+    if facts.stored_age_ms is None:
+        return Action.NOTHING
+    if facts.row is Row.HELD:
+        return Action.IN_USE
+    return Action.PUBLISH if facts.stored_age_ms >= MIN_AGE_MS else Action.YOUNG
 
 
 def test_every_combination_of_facts() -> None:

@@ -16,6 +16,7 @@ class FakeWrites:
     def __init__(self, number: int) -> None:
         self.transactional_id = transactional_id_of("p", number)
         self.state = SlotState.READY
+        self.has_stored = False
 
 
 def a_slot(number: int) -> PooledSlot:

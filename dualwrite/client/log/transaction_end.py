@@ -52,6 +52,11 @@ class TransactionEnd:
         """The partitions in which nothing is left to tell the end."""
         return self._those(PartitionEnd.GONE)
 
+    @property
+    def is_visible(self) -> bool:
+        """Whether it is proven to be committed in any partition."""
+        return PartitionEnd.COMMITTED in self.by_partition.values()
+
     def _those(self, wanted: PartitionEnd) -> tuple[PartitionManifest, ...]:
         return tuple(partition for partition, end in self.by_partition.items() if end is wanted)
 

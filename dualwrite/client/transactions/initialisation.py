@@ -352,6 +352,10 @@ class Initialisation:
         """Return whether the description proves that the transaction of `stored` is open or committed."""
         return self.found is not None and find(stored, self.found, self.transaction_version) in _PROOFS
 
+    def shows_aborted(self, stored: PreparedTxnState) -> bool:
+        """Return whether the description proves that the transaction of `stored` was aborted."""
+        return self.found is not None and find(stored, self.found, self.transaction_version) is Finding.ABORTED
+
     def committed(self, pair: PreparedTxnState) -> None:
         """Note that the open transaction that was found is committed, at `pair`: a later one is another producer's."""
         assert self.found is not None

@@ -206,6 +206,10 @@ class TransactionManager(TransactionContext):
         """
         return stored.is_empty or stored == self.transaction.prepared_state or self.initialisation.proves(stored)
 
+    def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
+        """Return whether `init_transactions(keep_prepared_txn=True)` found proof that `stored` was aborted."""
+        return self.initialisation.shows_aborted(stored)
+
     @property
     def is_current(self) -> bool:
         """Whether `describe()` found this producer's id and epoch: no other producer has used the id since."""

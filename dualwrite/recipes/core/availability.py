@@ -70,7 +70,7 @@ class Availability:
             if begins:
                 self.away = away
         if begins:
-            _log.warning("%s; blocks are refused until it is back", away.sentence(self._clock_s()))
+            _log.warning("%s; the writers notice by themselves that it is back", away.sentence(self._clock_s()))
             self.keep_watching()
             self.on_change()
         return self._refusal(self.away or away)

@@ -1,7 +1,7 @@
 """Complete in Kafka what the state row decides: what a previous owner left, and a commit whose response was lost.
 
 `take_over` fences the previous owner of a transactional id and completes what it left. `LostCommits` reads the outcome
-of this process's own dual write from the row.
+of this process's own dual write from the row, and that of a block that was stored from the table of those.
 """
 
 from __future__ import annotations
@@ -160,27 +160,35 @@ class LostCommits:
 
     async def resolve(self) -> Resolution:
         """Read the row and complete Kafka accordingly. Raises OutcomeUnknown if the row cannot be read."""
-        return await self.resolve_by(await self._read_row(self._in_question))
+        return await self._resolve_by(*await self._read_evidence(self._in_question))
 
     @property
     def _in_question(self) -> DualWriteProgress:
         assert self.unresolved is not None, "UNRESOLVED always comes with the dual write in question"
         return self.unresolved
 
-    async def resolve_by(self, row: PreparedTxnState) -> Resolution:
-        """Complete Kafka by the row, which was read under its lock."""
+    async def resolve_in(self, database: DatabaseTransaction, row: PreparedTxnState) -> Resolution:
+        """Complete Kafka by the row, which `database` has locked and read."""
+        return await self._resolve_by(row, await self._is_stored(database))
+
+    async def _is_stored(self, database: DatabaseTransaction) -> bool:
+        """Return whether the block of the lost commit is stored; the row must be locked."""
+        block = self._in_question.stored
+        if block is None:
+            return False
+        found = await database.stored_blocks.content_of(self._owned.transactional_id, block.seq)
+        return found == block.content
+
+    async def _resolve_by(self, row: PreparedTxnState, is_stored: bool) -> Resolution:
+        if self._in_question.stored is not None:
+            return await self._resolve_stored(row, is_stored)
         owned, write = self._owned, self._in_question
         ours = write.prepared_state
         outcome = commit_outcome(row, ours=ours, previous=write.locked_row)
         if outcome is Outcome.SUPERSEDED:
-            self.unresolved = None
-            owned.slot.move(SlotState.FENCED)
-            await owned.give_up()
-            raise self._outcome_unknown(
-                write, "another process has since taken the transactional id over and replaced the state row"
-            )
+            raise await self._superseded(write)
         if outcome is Outcome.COMMITTED:
-            await self._make_durable_or_stay_unresolved(write)
+            await self._make_durable_or_stay_unresolved(write, ours)
         _log.info("transactional id %s: lost commit of %s was %s", owned.transactional_id, ours, outcome)
         owned.telemetry.recovered(outcome)
         write.outcome = outcome
@@ -190,24 +198,56 @@ class LostCommits:
             self.unresolved = None
         return Resolution(owned.transactional_id, ours, outcome)
 
-    async def _make_durable_or_stay_unresolved(self, write: DualWriteProgress) -> None:
+    async def _superseded(self, write: DualWriteProgress) -> OutcomeUnknown:
+        self.unresolved = None
+        self._owned.slot.move(SlotState.FENCED)
+        await self._owned.give_up()
+        return self._outcome_unknown(
+            write, "another process has since taken the transactional id over and replaced the state row"
+        )
+
+    async def _resolve_stored(self, row: PreparedTxnState, is_stored: bool) -> Resolution:
+        """Tell whether the commit of a stored block took effect; Kafka knows nothing of it.
+
+        Publishing it replaces the row, so a block that is missing beside the same row was never stored.
+        """
+        owned, write = self._owned, self._in_question
+        if not is_stored and row != write.locked_row:
+            raise await self._superseded(write)
+        if is_stored:
+            await self._make_durable_or_stay_unresolved(write, row)
+        write.outcome = Outcome.STORED if is_stored else Outcome.ROLLED_BACK
+        _log.info(
+            "transactional id %s: the lost commit of a stored block was %s", owned.transactional_id, write.outcome
+        )
+        owned.telemetry.recovered(write.outcome)
+        owned.slot.move(SlotState.NEW if owned.in_doubt.is_empty else SlotState.IN_DOUBT)
+        self.unresolved = None
+        return Resolution(owned.transactional_id, NOTHING_PREPARED, write.outcome)
+
+    async def _make_durable_or_stay_unresolved(self, write: DualWriteProgress, row: PreparedTxnState) -> None:
+        """Make everything durable that is visible now, with `row`."""
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, NotDurableError)
+        owned = self._owned
         try:
-            await self._owned.make_durable(write.prepared_state)
+            await owned.database.make_durable(owned.transactional_id, row, timeout_ms=owned.resolve_timeout_ms)
         except expected as error:
             raise self._outcome_unknown(
                 write, f"it is visible in the database but not durable yet ({first_line(error)})"
             ) from error
 
-    async def _read_row(self, write: DualWriteProgress) -> PreparedTxnState:
-        """Read the row under its lock, which waits until the lost commit has either happened or been dropped."""
+    async def _read_evidence(self, write: DualWriteProgress) -> tuple[PreparedTxnState, bool]:
+        """Read the row under its lock, which waits until the lost commit has either happened or been dropped.
+
+        Return with it whether the block of the lost commit is stored.
+        """
         deadline_s = time.monotonic() + self._owned.resolve_timeout_ms / 1000
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, RowLockTimeoutError)
         attempt = 0
         while True:
             remaining_ms = max(1, int((deadline_s - time.monotonic()) * 1000))
             try:
-                return await self._locked_row(remaining_ms)
+                return await self._evidence(remaining_ms)
             except expected as error:
                 backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
                 attempt += 1
@@ -218,17 +258,19 @@ class LostCommits:
                 self._owned.telemetry.retried()
                 await self._sleep(backoff_s)
 
-    async def _locked_row(self, timeout_ms: int) -> PreparedTxnState:
+    async def _evidence(self, timeout_ms: int) -> tuple[PreparedTxnState, bool]:
         database = await self._owned.database.begin()
         try:
-            return await database.lock(self._owned.transactional_id, timeout_ms=timeout_ms)
+            row = await database.lock(self._owned.transactional_id, timeout_ms=timeout_ms)
+            return row, await self._is_stored(database)
         finally:
             await self._owned.uninterrupted(end(database))
 
     def _outcome_unknown(self, write: DualWriteProgress, why: str) -> OutcomeUnknown:
         transactional_id = self._owned.transactional_id
+        what = f"dual write {write.prepared_state}" if write.stored is None else "a dual write that stores its records"
         return OutcomeUnknown(
-            f"the database commit of dual write {write.prepared_state} (transactional id {transactional_id!r}) "
+            f"the database commit of {what} (transactional id {transactional_id!r}) "
             f"was sent and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the "
             "dual write before resolve(), or recover() in any process, has returned the outcome",
             transactional_id=transactional_id,

@@ -13,6 +13,9 @@ The order of steps is KIP-939's recipe and is what makes it safe:
 A row is only ever written by a transaction whose records Kafka accepted under the lock. That is why a zombie cannot
 overwrite the state of a later dual write that waits to be completed: its records were refused first.
 
+Where the settings allow it and Kafka is away, steps 3, 4 and 7 are left out: the records are stored in the database
+with the block's changes, and sent later (`stored_blocks.py`).
+
 Step 3 is `completion.py`, which also resolves a commit whose response is lost; step 7 is `owned_id.py`.
 """
 
@@ -21,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Self
 
@@ -31,14 +34,16 @@ from dualwrite.errors import (
     DualWriteError,
     FencedError,
     IllegalStateError,
+    KafkaTimeoutError,
     KafkaUnreachableError,
     OutcomeUnknown,
     PreparedTransactionLost,
     RetriableError,
+    StoredBlocksError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
-from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.completion import LostCommits, end, leave_to_successor, take_over
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
@@ -53,13 +58,18 @@ from dualwrite.recipes.core.dual_write import (
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.core.repair import keep_copy, settled_text
 from dualwrite.recipes.core.repairability import Repairability
+from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
+from dualwrite.recipes.core.stored_blocks import BlockStore, Waiting
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _log = logging.getLogger(__name__)
+
+_SECONDS_TO_NEXT_ATTEMPT: Final = 1.0
+"""How long after an attempt that failed a block tries again to publish what is stored, if Kafka can be reached."""
 
 _MOST_MARGIN_MS: Final = 1_000
 """How long before the timeout of a prepared transaction to stop sending COMMIT; at most a tenth of the timeout."""
@@ -85,6 +95,7 @@ class DualWriteCoordinator:
         kafka_follows_later: bool = False,
         repairability: Repairability | None = None,
         availability: Availability = NEVER_AWAY,
+        policy: StorePolicy = STORES_NOTHING,
     ) -> None:
         """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`.
 
@@ -99,10 +110,13 @@ class DualWriteCoordinator:
             uninterrupted=uninterrupted,
             resolve_timeout_ms=resolve_timeout_ms,
             availability=availability,
+            policy=policy,
         )
         self.lock_timeout_ms = lock_timeout_ms
         self._slot = self.owned.slot
         self._lost_commits = LostCommits(self.owned, sleep)
+        self._blocks = BlockStore(self.owned)
+        self._publishes_again_at_s = 0.0
         self._kafka_follows_later = kafka_follows_later
         self._repairability = Repairability() if repairability is None else repairability
         self._in_use = threading.Lock()
@@ -122,6 +136,17 @@ class DualWriteCoordinator:
     def in_doubt(self) -> PreparedTxnState:
         """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty."""
         return self.owned.in_doubt
+
+    @property
+    def has_stored(self) -> bool:
+        """Whether the database may store blocks of the id, because Kafka was away."""
+        return self.owned.has_stored
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether blocks can be stored behind those that the database stores of the id."""
+        is_free = self._slot.state in (SlotState.NEW, SlotState.READY, SlotState.IN_DOUBT)
+        return self.owned.has_stored and self.owned.policy.stores_blocks and is_free
 
     # -- one dual write at a time ------------------------------------------------------------------------------
 
@@ -195,15 +220,18 @@ class DualWriteCoordinator:
     async def get_ready(self) -> None:
         """Resolve what an earlier dual write left unresolved, and create the state row; call it before a block.
 
-        Raises KafkaUnreachableError while Kafka is known to be away.
+        Raises KafkaUnreachableError while Kafka is known to be away, unless the block could be stored.
         """
-        self._assert_present()
+        if not self.owned.policy.stores_blocks:
+            self._assert_present()
         if self._slot.state is SlotState.UNRESOLVED:
             with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
                 await self._lost_commits.resolve()
             self.owned.assert_usable()
         if self.owned.kafka_id is None:
             await self.owned.ensure_row()
+        if self.owned.has_stored:
+            await self._publish_if_kafka_is_back()
 
     def _assert_present(self) -> None:
         if self.owned.availability.away is not None:
@@ -227,14 +255,18 @@ class DualWriteCoordinator:
         """Commit both sides, or roll back both and raise the reason."""
         try:
             carries_records = await flush_block(write)
-            if carries_records:
-                await self._prepare(write)
+            why_stored = await self._prepare_or_store(write) if carries_records else None
         except BaseException as error:
             await self.roll_back(write)
             if isinstance(error, AbortableError) and self._slot.state is SlotState.FENCED:
                 raise self.owned.fenced() from error  # brokers first refuse a zombie's records with an abortable code
             raise
-        if carries_records:
+        if why_stored is not None:
+            await self._decide_stored(write, why_stored)
+            if isinstance(why_stored, StoredBlocksError):
+                with suppress(PreparedTransactionLost):  # the next use of the id raises it again
+                    await self._publish_if_kafka_is_back()
+        elif carries_records:
             await self._decide_or_repair(write)
         else:
             await commit_database_alone(write)
@@ -248,7 +280,7 @@ class DualWriteCoordinator:
         """
         try:
             try:
-                await self._prepare(write)
+                why_stored = await self._prepare_or_store(write)
             except (AbortableError, FencedError, PreparedTransactionLost) as error:
                 if not await self.owned.uninterrupted(self._let_go(write, error)):
                     raise
@@ -256,7 +288,10 @@ class DualWriteCoordinator:
         except BaseException:
             await self.roll_back(write)
             raise
-        await self._decide_or_repair(write)
+        if why_stored is not None:
+            await self._decide_stored(write, why_stored)
+        else:
+            await self._decide_or_repair(write)
         return None
 
     def _why_let_go(self, error: DualWriteError) -> DualWriteError:
@@ -281,8 +316,79 @@ class DualWriteCoordinator:
         write.locked_row = NOTHING_PREPARED
         return True
 
+    async def _prepare_or_store(self, write: DualWriteProgress) -> DualWriteError | None:
+        """Carry out everything up to the decision.
+
+        Return why the records are stored, to be sent when Kafka is back; None if Kafka is prepared.
+        """
+        try:
+            await self._prepare(write)
+        except (KafkaTimeoutError, StoredBlocksError) as error:
+            if not self._blocks.takes(write):
+                raise
+            if isinstance(error, KafkaTimeoutError) and not isinstance(error, KafkaUnreachableError):
+                self._publishes_again_at_s = time.monotonic() + _SECONDS_TO_NEXT_ATTEMPT
+            await self._store(write, error)
+            return error
+        return None
+
+    async def _store(self, write: DualWriteProgress, why: DualWriteError) -> None:
+        """Store the records in the database instead of sending them. Asks nothing of Kafka."""
+        await self._leave_kafka()
+        if write.transactional_id is None:
+            write.locked_row = write.written_row = await self._lock_row(write.database)
+            write.transactional_id = self.transactional_id
+        manifest = await write.database.read_manifest(self.transactional_id)  # the locked row's: none was written
+        await self._blocks.append(write, why)
+        await self._write_state(write, write.locked_row, manifest)  # which also proves that the lock is still held
+        self.owned.reach(PausePoint.AFTER_STATE_WRITE)
+        self.owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    async def _leave_kafka(self) -> None:
+        """Give the producer up. What it has begun is named by no row, and is aborted by the next take-over."""
+        if self._slot.state is SlotState.OPEN and self.owned.owed:
+            await self.owned.leave_in_doubt(self.owned.row)  # the row stays as it is, and with it what is owed
+        elif self._slot.state is SlotState.CONFIRMING:
+            await self.owned.leave_in_doubt(self.owned.in_doubt)
+        elif self._slot.state in (SlotState.OPEN, SlotState.READY):
+            self._slot.move(SlotState.NEW)
+            await self.owned.give_up()
+
+    async def _decide_stored(self, write: DualWriteProgress, why: DualWriteError) -> None:
+        """Commit the database, which decides and stores the records."""
+        try:
+            await write.database.commit()
+        except BaseException as error:
+            await self._after_failed_commit(write, error)
+        else:
+            write.outcome = Outcome.STORED
+            self.owned.reach(PausePoint.AFTER_DATABASE_COMMIT)
+        self._blocks.note_stored(write, why)
+
+    async def _publish_if_kafka_is_back(self) -> None:
+        """Publish the stored blocks, unless Kafka is known to be away. Raises PreparedTransactionLost."""
+        availability = self.owned.availability
+        if availability.is_away:
+            availability.keep_watching()
+            return
+        if time.monotonic() < self._publishes_again_at_s:
+            return
+        expected: tuple[type[Exception], ...] = (DualWriteError, *self.owned.database.errors)
+        try:
+            await self.recover()
+        except PreparedTransactionLost:
+            raise
+        except expected as error:
+            if not availability.is_away:
+                self._publishes_again_at_s = time.monotonic() + _SECONDS_TO_NEXT_ATTEMPT
+            _log.warning(
+                "transactional id %s: its stored blocks could not be published now (%s)",
+                self.transactional_id,
+                first_line(error),
+            )
+
     async def _prepare(self, write: DualWriteProgress) -> None:
-        """Carry out everything up to the decision. Raises KafkaUnreachableError in the words of a block."""
+        """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
         owned = self.owned
         self._assert_present()
         try:
@@ -301,11 +407,11 @@ class DualWriteCoordinator:
         except KafkaUnreachableError as error:
             raise owned.availability.note(error) from error
 
-    async def _send_and_write(self, write: DualWriteProgress) -> None:
-        """Send what is owed and the records, prepare Kafka, and write its state and manifest to the locked row.
+    async def _send_and_write(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
+        """Send what is owed, what is `ahead`, and the block's records; prepare Kafka, and write the locked row.
 
-        Raises UnsupportedByBrokerError, before the records are sent, if Kafka may abort them against the decision and
-        they could not be published again.
+        The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError, before anything is sent,
+        if Kafka may abort the block's records against the decision and they could not be published again.
         """
         owned, kafka = self.owned, self.owned.kafka
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
@@ -314,8 +420,8 @@ class DualWriteCoordinator:
         owned.reach(PausePoint.AFTER_BEGIN)
         write.bounded_ms = kafka.bounded_ms
         unseen = () if write.bounded_ms is None else await self._repairability.check(write.records, kafka)
-        if owned.owed:
-            await kafka.send(owned.owed, lambda: owned.reach(PausePoint.AFTER_SEND))
+        if owned.owed or ahead:
+            await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
         if unseen:
             await self._repairability.check_created(unseen, kafka)
@@ -324,6 +430,8 @@ class DualWriteCoordinator:
         if write.prepared_state == write.locked_row:
             raise self._names_another(write)
         owned.manifest = kafka.manifest
+        if owned.policy.keeps_copy:
+            await keep_copy(owned, write, (*owned.owed, *ahead))
         if write.written_row == write.prepared_state:
             write.database.attach(self.transactional_id, write.prepared_state, owned.manifest)
         else:
@@ -352,9 +460,9 @@ class DualWriteCoordinator:
 
         Both predictions are verified: the row by the statement, the state when Kafka is prepared.
         """
-        if not write.database.can_lock_and_write or self._slot.state is not SlotState.READY:
-            return False
         owned = self.owned
+        if not write.database.can_lock_and_write or self._slot.state is not SlotState.READY or owned.has_stored:
+            return False
         if (next_state := owned.kafka.next_state).is_empty:
             return False
         if not await write.database.lock_and_write(self.transactional_id, previous=owned.row, new=next_state):
@@ -373,16 +481,27 @@ class DualWriteCoordinator:
         await write.database.write(self.transactional_id, previous=write.written_row, new=state, manifest=manifest)
         write.written_row = state
 
-    async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
-        """Lock the row, and take the id over unless this process already owns it. Return the content of the row."""
+    async def _lock_row(self, database: DatabaseTransaction) -> PreparedTxnState:
+        """Lock the row and return its content."""
         owned = self.owned
         row = await database.lock(self.transactional_id, timeout_ms=self.lock_timeout_ms)
         owned.reach(PausePoint.AFTER_LOCK)
         if self._slot.state is SlotState.UNRESOLVED:
             # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
             with suppress(PreparedTransactionLost):  # as in get_ready()
-                await self._lost_commits.resolve_by(row)
+                await self._lost_commits.resolve_in(database, row)
             owned.assert_usable()
+        return row
+
+    async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
+        """Lock the row, and take the id over unless this process already owns it. Return the content of the row.
+
+        Raises StoredBlocksError if blocks of the id are stored, which come first.
+        """
+        owned = self.owned
+        row = await self._lock_row(database)
+        if owned.has_stored or self._slot.state is not SlotState.READY:
+            await self._blocks.assert_none(database)
         if self._slot.state is SlotState.READY:
             if row == owned.row:
                 return row
@@ -502,9 +621,9 @@ class DualWriteCoordinator:
     async def recover(self, examine: Callable[[PreparedTxnState], bool] | None = None) -> Resolution:
         """Complete what was left open under the id, by the row; publish again what Kafka aborted against it.
 
-        The id must be acquired. `examine` is called with the locked row before the owner of the id is fenced. If it
-        raises, nothing is changed; if it returns False, the row's transaction counts as dealt with from now on, and
-        nothing else is changed.
+        Then publish what is stored, until nothing is. The id must be acquired. `examine` is called with the locked row
+        before the owner of the id is fenced. If it raises, nothing is changed; if it returns False, the row's
+        transaction counts as dealt with from now on, and nothing else is changed.
         """
         owned = self.owned
         if self._slot.state is SlotState.UNRESOLVED:
@@ -514,6 +633,13 @@ class DualWriteCoordinator:
             await owned.confirm()
         owned.assert_usable()
         await owned.ensure_row()
+        resolution = await self._recover(examine)
+        while owned.has_stored and resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
+            await self._publish_more()
+        return resolution
+
+    async def _recover(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
+        owned = self.owned
         database = await owned.database.begin()
         try:
             row = await database.lock(self.transactional_id, timeout_ms=self.lock_timeout_ms)
@@ -527,12 +653,32 @@ class DualWriteCoordinator:
                 else:
                     self._slot.move(SlotState.NEW)
             row, resolution = await take_over(owned, database)
-            if owned.owed:
-                return await self._publish_owed(database, row)
+            waiting = await self._blocks.oldest(database)
+            if owned.owed or waiting.blocks:
+                return await self._publish(database, row, waiting)
             await self._settle(database, row)
             return resolution
         except KafkaUnreachableError as error:
             raise owned.availability.note(error) from error
+        finally:
+            await owned.uninterrupted(end(database))
+
+    async def _publish_more(self) -> None:
+        """Publish the next stored blocks, after the first of them."""
+        owned = self.owned
+        with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
+            await owned.confirm()
+        owned.assert_usable()
+        database = await owned.database.begin()
+        try:
+            row = await self._lock_row(database)
+            if self._slot.state is SlotState.READY and row != owned.row:
+                await leave_to_successor(owned, row)
+            if self._slot.state is not SlotState.READY:
+                row = (await take_over(owned, database))[0]
+            waiting = await self._blocks.oldest(database)
+            if owned.owed or waiting.blocks:
+                await self._publish(database, row, waiting)
         finally:
             await owned.uninterrupted(end(database))
 
@@ -543,17 +689,19 @@ class DualWriteCoordinator:
             await database.write(self.transactional_id, previous=row, new=row, manifest=settled_text(row))
             await database.commit()
 
-    async def _publish_owed(self, database: DatabaseTransaction, row: PreparedTxnState) -> Resolution:
-        """Publish again what is owed: a dual write whose only change in the database is the locked row.
+    async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
+        """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
 
         Raises RetriableError if Kafka aborts that too.
         """
         owned = self.owned
+        is_repair = bool(owned.owed)
         write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
         write.transactional_id = self.transactional_id
         write.locked_row = write.written_row = row
         try:
-            await self._send_and_write(write)
+            await self._blocks.delete(database, waiting)
+            await self._send_and_write(write, waiting.records)
         except BaseException:
             await self.roll_back(write)
             raise
@@ -561,11 +709,14 @@ class DualWriteCoordinator:
             await self._decide(write)
         except PreparedTransactionLost as error:
             raise RetriableError(
-                f"Kafka has aborted {write.prepared_state} too, by which {row} of transactional id "
-                f"{self.transactional_id!r} was to be published again; its records are still owed, and the next use of "
-                "the id, or recover(), publishes them"
+                f"Kafka has aborted {write.prepared_state} too, by which records of transactional id "
+                f"{self.transactional_id!r} were to be published; they are owed now, and the next use of the id, or "
+                "recover(), publishes them"
             ) from error
-        return Resolution(self.transactional_id, row, Outcome.REPAIRED)
+        self._blocks.note_published(waiting)
+        if is_repair:
+            return Resolution(self.transactional_id, row, Outcome.REPAIRED)
+        return Resolution(self.transactional_id, write.prepared_state, Outcome.PUBLISHED)
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -593,6 +744,11 @@ class DualWriteCoordinator:
                 "transactional id %s is closed while %s is in doubt; recover() with this id completes it",
                 self.transactional_id,
                 unresolved.prepared_state if unresolved is not None else self.owned.in_doubt,
+            )
+        if self.owned.has_stored:
+            _log.warning(
+                "transactional id %s is closed while the database stores blocks of it; recover() publishes them",
+                self.transactional_id,
             )
         self._slot.move(SlotState.CLOSED)
         await self.owned.give_up()

@@ -16,6 +16,10 @@ class Outcome(StrEnum):
     """There was nothing to complete."""
     REPAIRED = "repaired"
     """Kafka had aborted what the database has decided; its records were published again (`repair.py`)."""
+    STORED = "stored"
+    """The database has committed, and stores the records until Kafka is back (`stored_blocks.py`)."""
+    PUBLISHED = "published"
+    """Records that were stored while Kafka was away are in Kafka now."""
     SUPERSEDED = "superseded"
     """A later dual write has replaced the row: database and Kafka agree, but the row no longer shows the outcome."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.store import DatabaseTransaction, StoredBlock
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 NOTHING_PREPARED: Final = PreparedTxnState()
@@ -42,6 +42,7 @@ class DualWriteProgress:
         "prepared_state",
         "records",
         "sends_since_s",
+        "stored",
         "transactional_id",
         "uninterrupted",
         "written_row",
@@ -58,6 +59,8 @@ class DualWriteProgress:
         """The last content that this transaction wrote to the state row."""
         self.prepared_state = NOTHING_PREPARED
         self.sends_since_s = 0.0
+        self.stored: StoredBlock | None = None
+        """The block as which the database stores the records, because Kafka was away."""
         self.bounded_ms: int | None = None
         """How long after its first record Kafka aborts the prepared transaction; None if it never does."""
         self.outcome: Outcome | None = None
@@ -84,7 +87,9 @@ class DualWrite:
 
     @property
     def outcome(self) -> Outcome | None:
-        """COMMITTED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
+        """COMMITTED, STORED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
+
+        STORED: the database has committed, and its records wait there until Kafka is back (when_kafka_is_away="store").
 
         It is also set when this process resolves a lost commit later, for example at the next dual write under the id.
         """
@@ -104,6 +109,13 @@ class DualWrite:
             return "The dual write is rolled back: neither database nor Kafka is changed."
         if progress.outcome is Outcome.COMMITTED:
             return f"The dual write {progress.prepared_state} of {progress.transactional_id!r} is committed anyway."
+        if progress.outcome is Outcome.STORED:
+            return f"The dual write of {progress.transactional_id!r} is committed anyway; its records wait for Kafka."
+        if progress.stored is not None:
+            return (
+                f"The database commit that stores the dual write of {progress.transactional_id!r} was sent and got no "
+                "response: resolve(), or the next use of the id, reads its outcome."
+            )
         if progress.prepared_state.is_empty:
             return "The database commit was sent and got no response; without records, no row shows its outcome."
         return (

@@ -25,6 +25,9 @@ class KafkaParticipant(Protocol):
     def coordinator_knows(self, row: PreparedTxnState) -> bool:
         """Return whether the responses to the take-over prove that the row's transaction is open or was committed."""
 
+    def coordinator_aborted(self, row: PreparedTxnState) -> bool:
+        """Return whether the responses to the take-over prove that the row's transaction was aborted."""
+
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         """Read from the log how the transaction of the manifest ended. Changes nothing."""
 
@@ -99,6 +102,9 @@ class BlockingKafkaParticipant:
 
     def coordinator_knows(self, row: PreparedTxnState) -> bool:
         return self._live.coordinator_knows(row)
+
+    def coordinator_aborted(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_aborted(row)
 
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         return self._live.end_of(manifest, timeout_ms)
@@ -188,6 +194,9 @@ class AsyncKafkaParticipant:
 
     def coordinator_knows(self, row: PreparedTxnState) -> bool:
         return self._live.coordinator_knows(row)
+
+    def coordinator_aborted(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_aborted(row)
 
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         return await self._live.end_of(manifest, timeout_ms)

@@ -25,6 +25,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
+from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
@@ -46,6 +47,7 @@ class OwnedId:
         uninterrupted: Uninterrupted,
         resolve_timeout_ms: int,
         availability: Availability,
+        policy: StorePolicy = STORES_NOTHING,
     ) -> None:
         self.transactional_id: Final = transactional_id
         self.database: Final = database
@@ -65,6 +67,9 @@ class OwnedId:
         """Records of the transaction in the row that Kafka aborted: the next transaction of the id begins with them."""
         self.manifest = ""
         """Where the records of the last prepared transaction are stored; empty if that is not known."""
+        self.has_stored = False
+        """Whether the database may store blocks of the id, so that none is sent before that is known."""
+        self.policy: Final = policy
         self.resolve_timeout_ms = resolve_timeout_ms
 
     def assert_usable(self) -> None:
@@ -85,6 +90,8 @@ class OwnedId:
         """Create the state row unless it is known to exist. Costs nothing when repeated."""
         if self.kafka_id is None:
             identity = await self.database.ensure_row(self.transactional_id)
+            if self.policy.needs_table:
+                await self.database.prepare_to_store(self.transactional_id)
             self.kafka_id = identity.kafka_id(self.transactional_id)
 
     async def make_durable(self, row: PreparedTxnState, ongoing: PreparedTxnState = NOTHING_PREPARED) -> None:

@@ -25,7 +25,9 @@ from dualwrite.errors import (
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.record_block import decode, encode
 from dualwrite.recipes.core.store import DatabaseTransaction
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -83,22 +85,34 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
             f"kafka_transaction_state cannot be read for transactional id {owned.transactional_id!r}: {error}"
         ) from error
     if manifest is None:
-        return NOT_PROVEN
+        return await _by_copy(owned, database, row)
     owned.telemetry.proved()
     try:
         end = await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
     except AuthorizationError as error:
-        log_unreadable(owned.transactional_id, row, error)
-        return NOT_PROVEN
+        proof = await _by_copy(owned, database, row)
+        if proof is NOT_PROVEN:
+            log_unreadable(owned.transactional_id, row, error)
+        return proof
     except OutcomeUnknown as error:  # not the outcome of a dual write: that one is decided
         raise KafkaTimeoutError(f"transactional id {owned.transactional_id!r} cannot be used yet: {error}") from error
     if end.aborted:
-        return Proof(is_over=True, owed=await _owed(owned, manifest, end))
+        return Proof(is_over=True, owed=await _owed(owned, database, manifest, end))
     if end.committed:
         _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
         return IS_OVER
-    if end.gone:
+    proof = NOT_PROVEN if end.is_visible else await _by_copy(owned, database, row)
+    if end.gone and proof is NOT_PROVEN:
         log_evidence_gone(owned.transactional_id, row, end)
+    return proof
+
+
+async def _by_copy(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
+    """Return the proof where the log has none: the coordinator's, if the database has the records of an abort."""
+    if owned.kafka.coordinator_aborted(row):
+        records = await _copied(owned, database, row)
+        if records:
+            return Proof(is_over=True, owed=records)
     return NOT_PROVEN
 
 
@@ -112,8 +126,23 @@ def log_unreadable(transactional_id: str, row: PreparedTxnState, error: Authoriz
     _log.error(_NOT_READABLE, transactional_id, row, error)
 
 
-async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
-    """Read the records of the aborted partitions. Raises PreparedTransactionLost if that is not all that was lost."""
+async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
+    """Keep the records of a prepared transaction in the database, instead of those of the one before.
+
+    None are kept if consumed offsets go with them, because such a transaction is not published again.
+    """
+    records = (*ahead, *(entry for entry in write.records if isinstance(entry, BufferedRecord)))
+    content = b"" if write.records.has_offsets else encode(records)
+    await write.database.stored_blocks.keep_copy(owned.transactional_id, write.prepared_state, content)
+
+
+async def _owed(
+    owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd
+) -> Sequence[BufferedRecord]:
+    """Read the records of the aborted partitions, or all from their copy in the database if some are gone.
+
+    Raises PreparedTransactionLost if that is not all that was lost.
+    """
     if manifest.has_offsets:
         raise _lost(
             owned,
@@ -121,9 +150,15 @@ async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequ
             "consumed offsets went with it, and whether its consumer group has moved since is not known: publishing "
             "the records again could double what was derived from them",
         )
-    if end.gone:
-        raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
-    records = await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
+    try:
+        if end.gone:
+            raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
+        records = await _in_log(owned, manifest, end)
+    except PreparedTransactionLost:
+        # the copy does not tell which partition a record without a given one went to
+        records = () if end.is_visible else await _copied(owned, database, manifest.prepared_state)
+        if not records:
+            raise
     _log.warning(
         "transactional id %s: Kafka aborted %s, which the database has decided; its %d records (%s) are published "
         "again with the next transaction of the id",
@@ -132,7 +167,27 @@ async def _owed(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequ
         len(records),
         _places(end),
     )
-    return [_to_send(record) for record in records]
+    return records
+
+
+async def _in_log(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
+    return [
+        _to_send(record) for record in await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
+    ]
+
+
+async def _copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Sequence[BufferedRecord]:
+    """Return the records of the row's transaction from their copy in the database; none if there is no copy."""
+    content = await database.stored_blocks.copy_of(owned.transactional_id, row)
+    if not content:
+        return ()
+    _log.warning(
+        "transactional id %s: Kafka aborted %s, which the database has decided, and its log has lost the records: they "
+        "are published again from their copy in the database",
+        owned.transactional_id,
+        row,
+    )
+    return decode(content)
 
 
 def _to_send(record: StoredRecord) -> BufferedRecord:

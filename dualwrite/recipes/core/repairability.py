@@ -61,10 +61,12 @@ class Repairability:
     """Checks each topic once for all dual writes of a writer or pool. Used only on tiers 3 and 4.
 
     `accepted`: the caller's `accept_bounded_guarantee`, None if it was not given. If true, nothing is checked.
+    `keeps_copy`: the database has a copy of the records, so that the log need not have them.
     """
 
-    def __init__(self, *, accepted: bool | None = None) -> None:
+    def __init__(self, *, accepted: bool | None = None, keeps_copy: bool = False) -> None:
         self._accepted = accepted is True
+        self._keeps_copy = keeps_copy
         self._checked: set[str] = set()
         self._warned: set[str] = set()
 
@@ -84,7 +86,7 @@ class Repairability:
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
                 raise _refused(kafka.guarantee, obstacle_of_offsets(entry))
-            if entry.topic not in checked:
+            if entry.topic not in checked and not self._keeps_copy:
                 new[entry.topic] = None
         return await self._look_up(new, kafka) if new else ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from dualwrite.client.records.send_arguments import Serializers
@@ -26,6 +27,47 @@ def follows_later(confirm: Any) -> bool:
     if confirm not in get_args(Confirm):
         raise ConfigError(f"confirm takes 'kafka' or 'database', not {confirm!r}")
     return bool(confirm == "database")
+
+
+Redo = Literal["log", "database"]
+"""Where the records of the last transaction are read if Kafka has aborted it: Kafka's log, or a copy beside the row."""
+
+WhenKafkaIsAway = Literal["refuse", "store"]
+"""What a block does that cannot reach Kafka: it fails, or the database stores its records until Kafka is back."""
+
+DEFAULT_MAX_STORED_BYTES: Final = 268_435_456
+DEFAULT_MAX_STORED_AGE_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class StorePolicy:
+    """What is stored in the database beside the state row. The limits apply to each transactional id."""
+
+    keeps_copy: bool = False
+    """Whether the records of the last transaction are kept in the database."""
+    stores_blocks: bool = False
+    """Whether blocks are stored while Kafka is away."""
+    max_bytes: int = DEFAULT_MAX_STORED_BYTES
+    max_age_ms: int = DEFAULT_MAX_STORED_AGE_MS
+
+    @property
+    def needs_table(self) -> bool:
+        return self.keeps_copy or self.stores_blocks
+
+
+STORES_NOTHING: Final = StorePolicy()
+
+
+def store_policy(*, redo: Any, when_kafka_is_away: Any, max_stored_bytes: Any, max_stored_age_ms: Any) -> StorePolicy:
+    """Return the policy that the settings of a writer name. Raises ConfigError."""
+    if redo not in get_args(Redo):
+        raise ConfigError(f"redo takes 'log' or 'database', not {redo!r}")
+    if when_kafka_is_away not in get_args(WhenKafkaIsAway):
+        raise ConfigError(f"when_kafka_is_away takes 'refuse' or 'store', not {when_kafka_is_away!r}")
+    for name, value in (("max_stored_bytes", max_stored_bytes), ("max_stored_age_ms", max_stored_age_ms)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
+    return StorePolicy(redo == "database", when_kafka_is_away == "store", max_stored_bytes, max_stored_age_ms)
 
 
 def check_engine(engine: Any, kind: type, made_by: str) -> None:

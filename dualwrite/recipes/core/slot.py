@@ -42,12 +42,12 @@ _S = SlotState
 
 TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyType(
     {
-        _S.NEW: frozenset({_S.READY, _S.FENCED, _S.CLOSED}),
+        _S.NEW: frozenset({_S.READY, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
         _S.READY: frozenset({_S.OPEN, _S.NEW, _S.CLOSED}),
         _S.OPEN: frozenset({_S.READY, _S.DECIDING, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
         _S.DECIDING: frozenset({_S.READY, _S.NEW, _S.CONFIRMING, _S.IN_DOUBT, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
         _S.CONFIRMING: frozenset({_S.READY, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
-        _S.IN_DOUBT: frozenset({_S.READY, _S.FENCED, _S.CLOSED}),
+        _S.IN_DOUBT: frozenset({_S.READY, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
         _S.UNRESOLVED: frozenset({_S.READY, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
         _S.FENCED: frozenset({_S.CLOSED}),
         _S.CLOSED: frozenset(),

@@ -10,7 +10,8 @@ the end check and describe the row's content, whatever the database.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError, StateTableError
 from dualwrite.prepared_state import PreparedTxnState
@@ -18,6 +19,87 @@ from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 
 MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
 """In characters; Kafka allows more, but some databases limit the length of a primary key."""
+
+
+class Stored(NamedTuple):
+    """What is stored of the blocks of one transactional id."""
+
+    newest_seq: int
+    """The number of the newest block; 0 if none is stored."""
+    size_bytes: int
+    since_ms: int
+    """When the oldest block was stored, in milliseconds since 1970."""
+
+
+NOTHING_STORED: Final = Stored(newest_seq=0, size_bytes=0, since_ms=0)
+
+
+class StoredBlock(NamedTuple):
+    """One block that is stored: its number, when that was, and its records as bytes."""
+
+    seq: int
+    stored_at_ms: int
+    content: bytes
+
+
+class StoredBlocks(Protocol):
+    """The stored blocks of transactional ids (`stored_blocks.py`), inside one database transaction.
+
+    All methods are for an id whose state row this transaction has locked. What they change becomes visible exactly when
+    the rest of the transaction does.
+    """
+
+    async def stored(self, transactional_id: str) -> Stored:
+        """Return what is stored, as it is now, whatever the transaction's snapshot; nothing if there is no table."""
+
+    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
+        """Store one more block, after those that `stored` returned as `before`."""
+
+    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
+        """Return the oldest blocks, in order: at least one, then as many as fit into `max_bytes`.
+
+        Only for a transaction that has read nothing before it locked the row, because it reads by its snapshot.
+        """
+
+    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
+        """Return a block's records as bytes, as they are now; None if it is not stored."""
+
+    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
+        """Delete the oldest blocks, those that `oldest` returned. Return what is left."""
+
+    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
+        """Replace the copy of the records of the id's last transaction by those of `state`; empty content: by none."""
+
+    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
+        """Return the copy of the records of `state`; empty if there is none."""
+
+
+class NoStoredBlocks:
+    """`StoredBlocks` of a database that cannot store any; the settings that would are refused there."""
+
+    async def stored(self, transactional_id: str) -> Stored:
+        return NOTHING_STORED
+
+    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
+        raise NotImplementedError(_CANNOT_STORE)
+
+    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
+        return ()
+
+    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
+        return None
+
+    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
+        raise NotImplementedError(_CANNOT_STORE)
+
+    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
+        raise NotImplementedError(_CANNOT_STORE)
+
+    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
+        return b""
+
+
+_CANNOT_STORE: Final = "this database stores no blocks"
 
 
 class DatabaseTransaction(Protocol):
@@ -40,6 +122,10 @@ class DatabaseTransaction(Protocol):
     @property
     def can_lock_and_write(self) -> bool:
         """Whether `lock_and_write` may return True; checked before the preparations for it."""
+
+    @property
+    def stored_blocks(self) -> StoredBlocks:
+        """The stored blocks, as seen inside this transaction."""
 
     def doom(self, error: BaseException) -> None:
         """Allow only a rollback from now on, even if the block swallows `error`."""
@@ -114,6 +200,12 @@ class Database(Protocol):
 
         Returns the identity that gives this database's transactional ids their suffix; it is queried once. Raises
         DatabaseMovedError if the rows were created in another database.
+        """
+
+    async def prepare_to_store(self, transactional_id: str) -> None:
+        """Make what `StoredBlocks` needs for an id that has its row, in a separate transaction. May be repeated.
+
+        Raises StateRowError if the table is missing and may not be created here.
         """
 
     async def begin(self) -> DatabaseTransaction:

@@ -68,6 +68,19 @@ class Instruments:
         self.republished: Final = meter.create_counter(
             "dualwrite.republished", "{record}", "records that were published again"
         )
+        self.stored: Final = meter.create_counter(
+            "dualwrite.stored", "{block}", "blocks whose records the database stores because Kafka was away"
+        )
+        self.published: Final = meter.create_counter(
+            "dualwrite.published", "{record}", "stored records that were published"
+        )
+        self._stored_since_ms: dict[str, int] = {}
+        meter.create_observable_gauge(
+            "dualwrite.stored.age",
+            [self._stored_ages],
+            "s",
+            "how long the oldest block that this process stored has waited, by transactional id",
+        )
         self.retries: Final = meter.create_counter(
             "dualwrite.database.retries", "{retry}", "repeated queries for the outcome of a lost database commit"
         )
@@ -94,6 +107,21 @@ class Instruments:
         meter.create_observable_gauge(
             "dualwrite.pool.waiting", [_pool_waiting], "{block}", "blocks that wait for a slot, by prefix"
         )
+
+    def stores(self, transactional_id: str, since_ms: int | None) -> None:
+        """Note when the first block that waits was stored; None: none waits any more."""
+        with self._lock:
+            if since_ms is None:
+                self._stored_since_ms.pop(transactional_id, None)
+            else:
+                self._stored_since_ms.setdefault(transactional_id, since_ms)
+
+    def _stored_ages(self, options: CallbackOptions) -> Iterable[Observation]:
+        from opentelemetry.metrics import Observation
+
+        with self._lock:
+            now_s = time.time()
+            return [Observation(now_s - since / 1000, _id(name)) for name, since in self._stored_since_ms.items()]
 
     def in_doubt(self, transactional_id: str) -> None:
         """Note that the id is in doubt from now on, unless it already is."""
@@ -144,6 +172,12 @@ class Telemetry:
 
     def repaired(self, records: int) -> None:
         """Note that the records of an aborted transaction were published again."""
+
+    def stored(self, stored_at_ms: int) -> None:
+        """Note that the database stores the records of a block, because Kafka was away."""
+
+    def published(self, records: int, *, is_all: bool) -> None:
+        """Note that stored records were published; `is_all`: nothing is stored any more."""
 
     def retried(self) -> None:
         """Note that the database is queried again for the outcome of a commit."""
@@ -222,6 +256,15 @@ class OpenTelemetry(Telemetry):
     def repaired(self, records: int) -> None:
         self._instruments.repaired.add(1)
         self._instruments.republished.add(records)
+
+    def stored(self, stored_at_ms: int) -> None:
+        self._instruments.stored.add(1)
+        self._instruments.stores(self._transactional_id, stored_at_ms)
+
+    def published(self, records: int, *, is_all: bool) -> None:
+        self._instruments.published.add(records)
+        if is_all:
+            self._instruments.stores(self._transactional_id, None)
 
     def retried(self) -> None:
         self._instruments.retries.add(1)

@@ -174,6 +174,7 @@ class PoolCoordinator:
         self._new_coordinator = new_coordinator
         self._runtime = runtime
         self.availability: Final = availability
+        self._stores_blocks = settings.policy.stores_blocks
         self.registry: Final = SlotRegistry(settings.max_writers)
         self._counts = Counts()
         self._last_block_bell = runtime.bell()
@@ -238,8 +239,8 @@ class PoolCoordinator:
     # ---- Kafka ----------------------------------------------------------------------------------------------
 
     def assert_present(self) -> None:
-        """Raise KafkaUnreachableError if Kafka is known to be away."""
-        if self.availability.away is not None:
+        """Raise KafkaUnreachableError if Kafka is known to be away, unless blocks are stored then."""
+        if self.availability.away is not None and not self._stores_blocks:
             raise self.availability.refusal()
 
     def _on_kafka_change(self) -> None:
@@ -325,7 +326,7 @@ class PoolCoordinator:
             for lease in leases:
                 if lease.free and await self._leases.claim(lease):
                     return await self._prepared(lease.slot)
-            if recover_dead and await self.maintenance.free_one_of_the_dead(leases):
+            if recover_dead and not self.availability.is_away and await self.maintenance.free_one_of_the_dead(leases):
                 continue
             new = _lowest_missing(leases)
             if await self._leases.add(new):

@@ -62,6 +62,9 @@ class PoolMaintenance:
         self._background: list[Background] = []
         self._starting = threading.Lock()
         self._stopped = False
+        self._publishes_at_s = 0.0
+        """When to try again to publish what is stored, by the monotonic clock."""
+        self._publish_failures = 0
 
     # ---- loops ----------------------------------------------------------------------------------------------
 
@@ -117,6 +120,7 @@ class PoolMaintenance:
                 sweep_at_s = time.monotonic()
                 continue
             errors = (await self._resolve_set_aside(due_s=time.monotonic()))[1]
+            errors += await self._publish_idle()
             if time.monotonic() >= sweep_at_s:
                 errors += await self._confirm_idle()
                 errors += (sweep_errors := (await self._sweep())[1])
@@ -134,10 +138,12 @@ class PoolMaintenance:
         await self._resolver_bell.wait(self._heartbeat_s)
         if not self._availability.is_away:
             self._registry.make_due()
+            self._publishes_at_s = 0.0
 
     def _seconds_to(self, sweep_at_s: float) -> float:
         due_s = self._registry.next_due_s
-        return max(0.0, (sweep_at_s if due_s is None else min(due_s, sweep_at_s)) - time.monotonic())
+        publishes_at_s = self._publishes_at_s if self._registry.places().stored else sweep_at_s
+        return max(0.0, min(sweep_at_s, publishes_at_s, sweep_at_s if due_s is None else due_s) - time.monotonic())
 
     def _failed(self, error: Exception) -> None:
         self._counts.background_failures += 1
@@ -172,17 +178,44 @@ class PoolMaintenance:
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """Put back a slot whose dual write is over, idle or aside, depending on the state of its id."""
         may_be_used_again = not slot.lease_lost and not self._registry.is_closed
-        if may_be_used_again and slot.coordinator.state is SlotState.READY:
+        if may_be_used_again and not keep_turn and slot.coordinator.takes_more and not self._publishes_now():
+            self._registry.put_stored(slot)
+            self._resolver_bell.ring()
+        elif may_be_used_again and self._is_ready(slot):
             self._registry.put_idle(slot)
         elif may_be_used_again and slot.coordinator.state is SlotState.CONFIRMING:
             self._registry.put_confirming(slot)
         else:
+            if slot.coordinator.takes_more:
+                self._publishes_at_s = time.monotonic() + _BACKOFF_S[-1]  # one attempt at a time
             self._registry.put_aside(slot, keep_turn=keep_turn)
             self._resolver_bell.ring()
 
+    @staticmethod
+    def _is_ready(slot: PooledSlot) -> bool:
+        return slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
+
+    def _publishes_now(self) -> bool:
+        """Return whether it is time to try to publish what is stored; a busy slot is never idle for long enough."""
+        return not self._availability.is_away and time.monotonic() >= self._publishes_at_s
+
+    async def _publish_idle(self) -> list[Exception]:
+        """Publish what is stored under idle slots; if that fails, the next attempt is later."""
+        errors: list[Exception] = []
+        for _ in self._registry.places().stored:
+            if not self._publishes_now() or (slot := self._registry.attend_stored()) is None:
+                break
+            try:
+                await self._resolve(slot)
+            except Exception as error:
+                errors.append(error)
+        return errors
+
     async def recover(self) -> list[Resolution]:
         """Resolve every slot that may have an open transaction. Raises the first error, after trying all slots."""
+        self._publishes_at_s = 0.0
         ours, our_errors = await self._resolve_set_aside(due_s=None)
+        our_errors += await self._publish_idle()
         theirs, their_errors = await self._sweep()
         errors = our_errors + their_errors
         if errors:
@@ -231,6 +264,11 @@ class PoolMaintenance:
                     found.append(await slot.coordinator.recover())
                 self._counts.recovered += 1
         except BaseException as error:
+            if slot.coordinator.takes_more and isinstance(error, Exception):
+                self._publish_failures += 1
+                self._publishes_at_s = time.monotonic() + _backoff_s(self._publish_failures)
+                self._registry.put_stored(slot)
+                raise
             if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
                 slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
@@ -238,10 +276,11 @@ class PoolMaintenance:
                 raise
             # No caller waits for this error, and the outcome of a superseded lost commit stays unknown.
             _log.warning("pool %s: %s is given up: %s", self._prefix, slot.coordinator.transactional_id, error)
+        self._publish_failures, self._publishes_at_s = 0, 0.0
         if slot.failures:
             slot.failures = 0
             self._registry.make_due()  # the broker or database that failed for this slot is back for the others too
-        if slot.coordinator.state is SlotState.READY and not slot.lease_lost and not self._registry.is_closed:
+        if self._is_ready(slot) and not slot.lease_lost and not self._registry.is_closed:
             self._registry.put_idle(slot)
         else:
             await self._part_with(slot)
@@ -252,11 +291,9 @@ class PoolMaintenance:
         """Return whether this process must resolve the slot: for its own lost commit, or because it has the lease."""
         if slot.coordinator.state is SlotState.UNRESOLVED:
             return True
-        return not slot.lease_lost and slot.coordinator.state not in (
-            SlotState.READY,
-            SlotState.FENCED,
-            SlotState.CLOSED,
-        )
+        if slot.lease_lost or slot.coordinator.state in (SlotState.FENCED, SlotState.CLOSED):
+            return False
+        return slot.coordinator.has_stored or slot.coordinator.state is not SlotState.READY
 
     async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> bool:
         """Close a slot and end its lease. Return False if a Kafka commit stays in doubt.
@@ -265,7 +302,7 @@ class PoolMaintenance:
         """
         if waits:
             await self._wait_for_commit(slot)
-        clean = slot.coordinator.state is SlotState.READY
+        clean = slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
         is_in_doubt = slot.coordinator.state is SlotState.IN_DOUBT
         await slot.coordinator.close(waits=False)
         self._registry.forget(slot)

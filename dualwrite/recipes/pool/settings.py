@@ -15,7 +15,16 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.leases import checked_prefix, transactional_id_of
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.settings import Confirm, KafkaSettings, follows_later
+from dualwrite.recipes.core.settings import (
+    DEFAULT_MAX_STORED_AGE_MS,
+    DEFAULT_MAX_STORED_BYTES,
+    Confirm,
+    KafkaSettings,
+    Redo,
+    WhenKafkaIsAway,
+    follows_later,
+    store_policy,
+)
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.waiting import Waiting
 
@@ -49,6 +58,10 @@ class PoolSettings:
         resolve_timeout_ms: int,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         confirm: Confirm = "kafka",
+        redo: Redo = "log",
+        when_kafka_is_away: WhenKafkaIsAway = "refuse",
+        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
+        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
     ) -> None:
@@ -66,7 +79,13 @@ class PoolSettings:
         kafka = self._kafka(transactional_id_of(prefix, 0))
         self._cluster = kafka.cluster
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
-        self._repairability = Repairability(accepted=kafka.accepts_bound)
+        self.policy: Final = store_policy(
+            redo=redo,
+            when_kafka_is_away=when_kafka_is_away,
+            max_stored_bytes=max_stored_bytes,
+            max_stored_age_ms=max_stored_age_ms,
+        )
+        self._repairability = Repairability(accepted=kafka.accepts_bound, keeps_copy=self.policy.keeps_copy)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
         return KafkaSettings(transactional_id, self.producer_settings)
@@ -94,6 +113,7 @@ class PoolSettings:
                 pause=self._pause,
                 uninterrupted=waiting.uninterrupted,
                 kafka_follows_later=self._kafka_follows_later,
+                policy=self.policy,
                 repairability=self._repairability,
                 availability=availability,
             )

@@ -49,6 +49,8 @@ class Places:
     waiting: int
     set_aside: tuple[str, ...]
     """Transactional ids that must be resolved before they are used again."""
+    stored: tuple[str, ...] = ()
+    """Transactional ids of which the database may store blocks."""
 
 
 @dataclass(eq=False)
@@ -178,6 +180,19 @@ class SlotRegistry:
         """Put back a slot whose Kafka commit is in progress; its next user must wait for that, so it is taken last."""
         self._end_use(slot, lambda confirming: self._idle.insert(0, confirming))
 
+    def put_stored(self, slot: PooledSlot) -> None:
+        """Put back a slot whose id has stored blocks, behind which more can be stored; it is taken last."""
+        self._end_use(slot, lambda stored: self._idle.insert(0, stored))
+
+    def attend_stored(self) -> PooledSlot | None:
+        """Return an idle slot whose id has stored blocks, reserved for the caller, which puts it back; None if none."""
+        with self._lock:
+            slot = next((each for each in reversed(self._idle) if each.coordinator.has_stored), None)
+            if slot is not None:
+                self._idle.remove(slot)
+                self._attended.add(slot)
+            return slot
+
     def attend_confirming(self) -> list[PooledSlot]:
         """Return the idle slots whose Kafka commit is not confirmed, reserved for the caller, which puts them back."""
         with self._lock:
@@ -258,7 +273,9 @@ class SlotRegistry:
     def places(self) -> Places:
         with self._lock:
             aside = tuple(slot.coordinator.transactional_id for slot in (*self._aside, *self._attended))
-            return Places(self._in_use, len(self._idle), len(self._waiting), aside)
+            every = (*self._idle, *self._used, *self._aside, *self._attended)
+            stored = tuple(slot.coordinator.transactional_id for slot in every if slot.coordinator.has_stored)
+            return Places(self._in_use, len(self._idle), len(self._waiting), aside, stored)
 
 
 def _wake(turns: Iterable[Turn]) -> None:

@@ -33,6 +33,8 @@ class PoolStatus:
     background_failures_total: int
     last_background_error: str | None
     """The last error of the background; None again after a round without errors."""
+    stored: tuple[str, ...] = ()
+    """Transactional ids of which the database may store blocks, because Kafka was away."""
 
 
 @dataclass(slots=True)
@@ -63,4 +65,5 @@ class Counts:
             timeouts_total=self.timeouts,
             background_failures_total=self.background_failures,
             last_background_error=self.last_background_error,
+            stored=places.stored,
         )

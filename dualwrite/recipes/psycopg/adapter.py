@@ -22,6 +22,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, warn_of_drop
 from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_SETTINGS_QUERY, answer_for, of_postgres
 from dualwrite.recipes.core.store import (
+    StoredBlocks,
     manifest_in,
     missing_manifest,
     missing_table,
@@ -81,6 +82,7 @@ from dualwrite.recipes.sql.postgres import (
     lock_row,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 
 _log = logging.getLogger(__name__)
@@ -131,6 +133,10 @@ _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
     " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
 )
+_INSERT_HEAD: Final = (
+    f"INSERT INTO {REDO_TABLE} (transactional_id, seq) SELECT CAST(:id AS varchar), 0 WHERE NOT EXISTS"
+    f" (SELECT 1 FROM {REDO_TABLE} WHERE transactional_id = :id AND seq = 0) ON CONFLICT DO NOTHING"
+)
 _HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 _DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolation')"
 
@@ -153,15 +159,19 @@ class TableFile:
     name: str
     file: str
     create: bool
+    option: str = ""
+    """The option of `dualwrite init-db` that creates it."""
 
 
 class Pin:
     """The location of our tables, once queried; shared by all transactions of one writer or pool."""
 
-    __slots__ = ("tables",)
+    __slots__ = ("has_redo_table", "tables")
 
     def __init__(self) -> None:
         self.tables: PinnedTables | None = None
+        self.has_redo_table = False
+        """Whether `kafka_transaction_redo` was found."""
 
     def sql(self, text: str) -> str:
         """Return a statement with the full names of our tables."""
@@ -331,6 +341,10 @@ class PsycopgTransaction:
         assert self._has_written, "only COMMIT after lock_and_write proves that it runs in the right transaction"
         assert self._pin.tables is not None, "a statement has named them"
         self._attachment = attach_manifest(self._pin.tables, transactional_id, str(state), manifest)
+
+    @property
+    def stored_blocks(self) -> StoredBlocks:
+        return RedoTable(_Statements(self, self._pin))
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without locking it; once this transaction is committed, what was read is durable."""
@@ -513,7 +527,7 @@ class PsycopgTransaction:
         if await self.has_table(name):
             return
         if not table.create:
-            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}")
+            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}", option=table.option)
         await self._command(file)
 
     async def need_manifest(self, pinned: PinnedTables, *, add: bool) -> None:
@@ -531,6 +545,10 @@ class PsycopgTransaction:
         """Create an empty row unless it exists."""
         await self._execute(self._pin.sql(_INSERT), {"id": transactional_id})
 
+    async def make_head(self, transactional_id: str) -> None:
+        """Create the row of an id in `kafka_transaction_redo` that has seq 0, unless it exists."""
+        await self._execute(self._pin.sql(_INSERT_HEAD), {"id": transactional_id})
+
     async def identity(self) -> DatabaseIdentity | None:
         """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
         found = await self.rows(self._pin.sql(SELECT_IDENTITY), {})
@@ -547,6 +565,25 @@ class PsycopgTransaction:
         place = await self.query(present_place())
         values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
         await self._execute(self._pin.sql(INSERT_IDENTITY), values)
+
+
+class _Statements:
+    """`Statements` on psycopg."""
+
+    def __init__(self, transaction: PsycopgTransaction, pin: Pin) -> None:
+        self._transaction = transaction
+        self._pin = pin
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._transaction.rows(self._pin.sql(sql), values)
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._transaction.changed(self._pin.sql(sql), values)
+
+    async def has_redo_table(self) -> bool:
+        if not self._pin.has_redo_table:
+            self._pin.has_redo_table = await self._transaction.has_table(self._pin.sql(REDO_TABLE))
+        return self._pin.has_redo_table
 
 
 Steps = Callable[[PsycopgTransaction], Coroutine[Any, Any, ResultT]]
@@ -586,6 +623,17 @@ class PsycopgDatabase:
         identity = await self._query_identity()
         await self._in_transaction_that_creates(lambda transaction: transaction.make_row(transactional_id))
         return identity
+
+    async def prepare_to_store(self, transactional_id: str) -> None:
+        table = TableFile(REDO_TABLE, "redo_schema.sql", create=self._create_table, option=" --redo")
+
+        async def steps(transaction: PsycopgTransaction) -> None:
+            await transaction.need(table, self._pin.tables)
+            await transaction.make_head(transactional_id)
+
+        await self._pin_tables()
+        await self._in_transaction_that_creates(steps)
+        self._pin.has_redo_table = True
 
     async def _examine(self, transaction: PsycopgTransaction) -> None:
         """Check once for guarantees that the database lacks. Raises UnsafeDatabaseError if a writer cannot use it."""

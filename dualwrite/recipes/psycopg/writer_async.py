@@ -28,7 +28,13 @@ import psycopg
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.settings import Confirm
+from dualwrite.recipes.core.settings import (
+    DEFAULT_MAX_STORED_AGE_MS,
+    DEFAULT_MAX_STORED_BYTES,
+    Confirm,
+    Redo,
+    WhenKafkaIsAway,
+)
 from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
@@ -90,6 +96,10 @@ class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], Asyn
         create_table: bool = True,
         schema: str | None = None,
         confirm: Confirm = "kafka",
+        redo: Redo = "log",
+        when_kafka_is_away: WhenKafkaIsAway = "refuse",
+        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
+        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -99,6 +109,10 @@ class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], Asyn
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             confirm=confirm,
+            redo=redo,
+            when_kafka_is_away=when_kafka_is_away,
+            max_stored_bytes=max_stored_bytes,
+            max_stored_age_ms=max_stored_age_ms,
             pause=pause,
             producer_settings=producer_settings,
         )
@@ -151,6 +165,10 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
         create_table: bool = True,
         schema: str | None = None,
         confirm: Confirm = "kafka",
+        redo: Redo = "log",
+        when_kafka_is_away: WhenKafkaIsAway = "refuse",
+        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
+        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -163,6 +181,10 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             confirm=confirm,
+            redo=redo,
+            when_kafka_is_away=when_kafka_is_away,
+            max_stored_bytes=max_stored_bytes,
+            max_stored_age_ms=max_stored_age_ms,
             pause=pause,
             producer_settings=producer_settings,
         )

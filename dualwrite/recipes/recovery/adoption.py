@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import insert_identity, note_place, place_of
 
@@ -24,6 +25,7 @@ Adoption = Literal["moved", "copied"]
 _FORGET: Final = (
     f"UPDATE {STATE_TABLE} SET prepared_transaction_state = '', manifest = NULL WHERE prepared_transaction_state <> ''"
 )
+_FORGET_RECORDS: Final = f"DELETE FROM {REDO_TABLE}"
 _DELETE: Final = f"DELETE FROM {IDENTITY_TABLE}"
 
 
@@ -41,8 +43,9 @@ class Adopted:
 def adopt(engine: sa.Engine, how: Adoption, *, schema: str | None = None, force: bool = False) -> Adopted:
     """Let this database keep its transactional ids, or give it ids of its own.
 
-    "moved" keeps the ids and their in-doubt transactions. "copied" creates a new suffix and empties the state rows:
-    in-doubt transactions stay with the original, which decides them. Stop the writers of this database first.
+    "moved" keeps the ids and their in-doubt transactions. "copied" creates a new suffix, empties the state rows, and
+    deletes stored records: in-doubt transactions stay with the original, which decides them, and publishes what it
+    stores. Stop the writers of this database first.
 
     Raises IllegalStateError if the database is, as far as it can tell, where its state table was created, unless
     `force` is set: a physical copy (a backup of the files, a snapshot of the disk) identifies itself like the original.
@@ -69,6 +72,8 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
     if how == "moved":
         note_place(connection, pinned)
         return Adopted(made_in, found_in, suffix, str(suffix), 0)
+    if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
+        connection.execute(sa.text(pinned.sql(_FORGET_RECORDS)))  # the original publishes them
     emptied = connection.execute(sa.text(pinned.sql(_FORGET))).rowcount
     connection.execute(sa.text(pinned.sql(_DELETE)))
     new = insert_identity(connection, pinned)

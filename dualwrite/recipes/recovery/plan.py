@@ -36,7 +36,7 @@ class Age(Enum):
 
 
 class Action(StrEnum):
-    """What recovery does about an id; all but the first five leave the id as it is."""
+    """What recovery does about an id; all but the first six leave the id as it is."""
 
     COMMIT = "commit"
     """The open transaction is the one that the row names: the database has decided it."""
@@ -46,6 +46,8 @@ class Action(StrEnum):
     """Like ABORT, for an id without a row that the caller vouches for."""
     REPAIR = "repair"
     """The database committed and Kafka has aborted: the records, which are still in the log, are published again."""
+    PUBLISH = "publish"
+    """The database stores blocks of the id that could not reach Kafka: they are published."""
     ACKNOWLEDGE = "acknowledge-lost"
     """The caller acknowledged the loss: the id may be used again."""
     NOTHING = "nothing"
@@ -66,7 +68,9 @@ class Action(StrEnum):
     """A query or the completion failed; the next round tries again."""
 
 
-CHANGES: Final = frozenset({Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.REPAIR, Action.ACKNOWLEDGE})
+CHANGES: Final = frozenset(
+    {Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.REPAIR, Action.PUBLISH, Action.ACKNOWLEDGE}
+)
 """The actions that change something."""
 
 NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.FORGOTTEN, Action.FAILED})
@@ -111,6 +115,10 @@ class Facts:
     transaction_version: int
     end: TransactionEnd | None = None
     is_repairable: bool = True
+    has_copy: bool = False
+    """Whether the database has a copy of the records of the stored transaction."""
+    stored_age_ms: int | None = None
+    """For how long the database has stored blocks of the id that could not reach Kafka; None if it stores none."""
 
 
 PROVEN_BY_LOG: Final = frozenset({Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
@@ -133,16 +141,30 @@ def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False)
     action = ACTIONS[facts.row, age, finding_of(facts)]
     if action is Action.LOST and lost_is_acknowledged:
         return Action.ACKNOWLEDGE
-    if action is Action.LOST and facts.end is not None and _can_be_repaired(facts.end) and facts.is_repairable:
+    if action is Action.LOST and facts.is_repairable and _can_be_repaired(facts):
         return Action.REPAIR
     if action is Action.NOTHING and facts.described.state in _BEING_ENDED:
         return Action.ENDING
+    if action is Action.NOTHING and facts.stored_age_ms is not None:
+        return _PUBLISHING.get((facts.row, facts.stored_age_ms >= min_age_ms), action)
     return action
 
 
-def _can_be_repaired(end: TransactionEnd) -> bool:
-    """Return whether all that was aborted may still be in the log."""
-    return bool(end.aborted) and not end.gone
+_PUBLISHING: Final = {
+    (Row.FREE, True): Action.PUBLISH,
+    (Row.FREE, False): Action.YOUNG,
+    (Row.HELD, True): Action.IN_USE,
+    (Row.HELD, False): Action.IN_USE,
+}
+"""What recovery does about stored blocks, by the row and whether they are old; without a row there are none."""
+
+
+def _can_be_repaired(facts: Facts) -> bool:
+    """Return whether all that was aborted may still be in the log, or the database has a copy of it."""
+    end = facts.end
+    if end is None:
+        return facts.has_copy
+    return (bool(end.aborted) and not end.gone) or (facts.has_copy and not end.is_visible)
 
 
 def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:

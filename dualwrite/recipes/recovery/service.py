@@ -57,6 +57,7 @@ from dualwrite.recipes.recovery.plan import (
 )
 from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, schema_for
@@ -324,7 +325,8 @@ class RecoveryService:
         again = replace(seen, text=str(row), description=described[seen.kafka_id])
         if row == seen.stored:
             return again
-        return replace(again, manifest="", end=None, is_given_up=False)  # the next round looks at it
+        # the next round looks at it
+        return replace(again, manifest="", end=None, is_given_up=False, waiting=_NOTHING_WAITS)
 
     def _acknowledge(self, seen: _Seen) -> None:
         """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
@@ -361,10 +363,16 @@ class RecoveryService:
                 seen.transaction_version,
                 end=seen.end,
                 is_repairable=not seen.has_offsets,
+                has_copy=seen.text is not None and seen.waiting.copy_of == seen.text,
+                stored_age_ms=self._stored_age_ms(seen),
             ),
             min_age_ms=self._min_age_ms,
             lost_is_acknowledged=seen.transactional_id in self._lost,
         )
+
+    def _stored_age_ms(self, seen: _Seen) -> int | None:
+        since_ms = seen.waiting.since_ms
+        return None if since_ms is None else max(int(self._clock() * 1000) - since_ms, 0)
 
     def _age_ms(self, seen: _Seen) -> int | None:
         return age_ms_of(seen.state, seen.start_ms, int(self._clock() * 1000))
@@ -392,6 +400,20 @@ def _why_no_row(seen: _Seen) -> str | None:
     if suffix is None:
         return "not an id of this database, which adds a suffix to each of its ids"
     return f"an id of another database, whose suffix is {suffix}: recover it there"
+
+
+class StoredRecords(NamedTuple):
+    """What the database stores of an id beside its row.
+
+    `since_ms`: when the oldest block was stored that could not reach Kafka; None if there is none. `copy_of`: the
+    prepared state of the transaction whose records are copied; None if there is no copy.
+    """
+
+    since_ms: int | None = None
+    copy_of: str | None = None
+
+
+_NOTHING_WAITS: Final = StoredRecords()
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +447,7 @@ class _DatabaseInRound:
         row = rows.get(name)
         if row is None:
             return _Seen(name, kafka_id, None, description, version)
-        return _Seen(name, kafka_id, row.state, description, version, manifest=row.manifest)
+        return _Seen(name, kafka_id, row.state, description, version, manifest=row.manifest, waiting=row.waiting)
 
 
 class _WithoutSuffix:
@@ -441,6 +463,9 @@ class _WithoutSuffix:
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         await self._database.ensure_row(transactional_id)
         return AS_GIVEN
+
+    async def prepare_to_store(self, transactional_id: str) -> None:
+        await self._database.prepare_to_store(transactional_id)
 
     async def begin(self) -> DatabaseTransaction:
         return await self._database.begin()
@@ -460,6 +485,7 @@ class _Seen:
     transaction_version: int
     is_ours: bool = True
     manifest: str = ""
+    waiting: StoredRecords = _NOTHING_WAITS
     end: TransactionEnd | None = None
     is_given_up: bool = False
     """Whether the log does not say how its transaction ended, and the caller acknowledges a loss."""
@@ -513,6 +539,7 @@ _DONE: Final = {
     (Row.FREE, Outcome.ROLLED_BACK): Action.ABORT,
     (Row.FREE, Outcome.NOTHING): Action.NOTHING,
     (Row.FREE, Outcome.REPAIRED): Action.REPAIR,
+    (Row.FREE, Outcome.PUBLISHED): Action.PUBLISH,
     (Row.VOUCHED, Outcome.COMMITTED): Action.COMMIT,
     (Row.VOUCHED, Outcome.ROLLED_BACK): Action.TERMINATE,
     (Row.VOUCHED, Outcome.NOTHING): Action.NOTHING,
@@ -552,10 +579,11 @@ _IDS_PER_QUERY = 500  # databases limit the parameters of one statement
 
 
 class StoredRow(NamedTuple):
-    """The texts in a state row: the prepared state, and its manifest."""
+    """The texts in a state row: the prepared state, and its manifest; and what is stored with it."""
 
     state: str
     manifest: str
+    waiting: StoredRecords = _NOTHING_WAITS
 
 
 def stored_rows(
@@ -570,15 +598,29 @@ def stored_rows(
     try:
         with engine.connect() as connection:
             rows = [row for query in queries for row in connection.execute(query, execution_options=AS_NAMED).all()]
+            waiting = _records_beside_rows(connection, pinned)
     except (OperationalError, ProgrammingError) as error:
         if sa.inspect(engine).has_table(table.name, schema=table.schema):
             raise
         raise missing_table(table.name, otherwise="create_state_table(engine)") from error
     return {
-        row.transactional_id: StoredRow(row.prepared_transaction_state, row.manifest or "")
+        row.transactional_id: StoredRow(
+            row.prepared_transaction_state, row.manifest or "", waiting.get(row.transactional_id, _NOTHING_WAITS)
+        )
         for row in rows
         if row.transactional_id in transactional_ids
         or (prefix is not None and row.transactional_id.startswith(prefix))  # LIKE may ignore case
+    }
+
+
+def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dict[str, StoredRecords]:
+    """Return what `kafka_transaction_redo` stores, by id; only pools and writers with certain settings have it."""
+    if not sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
+        return {}
+    found = connection.execute(sa.text(pinned.sql(SELECT_HEADS))).all()
+    return {
+        transactional_id: StoredRecords(since_ms if newest else None, copy_of)
+        for transactional_id, newest, since_ms, copy_of in found
     }
 
 

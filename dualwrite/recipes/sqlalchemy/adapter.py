@@ -13,6 +13,7 @@ from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
+from dualwrite.recipes.core.store import StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
@@ -23,6 +24,7 @@ from dualwrite.recipes.sqlalchemy.engines import (
     keeps_a_snapshot,
     locks_whole_database,
 )
+from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, for_own_use, watch
@@ -40,10 +42,17 @@ class SqlAlchemyPort:
 
     can_lock_and_write: Final = False  # SQLAlchemy sends COMMIT, which cannot carry a proof of the lock
 
-    def __init__(self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
+    def __init__(
+        self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, redo: SqlAlchemyRedo, carry: Carry
+    ) -> None:
         self._transaction = transaction
         self._store = store
+        self._redo = redo
         self._carry = carry
+
+    @property
+    def stored_blocks(self) -> StoredBlocks:
+        return self._redo.blocks_on(self._transaction.connection, self._store.pinned, self._carry)
 
     @property
     def commit_was_sent(self) -> bool:
@@ -125,7 +134,9 @@ class SqlAlchemyDatabase:
         self._create_table = create_table
         self._only_recovers = only_recovers
         self._carry = carry
+        self._may_create_redo = create_table
         self._store = SqlAlchemyStateStore(self._engine, schema)
+        self._redo = SqlAlchemyRedo(self._engine)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         return await self._carry(lambda: self._ensure_row(transactional_id))
@@ -138,6 +149,12 @@ class SqlAlchemyDatabase:
             self._create_table = False
         return self._store.ensure_row(transactional_id)
 
+    async def prepare_to_store(self, transactional_id: str) -> None:
+        await self._carry(
+            lambda: self._redo.prepare(self._store.pinned, transactional_id, create_table=self._may_create_redo)
+        )
+        self._may_create_redo = False
+
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
 
@@ -149,7 +166,7 @@ class SqlAlchemyDatabase:
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
         """Wrap a transaction that was begun elsewhere for the steps of a dual write."""
-        return SqlAlchemyPort(transaction, self._store, self._carry)
+        return SqlAlchemyPort(transaction, self._store, self._redo, self._carry)
 
 
 class CarryOut(Protocol):

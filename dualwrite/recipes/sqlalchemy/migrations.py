@@ -16,6 +16,14 @@ Where an earlier revision created the tables before they had the column `manifes
     def downgrade() -> None:
         op.drop_dualwrite_manifest()
 
+For `redo="database"` and `when_kafka_is_away="store"` there is one more table:
+
+    def upgrade() -> None:
+        op.create_dualwrite_redo_table()
+
+    def downgrade() -> None:
+        op.drop_dualwrite_redo_table()
+
 For `alembic revision --autogenerate`, which drops tables that it does not know, add `METADATA` to `target_metadata` in
 env.py: `target_metadata = [Base.metadata, *dualwrite.recipes.sqlalchemy.migrations.METADATA]`.
 """
@@ -29,15 +37,19 @@ from alembic.operations import MigrateOperation, Operations
 
 from dualwrite.recipes.consume import consumed_offsets
 from dualwrite.recipes.sqlalchemy.manifest_column import lacks_manifest
+from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import in_schema, kafka_transaction_database, kafka_transaction_lease
 
 __all__ = [
     "CONSUMED_OFFSETS_METADATA",
     "METADATA",
+    "REDO_METADATA",
     "AddDualwriteManifest",
+    "CreateDualwriteRedoTable",
     "CreateDualwriteTables",
     "DropDualwriteManifest",
+    "DropDualwriteRedoTable",
     "DropDualwriteTables",
 ]
 
@@ -50,6 +62,9 @@ METADATA: Final = (
 
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 """The same, of the table that `OffsetsInDatabase` uses."""
+
+REDO_METADATA: Final = kafka_transaction_redo.metadata
+"""The same, of the table with stored records."""
 
 _TABLES: Final = (
     kafka_transaction_state,
@@ -136,6 +151,50 @@ class DropDualwriteManifest(MigrateOperation):
     def reverse(self) -> AddDualwriteManifest:
         """Return the operation that undoes this one."""
         return AddDualwriteManifest(self.schema)
+
+
+@Operations.register_operation("create_dualwrite_redo_table")
+class CreateDualwriteRedoTable(MigrateOperation):
+    """`op.create_dualwrite_redo_table(schema=None)`: create `kafka_transaction_redo`."""
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def create_dualwrite_redo_table(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry it out; what `op.create_dualwrite_redo_table` calls."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> DropDualwriteRedoTable:
+        """Return the operation that undoes this one."""
+        return DropDualwriteRedoTable(self.schema)
+
+
+@Operations.register_operation("drop_dualwrite_redo_table")
+class DropDualwriteRedoTable(MigrateOperation):
+    """`op.drop_dualwrite_redo_table(schema=None)`. What is stored in it would never reach Kafka: recover first."""
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def drop_dualwrite_redo_table(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry it out; what `op.drop_dualwrite_redo_table` calls."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> CreateDualwriteRedoTable:
+        """Return the operation that undoes this one."""
+        return CreateDualwriteRedoTable(self.schema)
+
+
+@Operations.implementation_for(CreateDualwriteRedoTable)
+def _create_redo(operations: Operations, operation: CreateDualwriteRedoTable) -> None:
+    operations.impl.create_table(kafka_transaction_redo.to_metadata(sa.MetaData(schema=operation.schema)))
+
+
+@Operations.implementation_for(DropDualwriteRedoTable)
+def _drop_redo(operations: Operations, operation: DropDualwriteRedoTable) -> None:
+    operations.drop_table(kafka_transaction_redo.name, schema=operation.schema)
 
 
 @Operations.implementation_for(AddDualwriteManifest)

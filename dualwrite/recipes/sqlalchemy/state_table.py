@@ -66,6 +66,7 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_row as lock_mysql_row
 from dualwrite.recipes.sqlalchemy.tables import (
     AS_NAMED,
+    create_missing,
     ensure_identity,
     exact_text,
     found_identity,
@@ -354,22 +355,13 @@ def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
     be added, because the user does not own the table, or because transactions use it for too long.
     """
     schema = schema_for(engine, schema)
-    _create(engine, kafka_transaction_state, schema)
+    create_missing(engine, kafka_transaction_state, schema)
     with engine.connect() as connection:
         pinned = pinned_tables(connection, schema)
     assert pinned is not None, "it has just been created"
     add_manifest(engine, in_schema(kafka_transaction_state, pinned.schema))
-    _create(engine, kafka_transaction_database, pinned.schema)
+    create_missing(engine, kafka_transaction_database, pinned.schema)
     ensure_identity(engine, pinned)
-
-
-def _create(engine: sa.Engine, table: sa.Table, schema: str | None) -> None:
-    try:
-        in_schema(table, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
-    except (IntegrityError, ProgrammingError, OperationalError):
-        # Another process created it at the same moment: then the table exists now.
-        if not sa.inspect(engine).has_table(table.name, schema=schema):
-            raise
 
 
 # The pools of the engines that were examined; engines that differ only in execution options share a pool.

@@ -212,12 +212,16 @@ _NOW_MS: Final = {
 
 def create_lease_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_transaction_lease` if it is missing. Safe in several processes at once."""
-    schema = schema_for(engine, schema)
+    create_missing(engine, kafka_transaction_lease, schema_for(engine, schema))
+
+
+def create_missing(engine: sa.Engine, table: sa.Table, schema: str | None) -> None:
+    """Create a table in a schema if it is missing. Safe in several processes at once."""
     try:
-        in_schema(kafka_transaction_lease, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
+        in_schema(table, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
     except (IntegrityError, ProgrammingError, OperationalError):
         # Another process created it at the same moment: then the table exists now.
-        if not sa.inspect(engine).has_table(LEASE_TABLE, schema=schema):
+        if not sa.inspect(engine).has_table(table.name, schema=schema):
             raise
 
 

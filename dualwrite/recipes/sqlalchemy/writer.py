@@ -29,7 +29,14 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.settings import Confirm, check_engine
+from dualwrite.recipes.core.settings import (
+    DEFAULT_MAX_STORED_AGE_MS,
+    DEFAULT_MAX_STORED_BYTES,
+    Confirm,
+    Redo,
+    WhenKafkaIsAway,
+    check_engine,
+)
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
@@ -138,6 +145,10 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
         create_table: bool = True,
         schema: str | None = None,
         confirm: Confirm = "kafka",
+        redo: Redo = "log",
+        when_kafka_is_away: WhenKafkaIsAway = "refuse",
+        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
+        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -148,6 +159,10 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             confirm=confirm,
+            redo=redo,
+            when_kafka_is_away=when_kafka_is_away,
+            max_stored_bytes=max_stored_bytes,
+            max_stored_age_ms=max_stored_age_ms,
             pause=pause,
             producer_settings=producer_settings,
         )
@@ -204,6 +219,10 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         create_table: bool = True,
         schema: str | None = None,
         confirm: Confirm = "kafka",
+        redo: Redo = "log",
+        when_kafka_is_away: WhenKafkaIsAway = "refuse",
+        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
+        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -217,6 +236,10 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             confirm=confirm,
+            redo=redo,
+            when_kafka_is_away=when_kafka_is_away,
+            max_stored_bytes=max_stored_bytes,
+            max_stored_age_ms=max_stored_age_ms,
             pause=pause,
             producer_settings=producer_settings,
         )

@@ -16,6 +16,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.writer import OneIdWriter, Use
@@ -30,6 +31,10 @@ class BatchTransaction(ABC):
         self.commit_was_sent = False
         self._failure: BaseException | None = None
         self._ended = False
+
+    @property
+    def stored_blocks(self) -> StoredBlocks:
+        return NoStoredBlocks()
 
     def doom(self, error: BaseException) -> None:
         if self._failure is None:
@@ -100,6 +105,8 @@ class BatchStore(Protocol[TransactionT_co]):
     def errors(self) -> tuple[type[Exception], ...]: ...
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity: ...
+
+    async def prepare_to_store(self, transactional_id: str) -> None: ...
 
     async def begin(self) -> TransactionT_co: ...
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.capabilities import BackendName, assert_no_store
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
@@ -133,6 +133,9 @@ class _RocksDbStore:
                 self.rewrite(transactional_id, "")
             return DatabaseIdentity(self.state_of(_SUFFIX_KEY) or "")
 
+    async def prepare_to_store(self, transactional_id: str) -> None:
+        raise NotImplementedError("the settings that need it are refused")
+
     async def begin(self) -> _RocksDbTransaction:
         return _RocksDbTransaction(self)
 
@@ -225,6 +228,7 @@ class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTrans
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
+        assert_no_store(BackendName.ROCKSDB, producer_settings)
         one_id = OneId(
             transactional_id,
             lock_timeout_ms=lock_timeout_ms,

@@ -35,7 +35,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.capabilities import BackendName, assert_no_store
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
@@ -188,6 +188,9 @@ class _ZooKeeperStore:
             with suppress(BadVersionError):  # another process created it at the same time
                 self.response(self._client.set_async(self._state_path, new_suffix().encode(), stat.version))
 
+    async def prepare_to_store(self, transactional_id: str) -> None:
+        raise NotImplementedError("the settings that need it are refused")
+
     async def begin(self) -> _ZooKeeperTransaction:
         return _ZooKeeperTransaction(self)
 
@@ -323,6 +326,7 @@ class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDua
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
+        assert_no_store(BackendName.ZOOKEEPER, producer_settings)
         one_id = OneId(
             transactional_id,
             lock_timeout_ms=lock_timeout_ms,

@@ -1,0 +1,103 @@
+"""The records of one block as bytes, to be stored in the database: written once, and read when they are published.
+
+The format is this library's own. It begins with a version, because blocks may be read by a later version than wrote
+them, and ends with a checksum, because nothing else would notice that a column truncated or recoded them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+from dualwrite.recipes.core.buffer import BufferedRecord
+
+_VERSION: Final = 1
+_TOKEN_BYTES: Final = 8
+_CHECKSUM_BYTES: Final = 4
+
+
+def encode(records: Iterable[BufferedRecord]) -> bytes:
+    """Return the records as bytes, which differ from those of every other call: two blocks are never taken for one."""
+    listed = list(records)
+    out = bytearray([_VERSION])
+    out += secrets.token_bytes(_TOKEN_BYTES)
+    _put_number(out, len(listed))
+    for record in listed:
+        _put_record(out, record)
+    return bytes(out + zlib.crc32(out).to_bytes(_CHECKSUM_BYTES, "big"))
+
+
+def decode(block: bytes) -> list[BufferedRecord]:
+    """Return the records of a block, as they were. Raises ValueError if these are not the bytes that were written."""
+    content, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]
+    if len(content) <= _TOKEN_BYTES or zlib.crc32(content) != int.from_bytes(checksum, "big"):
+        raise ValueError(f"{len(block)} bytes are not a block of records: the checksum differs")
+    if content[0] != _VERSION:
+        raise ValueError(f"the block of records has version {content[0]}, which this version of dualwrite cannot read")
+    reader = _Reader(content, 1 + _TOKEN_BYTES)
+    return [reader.record() for _ in range(reader.number())]
+
+
+def _put_record(out: bytearray, record: BufferedRecord) -> None:
+    _put_bytes(out, record.topic.encode())
+    _put_number(out, 0 if record.partition is None else record.partition + 1)
+    _put_number(out, record.timestamp_ms)
+    _put_bytes(out, record.key)
+    _put_bytes(out, record.value)
+    _put_number(out, len(record.headers))
+    for name, value in record.headers:
+        _put_bytes(out, name.encode())
+        _put_bytes(out, value)
+
+
+def _put_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(0)
+        return
+    _put_number(out, len(value) + 1)
+    out += value
+
+
+def _put_number(out: bytearray, number: int) -> None:
+    """Append a number of at least 0 in groups of seven bits, the lowest first."""
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+class _Reader:
+    """Reads what `encode` has written; the checksum has shown that it is whole."""
+
+    def __init__(self, content: bytes, position: int) -> None:
+        self._content = content
+        self._position = position
+
+    def record(self) -> BufferedRecord:
+        topic = self._text()
+        partition = self.number()
+        timestamp_ms = self.number()
+        key, value = self._bytes(), self._bytes()
+        headers = [(self._text(), self._bytes()) for _ in range(self.number())]
+        return BufferedRecord(topic, value, key, headers, partition - 1 if partition else None, timestamp_ms)
+
+    def number(self) -> int:
+        found = shift = 0
+        while (byte := self._content[self._position]) & 0x80:
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            self._position += 1
+        self._position += 1
+        return found | byte << shift
+
+    def _bytes(self) -> bytes | None:
+        length = self.number()
+        if not length:
+            return None
+        start, self._position = self._position, self._position + length - 1
+        return self._content[start : self._position]
+
+    def _text(self) -> str:
+        return (self._bytes() or b"").decode()

@@ -1,0 +1,159 @@
+"""Blocks that the database stores because Kafka was away, and what goes to Kafka of them at a time.
+
+Such a block locks the state row, adds its records to the blocks that are stored under its transactional id, and commits
+the database: the decision, as always. Nothing of it is in Kafka then: what was begun there is named by no row, and the
+next take-over aborts it. From then on the order of the id is that of the stored blocks, so no later block is sent
+before they are published: it is stored behind them.
+
+They are published under the lock of the row: the oldest are sent, prepared, and deleted by the same database commit
+that writes the prepared state and its manifest. That is an ordinary dual write, whose changes in the database are its
+row and these deletions, so each of its crashes is one of an ordinary dual write.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from dualwrite.errors import DualWriteError, KafkaUnreachableError, StateRowError, StoredBlocksError, StoreFullError
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.record_block import decode, encode
+from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, Stored, StoredBlock
+
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+MOST_BYTES_AT_A_TIME: Final = 8_388_608
+"""The most bytes of stored blocks that one transaction publishes, unless a single block is larger."""
+
+
+class Waiting(NamedTuple):
+    """The oldest stored blocks, which the next transaction publishes; what is stored with them; and their records."""
+
+    blocks: Sequence[StoredBlock]
+    stored: Stored
+    records: Sequence[BufferedRecord]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether more blocks are stored behind these."""
+        return bool(self.blocks) and self.blocks[-1].seq < self.stored.newest_seq
+
+
+NOTHING_WAITS: Final = Waiting((), NOTHING_STORED, ())
+
+
+def _cause(why: DualWriteError) -> str:
+    """Return why Kafka counts as away; the message of a refused block also says that nothing was changed."""
+    return why.problem if isinstance(why, KafkaUnreachableError) else str(why)
+
+
+class BlockStore:
+    """The stored blocks of one transactional id."""
+
+    def __init__(self, owned: OwnedId) -> None:
+        self._owned = owned
+
+    def takes(self, write: DualWriteProgress) -> bool:
+        """Return whether the settings allow to store this block, and its content does.
+
+        Consumed offsets cannot be stored: their consumer group may go on without them.
+        """
+        return self._owned.policy.stores_blocks and not write.records.has_offsets
+
+    async def assert_none(self, database: DatabaseTransaction) -> None:
+        """Raise StoredBlocksError if blocks of the id are stored. The row must be locked."""
+        owned = self._owned
+        stored = await database.stored_blocks.stored(owned.transactional_id)
+        owned.has_stored = stored.newest_seq > 0
+        if owned.has_stored:
+            raise StoredBlocksError(
+                f"the database stores blocks of transactional id {owned.transactional_id!r} that could not reach Kafka "
+                f"({stored.size_bytes} bytes), which have to be published before any later one; neither side was "
+                "changed: repeat the block, which publishes them first, or call recover()"
+            )
+
+    async def append(self, write: DualWriteProgress, why: DualWriteError) -> None:
+        """Store the records of a block, whose row is locked. Raises StoreFullError."""
+        owned, policy = self._owned, self._owned.policy
+        before = await write.database.stored_blocks.stored(owned.transactional_id)
+        content = encode(entry for entry in write.records if isinstance(entry, BufferedRecord))
+        now_ms = int(time.time() * 1000)
+        age_ms = now_ms - before.since_ms if before.newest_seq else 0
+        if before.size_bytes + len(content) > policy.max_bytes:
+            raise self._full(f"{len(content)} more bytes would exceed max_stored_bytes={policy.max_bytes}", before, why)
+        if age_ms > policy.max_age_ms:
+            raise self._full(f"that is longer than max_stored_age_ms={policy.max_age_ms}", before, why, age_ms)
+        owned.has_stored = True
+        write.stored = await write.database.stored_blocks.append(
+            owned.transactional_id, content, before=before, now_ms=now_ms
+        )
+
+    def _full(self, what: str, before: Stored, why: DualWriteError, age_ms: int | None = None) -> StoreFullError:
+        since = "" if age_ms is None else f", the oldest for {age_ms} ms"
+        full = StoreFullError(
+            f"Kafka is away, and the database already stores blocks of transactional id "
+            f"{self._owned.transactional_id!r} ({before.size_bytes} bytes{since}): {what}; neither side was changed: "
+            "repeat the block when Kafka is back, or raise the limit"
+        )
+        full.__cause__ = why
+        return full
+
+    def note_stored(self, write: DualWriteProgress, why: DualWriteError) -> None:
+        """Report that a block is stored, once the database has committed it."""
+        owned, block = self._owned, write.stored
+        assert block is not None, "it was appended"
+        owned.telemetry.stored(block.stored_at_ms)
+        is_first = block.seq == 1  # the others would fill the log as long as Kafka is away
+        _log.log(
+            logging.WARNING if is_first else logging.DEBUG,
+            "transactional id %s: a block is committed, and its records are stored as number %d (%d bytes) until Kafka "
+            "is back (%s)",
+            owned.transactional_id,
+            block.seq,
+            len(block.content),
+            "others are stored before it" if isinstance(why, StoredBlocksError) else _cause(why),
+        )
+
+    async def oldest(self, database: DatabaseTransaction) -> Waiting:
+        """Return what is to be published next. The row must be locked, in a transaction of our own."""
+        owned = self._owned
+        stored = await database.stored_blocks.stored(owned.transactional_id)
+        owned.has_stored = stored.newest_seq > 0
+        if not owned.has_stored:
+            return NOTHING_WAITS
+        blocks = await database.stored_blocks.oldest(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
+        return Waiting(blocks, stored, [record for block in blocks for record in self._records_of(block)])
+
+    def _records_of(self, block: StoredBlock) -> Sequence[BufferedRecord]:
+        try:
+            return decode(block.content)
+        except ValueError as error:
+            raise StateRowError(
+                f"block {block.seq} that is stored for transactional id {self._owned.transactional_id!r} cannot be "
+                f"read: {error}; nothing was published: restore its row of kafka_transaction_redo, or read it with the "
+                "version that wrote it"
+            ) from error
+
+    async def delete(self, database: DatabaseTransaction, waiting: Waiting) -> None:
+        """Delete what is about to be published, in the transaction that decides about that."""
+        if waiting.blocks:
+            await database.stored_blocks.delete(self._owned.transactional_id, waiting.blocks, before=waiting.stored)
+
+    def note_published(self, waiting: Waiting) -> None:
+        """Report that stored blocks are published, once the database has committed that."""
+        owned = self._owned
+        if not waiting.blocks:
+            return
+        owned.has_stored = waiting.is_part
+        owned.telemetry.published(len(waiting.records), is_all=not waiting.is_part)
+        _log.info(
+            "transactional id %s: %d stored blocks with %d records are published%s",
+            owned.transactional_id,
+            len(waiting.blocks),
+            len(waiting.records),
+            ", and more are stored" if waiting.is_part else "",
+        )

@@ -1,0 +1,132 @@
+"""The stored blocks in the table `kafka_transaction_redo`, as SQL that a backend executes.
+
+Only who has locked the state row of an id touches its rows here, so no two transactions compete for one. The row with
+seq 0, the *head*, is made ahead of time, so that a locking read finds it: on MySQL, one that finds nothing locks the
+gap in which other ids insert their rows, and two ids that store for the first time would wait for each other. Rows are
+deleted by their numbers, and not by a range, for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, Protocol
+
+from dualwrite.errors import StateRowError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.store import NOTHING_STORED, Stored, StoredBlock
+
+REDO_TABLE: Final = "kafka_transaction_redo"
+
+_MOST_BLOCKS: Final = 500
+"""The most blocks that are read at a time."""
+
+_OF_ID: Final = "transactional_id = :id"
+_OF_HEAD: Final = f"{_OF_ID} AND seq = 0"
+_OF_BLOCK: Final = f"{_OF_ID} AND seq = :seq"
+
+SELECT_HEAD: Final = f"SELECT newest_seq, stored_bytes, stored_at_ms FROM {REDO_TABLE} WHERE {_OF_HEAD}"
+SELECT_HEADS: Final = (
+    "SELECT transactional_id, newest_seq, stored_at_ms, prepared_transaction_state"
+    f" FROM {REDO_TABLE} WHERE seq = 0 AND (newest_seq > 0 OR prepared_transaction_state IS NOT NULL)"
+)
+INSERT_HEAD: Final = f"INSERT INTO {REDO_TABLE} (transactional_id, seq) VALUES (:id, 0)"
+_UPDATE_HEAD: Final = (
+    f"UPDATE {REDO_TABLE} SET newest_seq = :newest, stored_bytes = :size, stored_at_ms = :since WHERE {_OF_HEAD}"
+)
+_INSERT_BLOCK: Final = (
+    f"INSERT INTO {REDO_TABLE} (transactional_id, seq, stored_at_ms, records) VALUES (:id, :seq, :now, :content)"
+)
+_SELECT_SIZES: Final = (
+    f"SELECT seq, length(records) FROM {REDO_TABLE} WHERE {_OF_ID} AND seq > 0 ORDER BY seq LIMIT {_MOST_BLOCKS}"
+)
+_SELECT_BLOCKS: Final = (
+    f"SELECT seq, stored_at_ms, records FROM {REDO_TABLE} WHERE {_OF_ID} AND seq > 0 AND seq <= :last ORDER BY seq"
+)
+_SELECT_OLDEST: Final = f"SELECT stored_at_ms FROM {REDO_TABLE} WHERE {_OF_ID} AND seq > :last ORDER BY seq LIMIT 1"
+_SELECT_CONTENT: Final = f"SELECT records FROM {REDO_TABLE} WHERE {_OF_BLOCK}"
+_DELETE: Final = f"DELETE FROM {REDO_TABLE} WHERE {_OF_ID} AND seq IN "
+_KEEP_COPY: Final = f"UPDATE {REDO_TABLE} SET prepared_transaction_state = :state, records = :content WHERE {_OF_HEAD}"
+_SELECT_COPY: Final = f"SELECT records FROM {REDO_TABLE} WHERE {_OF_HEAD} AND prepared_transaction_state = :state"
+
+
+class Statements(Protocol):
+    """Executes statements in the transaction that has locked the state row; parameters are written `:name`."""
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Execute a SELECT and return its rows."""
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Execute a statement and return how many rows it changed."""
+
+    async def has_redo_table(self) -> bool:
+        """Return whether the table exists; once it was found, without asking again."""
+
+
+class RedoTable:
+    """`StoredBlocks` in the table. `lock_clause` makes a SELECT return the newest row at every isolation level."""
+
+    def __init__(self, statements: Statements, *, lock_clause: str = " FOR UPDATE") -> None:
+        self._statements = statements
+        self._lock_clause = lock_clause
+
+    async def stored(self, transactional_id: str) -> Stored:
+        if not await self._statements.has_redo_table():
+            return NOTHING_STORED
+        found = await self._statements.rows(SELECT_HEAD + self._lock_clause, {"id": transactional_id})
+        return Stored(*found[0]) if found else NOTHING_STORED
+
+    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
+        block = StoredBlock(before.newest_seq + 1, now_ms, content)
+        values = {"id": transactional_id, "seq": block.seq, "now": now_ms, "content": content}
+        await self._statements.changed(_INSERT_BLOCK, values)
+        since_ms = before.since_ms if before.newest_seq else now_ms
+        await self._update(transactional_id, Stored(block.seq, before.size_bytes + len(content), since_ms))
+        return block
+
+    async def _update(self, transactional_id: str, after: Stored) -> None:
+        newest, size, since = after
+        await self._change_head(_UPDATE_HEAD, {"id": transactional_id, "newest": newest, "size": size, "since": since})
+
+    async def _change_head(self, sql: str, values: Mapping[str, Any]) -> None:
+        if await self._statements.changed(sql, values) != 1:
+            raise StateRowError(
+                f"{REDO_TABLE} has no row with seq 0 for transactional id {values['id']!r}; nothing was written: it "
+                "was deleted after this writer had created it, and must not be while the id is in use"
+            )
+
+    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
+        sizes = await self._statements.rows(_SELECT_SIZES, {"id": transactional_id})
+        if not sizes:
+            return ()
+        sums = accumulate(size for _, size in sizes)
+        last = max(sizes[0][0], *(seq for (seq, _), total in zip(sizes, sums, strict=True) if total <= max_bytes), 0)
+        found = await self._statements.rows(_SELECT_BLOCKS, {"id": transactional_id, "last": last})
+        return [StoredBlock(seq, stored_at_ms, bytes(content)) for seq, stored_at_ms, content in found]
+
+    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
+        values = {"id": transactional_id, "seq": seq}
+        found = await self._statements.rows(_SELECT_CONTENT + self._lock_clause, values)
+        return bytes(found[0][0]) if found else None
+
+    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
+        numbers = ", ".join(str(block.seq) for block in blocks)
+        await self._statements.changed(f"{_DELETE}({numbers})", {"id": transactional_id})
+        rest = await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "last": blocks[-1].seq})
+        left = NOTHING_STORED
+        if rest:
+            size_bytes = before.size_bytes - sum(len(block.content) for block in blocks)
+            left = Stored(before.newest_seq, size_bytes, rest[0][0])
+        await self._update(transactional_id, left)
+        return left
+
+    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
+        named = (str(state), content) if content else (None, None)
+        await self._change_head(_KEEP_COPY, {"id": transactional_id, "state": named[0], "content": named[1]})
+
+    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
+        if not await self._statements.has_redo_table():
+            return b""
+        values = {"id": transactional_id, "state": str(state)}
+        found = await self._statements.rows(_SELECT_COPY + self._lock_clause, values)
+        return bytes(found[0][0]) if found else b""

@@ -1,0 +1,204 @@
+"""Blocks that are stored while Kafka is away, with the writers for asyncio; pools, groups and Sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import sessionmaker
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit, GroupedDualWrite
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.awaited import AwaitedScenario, awaited_scenario
+from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
+from tests.crash.scenario import AtPoint, InjectedError, Scenario, Seen, event_texts
+from tests.recipes.pools import QUIET_LEASE_MS, prefix_of
+from tests.recipes.test_stored_blocks import AWAY, fail, kafka_away, stored_rows
+from tests.support.conditions import until
+from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, event_bodies, unique
+from tests.support.event_class import Event
+from tests.support.topics import read_topic
+
+AnyAwaited = AwaitedScenario | AwaitedPsycopgScenario
+DEADLINE_S = 30
+
+
+@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone"])
+def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyAwaited]:
+    """A scenario for each awaited driver of SQLAlchemy, and for psycopg alone."""
+    driver: str = request.param
+    if driver == "aiosqlite":
+        on_file = SqliteDatabase(tmp_path)
+        with awaited_scenario(on_file, emulator, driver) as scenario:
+            yield scenario
+        on_file.close()
+        return
+    database = PostgresDatabase(request.getfixturevalue("postgres_server"))
+    if driver == "psycopg-alone":
+        with awaited_psycopg_scenario(database, emulator) as alone:
+            yield alone
+    else:
+        with awaited_scenario(database, emulator, driver) as scenario:
+            yield scenario
+    database.close()
+
+
+def write(scenario: AnyAwaited, writer: Any, number: int) -> Seen:
+    seen: Seen = scenario.write(writer, number)
+    return seen
+
+
+async def noticed(availability: Any) -> None:
+    """Wait until the writer or pool has noticed that Kafka is back."""
+    await asyncio.to_thread(until, lambda: not availability.is_away, DEADLINE_S)
+
+
+def published(scenario: AnyAwaited, writer: Any) -> Outcome:
+    scenario.run(noticed(writer.awaited.coordinator.owned.availability))
+    outcome: Outcome = writer.recover().outcome
+    return outcome
+
+
+def test_blocks_are_stored_and_then_published_in_order(awaited: AnyAwaited, emulator: Emulator) -> None:
+    with awaited.writer(**AWAY) as writer:
+        assert write(awaited, writer, 1).outcome is Outcome.COMMITTED
+        with kafka_away(emulator):
+            assert [write(awaited, writer, number).outcome for number in (2, 3)] == [Outcome.STORED] * 2
+        assert published(awaited, writer) is Outcome.PUBLISHED
+        assert write(awaited, writer, 4).outcome is Outcome.COMMITTED
+    assert stored_rows(awaited) == []
+    awaited.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize(
+    "point", [PausePoint.AFTER_SEND, PausePoint.AFTER_STATE_WRITE, PausePoint.AFTER_DATABASE_COMMIT]
+)
+def test_a_crash_while_they_are_published(awaited: AnyAwaited, emulator: Emulator, point: PausePoint) -> None:
+    with kafka_away(emulator), awaited.writer(**AWAY) as writer:
+        assert write(awaited, writer, 1).outcome is Outcome.STORED
+    with awaited.writer(AtPoint(point, fail), **AWAY) as dying, pytest.raises(InjectedError):
+        dying.recover()
+    with awaited.writer(**AWAY) as writer:
+        writer.recover()
+        write(awaited, writer, 2)
+    assert stored_rows(awaited) == []
+    awaited.assert_both_sides_agree()
+
+
+def cancel() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.BEFORE_DATABASE_COMMIT])
+def test_a_cancellation_while_a_block_is_stored(awaited: AnyAwaited, emulator: Emulator, point: PausePoint) -> None:
+    cancels = AtPoint(point, cancel, armed=False)
+    writer: Any
+    with awaited.writer(cancels, **AWAY) as writer:
+        with kafka_away(emulator):
+            assert write(awaited, writer, 1).outcome is Outcome.STORED
+            cancels.arm()
+            seen = awaited.write_events(writer, 2)
+            assert isinstance(seen.error, asyncio.CancelledError)
+            if seen.outcome is None:
+                writer.resolve()
+            bodies = event_texts("2")
+            awaited.expected += bodies if bodies[0] in event_bodies(awaited.database) else []
+        published(awaited, writer)
+        assert write(awaited, writer, 3).outcome is Outcome.COMMITTED
+    assert stored_rows(awaited) == []
+    awaited.assert_both_sides_agree()
+
+
+# ---- a pool, and groups ---------------------------------------------------------------------------------------------
+
+
+def test_the_units_of_groups_are_stored_and_published(postgres_server: PostgresServer, emulator: Emulator) -> None:
+    database = PostgresDatabase(postgres_server)
+    with awaited_psycopg_scenario(database, emulator) as scenario:
+        scenario.transactional_id = f"{unique('group')}-0"
+
+        async def unit(groups: AsyncPsycopgGroupCommit, number: int) -> Outcome | None:
+            tx: GroupedDualWrite
+            async with groups.transaction() as tx:
+                await tx.connection.execute(INSERT, (number, str(number)))
+                tx.send(scenario.topic, key="k", value=str(number))
+            return tx.outcome
+
+        async def run() -> None:
+            async with (
+                AsyncPsycopgDualWriterPool(
+                    conninfo_of(database.engine.url),
+                    prefix=prefix_of(scenario),
+                    bootstrap_servers=emulator.bootstrap_servers,
+                    lease_ms=QUIET_LEASE_MS,
+                    **AWAY,
+                ) as pool,
+                AsyncPsycopgGroupCommit(pool) as groups,
+            ):
+                assert await unit(groups, 0) is Outcome.COMMITTED
+                emulator.crash_node(0)
+                found = await asyncio.gather(*(unit(groups, number) for number in range(1, 20)))
+                assert set(found) == {Outcome.STORED}
+                emulator.start_node(0)
+                await noticed(pool.coordinator.availability)
+                await asyncio.to_thread(until, lambda: not pool.status.stored, DEADLINE_S)
+
+        scenario.run(run())
+        in_topic = [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)]
+        assert sorted(in_topic) == sorted(event_bodies(database))
+        assert len(in_topic) == 20
+    database.close()
+
+
+# ---- Sessions -------------------------------------------------------------------------------------------------------
+
+
+def test_the_sessions_of_an_application_are_stored_and_published(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator)
+    with scenario.writer(**AWAY) as writer:
+        sessions = sessionmaker(database.engine)
+        dual_write_sessions(sessions, writer)
+
+        def put(number: int) -> Outcome | None:
+            with sessions() as session:
+                session.add(Event(number))
+                send(session, scenario.topic, key="k", value=str(number))
+                write = current_dual_write(session)
+                session.commit()
+            scenario.expected.append(str(number))
+            return write.outcome
+
+        assert put(1) is Outcome.COMMITTED
+        with kafka_away(emulator):
+            assert [put(number) for number in (2, 3)] == [Outcome.STORED] * 2
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+        assert put(4) is Outcome.STORED
+        assert stored_rows(scenario) == []
+        assert put(5) is Outcome.COMMITTED
+    scenario.assert_both_sides_agree()
+
+
+# ---- what is stored -------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_published_as_it_was_sent(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator)
+    with scenario.writer(**AWAY) as writer, kafka_away(emulator), writer.transaction() as tx:
+        tx.connection.execute(sa.select(1))
+        tx.send(scenario.topic, None, b"\0key", {"h": b"1", "null": None}, partition=0, timestamp_ms=4711)
+    with scenario.writer(**AWAY) as writer:
+        writer.recover()
+    (record,) = emulator.records(scenario.topic)
+    assert (record.value, record.key, record.timestamp) == (None, b"\0key", 4711)
+    assert list(record.headers) == [("h", b"1"), ("null", None)]
