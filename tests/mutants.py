@@ -134,17 +134,17 @@ MUTANTS: Final = (
     # repair
     Mutant(
         f"{_CORE}coordinator.py",
-        "        if owned.owed:\n            await kafka.send(owned.owed",
-        "        if False:\n            await kafka.send(owned.owed",
+        "await kafka.send((*owned.owed, *ahead)",
+        "await kafka.send((*ahead,)",
         "recipes/test_tiers.py recipes/test_repair_owed.py",
     ),
     Mutant(
         f"{_CORE}coordinator.py",
-        """            await kafka.send(owned.owed, lambda: owned.reach(PausePoint.AFTER_SEND))
+        """            await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
 """,
         """            await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
-        await kafka.send(owned.owed or write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+        await kafka.send((*owned.owed, *ahead) or write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
 """,
         "recipes/test_repair_owed.py",
     ),
@@ -212,8 +212,8 @@ MUTANTS: Final = (
     Mutant(f"{_CORE}repair.py", "if manifest.has_offsets:", "if False:", "recipes/test_repair_evidence.py"),
     Mutant(
         f"{_CORE}repair.py",
-        "    if end.gone:\n        raise _lost(",
-        "    if False:\n        raise _lost(",
+        "        if end.gone:\n            raise _lost(",
+        "        if False:\n            raise _lost(",
         "recipes/test_repair_evidence.py",
     ),
     Mutant(
