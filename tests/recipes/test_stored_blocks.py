@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     ConfigError,
     DualWriteError,
+    InvalidRecordError,
     KafkaTimeoutError,
     StateRowError,
     StoredBlocksError,
@@ -176,6 +177,16 @@ def test_at_a_limit_blocks_are_refused(
         assert seen[-1].outcome is Outcome.ROLLED_BACK
         published(writer)
     scenario.assert_both_sides_agree()
+
+
+def test_a_record_that_the_producer_would_refuse_is_not_stored(scenario: AnyScenario, emulator: Emulator) -> None:
+    """It would keep all that is stored behind it from being published."""
+    with scenario.writer(**AWAY) as writer, kafka_away(emulator):
+        assert_stored(write(scenario, writer, 1))
+        block: Any = writer.transaction()
+        with pytest.raises(InvalidRecordError, match=r"max\.request\.size"), block as tx:
+            tx.send(scenario.topic, b"x" * 5_000_000)
+        assert len(stored_rows(scenario)) == 1
 
 
 def test_many_stored_blocks_are_published_by_several_transactions(
