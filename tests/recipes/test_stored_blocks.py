@@ -21,6 +21,7 @@ from dualwrite.errors import (
     StoredBlocksError,
     StoreFullError,
 )
+from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -156,6 +157,24 @@ def test_without_the_setting_the_block_is_refused(scenario: AnyScenario, emulato
     with scenario.writer() as writer, kafka_away(emulator):
         assert isinstance(write(scenario, writer, 1).error, KafkaTimeoutError)
     scenario.assert_both_sides_agree()
+
+
+def test_a_block_with_consumed_offsets_is_refused(scenario: AnyScenario, emulator: Emulator) -> None:
+    """Its consumer group may go on without them."""
+
+    def write_with_offsets() -> Any:
+        block: Any = writer.transaction()
+        with block as tx:
+            tx.send(scenario.topic, "refused")
+            tx.send_offsets({TopicPartition(scenario.topic, 0): OffsetAndMetadata(1)}, ConsumerGroupMetadata("group"))
+
+    with scenario.writer(**AWAY) as writer, kafka_away(emulator):
+        with pytest.raises(KafkaTimeoutError):
+            write_with_offsets()
+        assert_stored(write(scenario, writer, 1))
+        with pytest.raises(KafkaTimeoutError):
+            write_with_offsets()
+        assert len(stored_rows(scenario)) == 1
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
