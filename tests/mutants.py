@@ -113,6 +113,18 @@ MUTANTS: Final = (
         "recipes/test_late_take_over.py",
     ),
     Mutant(
+        f"{_CORE}coordinator.py",
+        "if owned.has_stored or self._slot.state is not SlotState.READY:",
+        "if False:",
+        "recipes/test_stored_blocks.py",
+    ),
+    Mutant(
+        f"{_CORE}coordinator.py",
+        "            await self._blocks.delete(database, waiting)\n",
+        "            pass\n",
+        "recipes/test_stored_blocks.py",
+    ),
+    Mutant(
         f"{_CORE}completion.py",
         "    if is_current:",
         "    if False:",

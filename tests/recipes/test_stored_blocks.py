@@ -15,11 +15,13 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     ConfigError,
     DualWriteError,
+    InvalidRecordError,
     KafkaTimeoutError,
     StateRowError,
     StoredBlocksError,
     StoreFullError,
 )
+from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -157,6 +159,24 @@ def test_without_the_setting_the_block_is_refused(scenario: AnyScenario, emulato
     scenario.assert_both_sides_agree()
 
 
+def test_a_block_with_consumed_offsets_is_refused(scenario: AnyScenario, emulator: Emulator) -> None:
+    """Its consumer group may go on without them."""
+
+    def write_with_offsets() -> Any:
+        block: Any = writer.transaction()
+        with block as tx:
+            tx.send(scenario.topic, "refused")
+            tx.send_offsets({TopicPartition(scenario.topic, 0): OffsetAndMetadata(1)}, ConsumerGroupMetadata("group"))
+
+    with scenario.writer(**AWAY) as writer, kafka_away(emulator):
+        with pytest.raises(KafkaTimeoutError):
+            write_with_offsets()
+        assert_stored(write(scenario, writer, 1))
+        with pytest.raises(KafkaTimeoutError):
+            write_with_offsets()
+        assert len(stored_rows(scenario)) == 1
+
+
 # ---- limits ---------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +196,16 @@ def test_at_a_limit_blocks_are_refused(
         assert seen[-1].outcome is Outcome.ROLLED_BACK
         published(writer)
     scenario.assert_both_sides_agree()
+
+
+def test_a_record_that_the_producer_would_refuse_is_not_stored(scenario: AnyScenario, emulator: Emulator) -> None:
+    """It would keep all that is stored behind it from being published."""
+    with scenario.writer(**AWAY) as writer, kafka_away(emulator):
+        assert_stored(write(scenario, writer, 1))
+        block: Any = writer.transaction()
+        with pytest.raises(InvalidRecordError, match=r"max\.request\.size"), block as tx:
+            tx.send(scenario.topic, b"x" * 5_000_000)
+        assert len(stored_rows(scenario)) == 1
 
 
 def test_many_stored_blocks_are_published_by_several_transactions(

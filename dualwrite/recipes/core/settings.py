@@ -49,6 +49,8 @@ class StorePolicy:
     """Whether blocks are stored while Kafka is away."""
     max_bytes: int = DEFAULT_MAX_STORED_BYTES
     max_age_ms: int = DEFAULT_MAX_STORED_AGE_MS
+    max_record_bytes: int | None = None
+    """The size of a record that the producer would refuse, so that its id could never publish it; None: any."""
 
     @property
     def needs_table(self) -> bool:
@@ -58,7 +60,9 @@ class StorePolicy:
 STORES_NOTHING: Final = StorePolicy()
 
 
-def store_policy(*, redo: Any, when_kafka_is_away: Any, max_stored_bytes: Any, max_stored_age_ms: Any) -> StorePolicy:
+def store_policy(
+    kafka: KafkaSettings, *, redo: Any, when_kafka_is_away: Any, max_stored_bytes: Any, max_stored_age_ms: Any
+) -> StorePolicy:
     """Return the policy that the settings of a writer name. Raises ConfigError."""
     if redo not in get_args(Redo):
         raise ConfigError(f"redo takes 'log' or 'database', not {redo!r}")
@@ -67,7 +71,9 @@ def store_policy(*, redo: Any, when_kafka_is_away: Any, max_stored_bytes: Any, m
     for name, value in (("max_stored_bytes", max_stored_bytes), ("max_stored_age_ms", max_stored_age_ms)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
-    return StorePolicy(redo == "database", when_kafka_is_away == "store", max_stored_bytes, max_stored_age_ms)
+    return StorePolicy(
+        redo == "database", when_kafka_is_away == "store", max_stored_bytes, max_stored_age_ms, kafka.max_request_size
+    )
 
 
 def check_engine(engine: Any, kind: type, made_by: str) -> None:
@@ -106,6 +112,7 @@ class KafkaSettings:
 
         The producer then accepts them, and each topic is checked instead (`repairability.py`).
         """
+        self.max_request_size: Final = config.max_request_size
         self.cluster: Final = ClusterSettings.of(config)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.producer: Final = {name: value for name, value in complete.items() if name not in _NOT_OF_THE_PRODUCER}

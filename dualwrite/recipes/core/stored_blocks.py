@@ -17,7 +17,14 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from dualwrite.errors import DualWriteError, KafkaUnreachableError, StateRowError, StoredBlocksError, StoreFullError
+from dualwrite.errors import (
+    DualWriteError,
+    InvalidRecordError,
+    KafkaUnreachableError,
+    StateRowError,
+    StoredBlocksError,
+    StoreFullError,
+)
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
@@ -77,10 +84,13 @@ class BlockStore:
             )
 
     async def append(self, write: DualWriteProgress, why: DualWriteError) -> None:
-        """Store the records of a block, whose row is locked. Raises StoreFullError."""
+        """Store the records of a block, whose row is locked. Raises StoreFullError, and InvalidRecordError."""
         owned, policy = self._owned, self._owned.policy
+        records = [entry for entry in write.records if isinstance(entry, BufferedRecord)]
+        for record in records:
+            self._assert_publishable(record)
         before = await write.database.stored_blocks.stored(owned.transactional_id)
-        content = encode(entry for entry in write.records if isinstance(entry, BufferedRecord))
+        content = encode(records)
         now_ms = int(time.time() * 1000)
         age_ms = now_ms - before.since_ms if before.newest_seq else 0
         if before.size_bytes + len(content) > policy.max_bytes:
@@ -91,6 +101,15 @@ class BlockStore:
         write.stored = await write.database.stored_blocks.append(
             owned.transactional_id, content, before=before, now_ms=now_ms
         )
+
+    def _assert_publishable(self, record: BufferedRecord) -> None:
+        """Raise InvalidRecordError for a record that the producer would refuse, and so all that is stored behind it."""
+        limit = self._owned.policy.max_record_bytes
+        if limit is not None and record.size_bytes > limit:
+            raise InvalidRecordError(
+                f"a record for {record.topic!r} takes up to {record.size_bytes} bytes, more than "
+                f"max.request.size={limit}; it was not stored, and neither side was changed"
+            )
 
     def _full(self, what: str, before: Stored, why: DualWriteError, age_ms: int | None = None) -> StoreFullError:
         since = "" if age_ms is None else f", the oldest for {age_ms} ms"

@@ -80,6 +80,7 @@ class PoolSettings:
         self._cluster = kafka.cluster
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
         self.policy: Final = store_policy(
+            kafka,
             redo=redo,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,

@@ -127,6 +127,10 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
     in progress then, and its records become readable a little later. It is awaited by the next dual write that has
     records, by `recover()` and by `close()`; until then the state is CONFIRMING and `in_doubt` names it.
 
+    With `when_kafka_is_away="store"` the database stores the records of blocks that cannot reach Kafka, up to
+    `max_stored_bytes` and `max_stored_age_ms`; later uses of the id publish them. With `redo="database"` it keeps a
+    copy of the last records, for when Kafka aborts them and its log loses them (docs/dual-write.md).
+
     Two live writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not for use by several threads at once.
     """
