@@ -22,19 +22,17 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action, RecoveryService
-from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.crash.scenario import AtPoint, event_texts
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies
 from tests.support.kafka_ids import kafka_id_of
 from tests.support.real_kafkas import OLDER, RELEASED, real_kafka
 from tests.support.servers.apache_kafka import ApacheKafka
-from tests.support.unavailable import skip
 
 from . import worker
 from .backends import BACKENDS, SQL
 from .clusters import Cluster, killed
-from .conftest import NewName
+from .conftest import NewName, running
 from .reading import create_topics, read_committed
 from .test_cli import call
 
@@ -392,12 +390,7 @@ def forgetful(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
             "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
         },
     )
-    try:
-        kafka.start()
-    except ServerUnavailableError as error:
-        skip(error)
-    yield kafka
-    kafka.stop()
+    yield from running(kafka)
 
 
 @pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
