@@ -129,7 +129,7 @@ def test_a_late_end_touches_nothing_of_a_successor(site: Site) -> None:
 
 
 @only_by_exact_end
-def test_a_late_end_that_meets_the_old_owner_is_loud(site: Site) -> None:
+def test_what_a_late_end_of_the_old_owner_aborts_is_published_again(site: Site) -> None:
     """The old owner was not fenced, so its next transaction has the very pair that was found."""
     late: list[Identity] = []
 
@@ -142,24 +142,24 @@ def test_a_late_end_that_meets_the_old_owner_is_loud(site: Site) -> None:
     with site.writer(pause) as older:
         site.write(older, "before")
         late.append(site.described().identity)
-        with pytest.raises(PreparedTransactionLost):
-            site.write(older, "lost")
-    site.assert_lost_at_every_recovery()
+        site.write(older, "aborted")
+    site.assert_both_sides_agree("before", "aborted")
 
 
 @only_by_claim
-def test_a_late_claim_is_loud(site: Site) -> None:
+def test_what_a_late_claim_aborts_is_published_again(site: Site) -> None:
     """InitProducerId aborts what is open, whichever pair it names."""
     with site.writer() as writer:
         site.write(writer, "before")
     found = site.described().identity
-    site.decide_and_die("lost")
+    site.decide_and_die("aborted")
     with Wire(site.cluster.bootstrap_servers) as wire:
         assert wire.init(site.transactional_id, found, version=4).error is Code.CONCURRENT_TRANSACTIONS
     site.cluster.wait_for_state(site.transactional_id, "CompleteAbort")
     with Wire(site.cluster.bootstrap_servers) as wire:
         assert wire.init(site.transactional_id, found, version=4).error is Code.PRODUCER_FENCED
-    site.assert_lost_at_every_recovery()
+    assert site.recovered() is Outcome.REPAIRED
+    site.assert_both_sides_agree("before", "aborted")
 
 
 def test_a_pair_that_nobody_has_creates_an_id_and_touches_no_other(site: Site) -> None:
@@ -175,10 +175,22 @@ def test_a_pair_that_nobody_has_creates_an_id_and_touches_no_other(site: Site) -
     site.assert_both_sides_agree("open")
 
 
-def test_an_operators_abort_is_told_by_every_recovery(site: Site) -> None:
+def test_what_an_operator_aborts_is_published_again(site: Site) -> None:
+    with site.writer() as writer:
+        site.write(writer, "before")
+    site.decide_and_die("aborted")
+    with TransactionAdmin(bootstrap_servers=site.cluster.bootstrap_servers) as admin:
+        admin.force_terminate_transaction(site.transactional_id)
+    assert site.recovered() is Outcome.REPAIRED
+    site.assert_both_sides_agree("before", "aborted")
+
+
+def test_without_a_manifest_an_operators_abort_is_told_by_every_recovery(site: Site) -> None:
     with site.writer() as writer:
         site.write(writer, "before")
     site.decide_and_die("lost")
+    with site.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE kafka_transaction_state SET manifest = NULL"))
     with TransactionAdmin(bootstrap_servers=site.cluster.bootstrap_servers) as admin:
         for _ in range(2):
             admin.force_terminate_transaction(site.transactional_id)
