@@ -1,7 +1,9 @@
 """What does not compose with which database, and why: one table, which errors and tests quote.
 
 Everything that is not in the table works: both faces (threads, asyncio), both slot policies (one id, a pool),
-`@transactional`, the integration with Sessions, and group commit.
+`@transactional`, the integration with Sessions, group commit, and storing while Kafka is away. Group commit is for
+asyncio on every database: its blocks take turns on one connection at each `await`, and threads would hold it for whole
+blocks, one after the other, as a pool of one slot does.
 """
 
 from __future__ import annotations
