@@ -194,7 +194,7 @@ def test_a_repair_that_is_aborted_again_is_repeated(store: Database, tier: Tier)
         site.world.abort_by_timeout()
         with site.writer(abort) as writer:
             for _ in range(2):
-                with pytest.raises(RetriableError, match="still owed"):
+                with pytest.raises(RetriableError, match="they are owed now"):
                     writer.recover()
                 assert writer.state is SlotState.IN_DOUBT
             write(writer, "later")  # whose own transaction is aborted, and the one that publishes it again

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from dualwrite.client.records.send_arguments import Serializers
-from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
@@ -72,7 +71,11 @@ def store_policy(
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
     return StorePolicy(
-        redo == "database", when_kafka_is_away == "store", max_stored_bytes, max_stored_age_ms, kafka.max_request_size
+        redo == "database",
+        when_kafka_is_away == "store",
+        max_stored_bytes,
+        max_stored_age_ms,
+        kafka.config.max_request_size,
     )
 
 
@@ -112,8 +115,7 @@ class KafkaSettings:
 
         The producer then accepts them, and each topic is checked instead (`repairability.py`).
         """
-        self.max_request_size: Final = config.max_request_size
-        self.cluster: Final = ClusterSettings.of(config)
+        self.config: Final = config
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.producer: Final = {name: value for name, value in complete.items() if name not in _NOT_OF_THE_PRODUCER}
 

@@ -1,8 +1,7 @@
 """The slots of this process: which blocks use them, and which blocks wait for one. No I/O and no clock.
 
 Turns are granted in the order in which they were requested. A block that has a turn may use one slot: an idle one, or
-one that it leases first. A slot that cannot be used now is put aside for the background to resolve. `sees_now` decides
-when a block must have its slot: at its end, or before its first statement.
+one that it leases first. A slot that cannot be used now is put aside for the background to resolve.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from dataclasses import dataclass, field
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.slot import SlotState
-
-_SEES_NOW = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})
 
 
 @dataclass(eq=False, slots=True)
@@ -282,8 +279,3 @@ def _wake(turns: Iterable[Turn]) -> None:
     """Wake blocks, outside the lock, because they may call back at once."""
     for turn in turns:
         turn.wake()
-
-
-def sees_now(level: str | None) -> bool:
-    """Return whether each statement at this isolation level sees everything committed before it."""
-    return level is not None and level.upper() in _SEES_NOW

@@ -33,7 +33,6 @@ from dualwrite.recipes.core.store import (
     wait_given_up,
 )
 from dualwrite.recipes.core.waiting import Uninterrupted
-from dualwrite.recipes.pool.slots import sees_now
 from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, is_busy, is_idle
 from dualwrite.recipes.psycopg.connections import Connections, settled
 from dualwrite.recipes.psycopg.driver import (
@@ -57,6 +56,7 @@ from dualwrite.recipes.sql.database_identity import (
     new_suffix,
     present_place,
 )
+from dualwrite.recipes.sql.isolation import sees_now
 from dualwrite.recipes.sql.pinned_tables import (
     ADD_MANIFEST,
     HAS_MANIFEST,

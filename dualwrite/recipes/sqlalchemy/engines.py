@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.pool.slots import sees_now
+from dualwrite.recipes.sql.isolation import sees_now
 
 _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
 
