@@ -136,7 +136,7 @@ def test_what_a_late_end_of_the_old_owner_aborts_is_published_again(site: Site) 
     def pause(point: PausePoint) -> None:
         if late and point is PausePoint.AFTER_DATABASE_COMMIT:
             with Wire(site.cluster.bootstrap_servers) as wire:
-                assert wire.end(site.transactional_id, late[0], commit=False).error is Code.NONE
+                assert wire.end(site.transactional_id, late.pop(), commit=False).error is Code.NONE
             site.cluster.wait_for_state(site.transactional_id, "CompleteAbort")
 
     with site.writer(pause) as older:
