@@ -21,8 +21,10 @@ FILES: Final = frozenset(
     {
         "tests/admin/test_apache_nodes.py",
         "tests/apache_kafka/test_late_requests.py",
+        "tests/apache_kafka/test_log_reading.py",
         "tests/apache_kafka/test_missing_markers.py",
         "tests/apache_kafka/test_repair.py",
+        "tests/apache_kafka/test_repairability.py",
         "tests/apache_kafka/test_security.py",
         "tests/apache_kafka/test_tiers.py",
         "tests/cli/test_recover.py",
@@ -56,6 +58,8 @@ FILES: Final = frozenset(
         "tests/recipes/test_consume_blame.py",
         "tests/recipes/test_consume_logs.py",
         "tests/recipes/test_repair_faces.py",
+        "tests/recipes/test_stored_blocks_async.py",
+        "tests/recipes/test_stored_blocks_pool.py",
         "tests/recovery/test_beside_living_owners.py",
         "tests/recovery/test_every_tier.py",
         "tests/spark/test_chaos.py",
@@ -78,6 +82,8 @@ FUNCTIONS: Final = frozenset(
     {
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
+        "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
+        "tests/recipes/test_kafka_away.py::test_under_load_no_transaction_stays_open",
         "tests/recipes/test_repair.py::test_a_repair_that_sleeps_at_any_point",
         "tests/recipes/test_repair.py::test_two_processes_that_repair_at_once",
         "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
@@ -89,6 +95,7 @@ PARAMETERS: Final = {
     "database": {"mariadb"},
     "engine": {"mariadb"},
     "faulty": {"mariadb"},
+    "scenario": {"mariadb"},
     "cluster": {"tier 3", "tier 4"},
 }
 """Of fixtures: the ids of what only `make proof` tries."""
