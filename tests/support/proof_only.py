@@ -46,6 +46,7 @@ FILES: Final = frozenset(
         "tests/emulator/control/test_page.py",
         "tests/emulator/hostile/test_fuzz.py",
         "tests/emulator/nodes/test_clients_in_motion.py",
+        "tests/emulator/test_consumer_group_clients.py",
         "tests/emulator/test_group_clients.py",
         "tests/emulator/test_killed_broker_clients.py",
         "tests/examples/test_demo.py",
@@ -72,8 +73,10 @@ FILES: Final = frozenset(
         "tests/spark/test_pages.py",
         "tests/spark/test_protocol_crashes.py",
         "tests/spark/test_protocol_stateful.py",
+        "tests/spark/test_protocol_zombies.py",
         "tests/spark/test_source.py",
         "tests/spark/test_source_security.py",
+        "tests/unit/test_benchmark_options.py",
         "tests/unit/test_dual_write_benchmark.py",
     }
 )
@@ -87,6 +90,8 @@ FUNCTIONS: Final = frozenset(
         "tests/recipes/test_repair.py::test_a_repair_that_sleeps_at_any_point",
         "tests/recipes/test_repair.py::test_two_processes_that_repair_at_once",
         "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
+        "tests/recipes/test_stored_blocks.py::test_kafka_leaves_again_while_they_are_published",
+        "tests/spark/test_protocol.py::test_steps_in_every_order",
         "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",
     }
 )
