@@ -18,6 +18,7 @@ from .conftest import running
 from .reading import create_topics, read_committed
 
 TIMEOUT_MS = 1_000  # over long before a broker is back
+MOST_RESTARTS = 6
 
 
 def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
@@ -45,9 +46,13 @@ def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
     raise AssertionError("unreachable")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_an_aborted_record_becomes_readable_on_4_4() -> None:
-    assert abort_by_a_restart(RELEASED) == (1, [b"aborted", b"committed"])
+    """Where the leader is there in time, the marker is written; so not each restart shows it."""
+    seen = [abort_by_a_restart(RELEASED)]
+    while seen[-1] == (0, [b"committed"]) and len(seen) < MOST_RESTARTS:
+        seen.append(abort_by_a_restart(RELEASED))
+    assert seen[-1] == (1, [b"aborted", b"committed"])
 
 
 @pytest.mark.timeout(180)

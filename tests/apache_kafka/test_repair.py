@@ -299,7 +299,9 @@ def test_several_repair_at_once(world: World) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(outcomes) == sorted([Outcome.REPAIRED, Outcome.NOTHING, Outcome.NOTHING])
+    assert outcomes.count(Outcome.REPAIRED) == 1
+    # who comes between the two commits of the repair finishes it
+    assert set(outcomes) <= {Outcome.REPAIRED, Outcome.COMMITTED, Outcome.NOTHING}
     world.assert_equal(1)
 
 
