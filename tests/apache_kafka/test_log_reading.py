@@ -157,7 +157,8 @@ def test_another_open_transaction_holds_the_last_stable_offset_back(
 def test_records_as_the_broker_stores_them(
     cluster: Cluster, make: MakeFace, new_name: NewName, transactional_id: str, recompressed: str
 ) -> None:
-    topic = create_topic(cluster, new_name("topic"), 1, {"compression.type": recompressed})
+    config = {"compression.type": recompressed, "retention.ms": "-1"}  # the timestamps are old
+    topic = create_topic(cluster, new_name("topic"), 1, config)
     producer = ready(make())
     producer.begin()
     for record in RECORDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dualwrite.client.admin.driver import (
     UNKNOWN_TOPIC,
@@ -28,6 +28,10 @@ from dualwrite.config import ProducerConfig
 from dualwrite.errors import AnotherClusterError, KafkaTimeoutError, OutcomeUnknown, RecordsGoneError
 
 ResultT = TypeVar("ResultT")
+
+UNKNOWN_FOR_S: Final = 3.0
+"""How long brokers must say that a topic does not exist before it counts as deleted: a broker that has just started, or
+is cut off from the controller, does not know all topics."""
 
 
 class LogReader:
@@ -86,11 +90,12 @@ class LogReader:
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         by_partition = {_partition_of(search): search for search in searches}
         found: dict[TopicPartition, ResultT] = {}
+        unknown_since_s: dict[TopicPartition, float] = {}
         left = dict(by_partition)
         backoff = self._driver.new_backoff()
         while left:
             results = await self._fetch(manifest, left, deadline_s)
-            steps = _steps(left, results)
+            steps = _steps(left, results, unknown_since_s, asyncio.get_running_loop().time())
             found |= {where: step for where, step in steps.items() if not isinstance(step, Next)}
             left = {where: search for where, search in left.items() if where not in found}
             if left and Next.FETCH not in steps.values() and not await self._driver.pause(backoff, deadline_s):
@@ -166,15 +171,24 @@ def _partition_of(search: Search[ResultT]) -> TopicPartition:
 
 
 def _steps(
-    searches: Mapping[TopicPartition, Search[ResultT]], results: Results[TopicPartition, Fetched]
+    searches: Mapping[TopicPartition, Search[ResultT]],
+    results: Results[TopicPartition, Fetched],
+    unknown_since_s: dict[TopicPartition, float],
+    now_s: float,
 ) -> dict[TopicPartition, ResultT | Next]:
-    """Return what the fetches show. Raises the error of one that failed, unless the topic does not exist."""
+    """Return what the fetches show. Raises the error of one that failed, unless the topic does not exist.
+
+    `unknown_since_s` is kept from one round to the next: since when each topic has not existed.
+    """
     steps: dict[TopicPartition, ResultT | Next] = {}
     for where, error in results.failed.items():
         if error.error_code != UNKNOWN_TOPIC:
             raise error
-        steps[where] = searches[where].without_topic()
-    steps |= {where: searches[where].take(fetched) for where, fetched in results.done.items()}
+        is_gone = now_s - unknown_since_s.setdefault(where, now_s) >= UNKNOWN_FOR_S
+        steps[where] = searches[where].without_topic() if is_gone else Next.WAIT
+    for where, fetched in results.done.items():
+        unknown_since_s.pop(where, None)
+        steps[where] = searches[where].take(fetched)
     return steps
 
 
