@@ -367,6 +367,18 @@ def test_partitions_may_differ(world: World) -> None:
 # ---- nothing is left to tell it -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("api", ["Metadata", "Fetch"])
+def test_a_topic_that_a_broker_does_not_know_yet(world: World, api: str) -> None:
+    """As one that has just started, or that is cut off from the controller."""
+    manifest = world.prepared(b"a")
+    world.abort_by_operator()
+    producer = world.recovering()
+    fault = Fault(api=api, action=PartitionError(3), topic="orders", client_id="dualwrite", count=3)
+    added = world.emulator.faults.add(fault)
+    assert producer.end_of(manifest).aborted == manifest.partitions
+    assert added.hits == 3
+
+
 def test_a_deleted_topic(world: World) -> None:
     manifest = world.prepared(b"a")
     world.abort_by_operator()
