@@ -359,7 +359,7 @@ def test_a_manifest_that_is_too_long_is_left_out(site: Site, monkeypatch: pytest
     monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 80)
     site.write("before")
     site.decided()
-    assert site.text() in (None, "")
+    assert site.text() is None
     let_end(site, Way.OPERATOR)
     assert_lost(site, "before")
 
@@ -483,7 +483,7 @@ def test_another_cluster_is_refused_before_anything_is_changed(store: Database, 
             (found,) = service.recover().found
             assert (found.action, found.changed) == (Action.FAILED, False)
             assert found.error is not None
-            assert "AnotherClusterError" in found.error or "Kafka cluster" in found.error
+            assert "Kafka cluster" in found.error
         assert (site.row(), site.text()) == (row, text)
         assert [record for partition in (0, 1) for record in another.records("orders", partition)] == []
         assert rows(store.aside) == ["before", "decided"]
