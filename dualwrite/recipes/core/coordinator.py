@@ -400,8 +400,7 @@ class DualWriteCoordinator:
                 write.locked_row = write.written_row = await self._lock(write.database)
             write.transactional_id = self.transactional_id
             if owned.owed and write.records.has_offsets:
-                self._slot.move(SlotState.NEW)  # recovery, or the next block without offsets, publishes it
-                await owned.give_up()
+                await self._leave_owed()
                 raise self._owes_records(write)
             await self._send_and_write(write)
         except KafkaUnreachableError as error:
@@ -661,6 +660,7 @@ class DualWriteCoordinator:
         except KafkaUnreachableError as error:
             raise owned.availability.note(error) from error
         finally:
+            await self._leave_owed()
             await owned.uninterrupted(end(database))
 
     async def _publish_more(self) -> None:
@@ -680,7 +680,14 @@ class DualWriteCoordinator:
             if owned.owed or waiting.blocks:
                 await self._publish(database, row, waiting)
         finally:
+            await self._leave_owed()
             await owned.uninterrupted(end(database))
+
+    async def _leave_owed(self) -> None:
+        """Leave what is owed and could not be sent to the next take-over; an id that is READY owes nothing."""
+        if self._slot.state is SlotState.READY and self.owned.owed:
+            self._slot.move(SlotState.NEW)
+            await self.owned.give_up()
 
     async def _settle(self, database: DatabaseTransaction, row: PreparedTxnState) -> None:
         """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log."""
