@@ -11,12 +11,13 @@ import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.errors import AbortableError, FencedError, OutcomeUnknown, RetriableError
+from dualwrite.errors import AbortableError, FencedError, OutcomeUnknown, RetriableError, StateRowError
 from dualwrite.guarantee import Tier
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.stored_blocks import BlockStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError
@@ -283,3 +284,20 @@ def test_a_pool_moves_a_block_to_another_id_when_what_is_owed_is_refused(scenari
         scenario.emulator.set_config({"max.message.bytes": None}, topic=scenario.topic)
         until(lambda: not pool.status.set_aside)
     scenario.assert_both_sides_agree()
+
+
+def test_an_id_that_owes_is_never_ready_between_two_uses(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool takes a READY id for idle, and would leave it so."""
+
+    async def unreadable(*_: object) -> None:
+        raise StateRowError("the stored blocks cannot be read")
+
+    site.decided()
+    let_end(site, Way.OPERATOR)
+    with site.writer() as writer:
+        with monkeypatch.context() as patched, pytest.raises(StateRowError):
+            patched.setattr(BlockStore, "oldest", unreadable)
+            writer.recover()
+        assert writer.state is SlotState.NEW
+        assert writer.recover().outcome is Outcome.REPAIRED
+    site.assert_agreed("decided")
