@@ -34,6 +34,7 @@ from dualwrite.client.io_thread import IoThread, process_generation, shared_io_t
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
 from dualwrite.errors import IllegalStateError
+from dualwrite.prepared_state import PreparedTxnState
 
 __all__ = [
     "ActiveProducer",
@@ -208,6 +209,20 @@ class AsyncTransactionAdmin:
             raise ValueError(
                 "abort_transaction() takes start_offset, or producer_id, producer_epoch and coordinator_epoch together"
             )
+
+    async def commit_transaction(
+        self, topic_partition: TopicPartition, prepared_state: PreparedTxnState, *, timeout_ms: int | None = None
+    ) -> None:
+        """Write a commit marker for a decided transaction that hangs on one partition (KAFKA-20734).
+
+        `prepared_state` is what `TransactionHangsError` names: producer id and epoch. **This bypasses the
+        coordinator**: a transaction that does not hang is committed by its owner, and what no database has decided must
+        not be committed at all. May be repeated.
+
+        Raises `AdminError` if that transaction is not open on the partition, or if another one of its producer is.
+        """
+        partition, deadline_s = TopicPartition(*topic_partition), self._deadline_s(timeout_ms)
+        await self._calls().commit_at(partition, prepared_state, deadline_s)
 
     async def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
@@ -414,6 +429,12 @@ class TransactionAdmin:
                 timeout_ms=timeout_ms,
             )
         )
+
+    def commit_transaction(
+        self, topic_partition: TopicPartition, prepared_state: PreparedTxnState, *, timeout_ms: int | None = None
+    ) -> None:
+        """See `AsyncTransactionAdmin.commit_transaction`."""
+        self._run(self._admin.commit_transaction(topic_partition, prepared_state, timeout_ms=timeout_ms))
 
     def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None

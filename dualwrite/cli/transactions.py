@@ -22,6 +22,7 @@ from dualwrite.admin import (
 )
 from dualwrite.cli.connection import KafkaAccess, json_option, kafka_options
 from dualwrite.cli.output import print_json, print_table, shown
+from dualwrite.prepared_state import PreparedTxnState
 
 _LISTED: Final = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
 _DESCRIBED: Final = (
@@ -275,6 +276,28 @@ def _abort(
         print_json({"topic": topic, "partition": partition, "aborted": True})
     else:
         click.echo(f"aborted on {topic}-{partition}")
+
+
+@_command("commit", "Commit a decided transaction that hangs on one partition.")
+@click.option("--topic", required=True, help="Topic.")
+@click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
+@click.option("--prepared-state", required=True, metavar="ID:EPOCH", help="As the state row has it.")
+def _commit(admin: TransactionAdmin, topic: str, partition: int, prepared_state: str, as_json: bool) -> None:
+    """Commit a decided transaction that hangs on one partition, bypassing its coordinator.
+
+    Only what an error of a dual write names: it says for which topic, partition and state.
+    """
+    try:
+        prepared = PreparedTxnState(prepared_state)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--prepared-state") from error
+    if prepared.is_empty:
+        raise click.BadParameter("which transaction?", param_hint="--prepared-state")
+    admin.commit_transaction(TopicPartition(topic, partition), prepared)
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "committed": True})
+    else:
+        click.echo(f"committed on {topic}-{partition}")
 
 
 @_command("force-terminate", "Abort the open transaction of an id.")

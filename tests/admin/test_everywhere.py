@@ -9,11 +9,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from dualwrite.admin import ActiveProducer, TopicPartition, TransactionAdmin
-from dualwrite.client.admin.codec import write_abort_marker
+from dualwrite.client.admin.codec import write_marker
 from dualwrite.client.admin.driver import AdminTransport
 from dualwrite.client.messages import ANY_NODE
 from dualwrite.config import AdminConfig
 from dualwrite.errors import AdminError, PreparedTransactionLost, TransactionalIdNotFoundError
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from tests.admin.site import Site
 from tests.interop.wire import DEADLINE_S, READ_COMMITTED, Code, Identity
@@ -185,6 +186,22 @@ def test_what_a_zombie_wrote_after_the_abort_hangs(name: str, request: pytest.Fi
     assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 4
 
 
+def test_a_hanging_transaction_is_committed(emulated: Site, admin: TransactionAdmin) -> None:
+    """On real brokers: `tests/apache_kafka/test_repair.py`."""
+    topic, hanging = emulated.new_topic(), Identity(987_654_323, 3)
+    emulated.write_unannounced("nobody", hanging, topic)
+    where, prepared = TopicPartition(topic, 0), PreparedTxnState(f"{hanging.producer_id}:{hanging.producer_epoch}")
+    for other in (f"{hanging.producer_id}:2", f"{hanging.producer_id}:4", f"{hanging.producer_id + 1}:3"):
+        with pytest.raises(AdminError, match="nothing was committed"):
+            admin.commit_transaction(where, PreparedTxnState(other))
+    assert emulated.wire.list_offsets(topic, isolation=READ_COMMITTED) == 0
+    admin.commit_transaction(where, prepared)
+    assert emulated.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
+    assert emulated.wire.fetch(topic, isolation=READ_COMMITTED).aborted in (None, ())
+    with pytest.raises(AdminError, match=r"nothing open there.*nothing was committed"):
+        admin.commit_transaction(where, prepared)
+
+
 def test_what_cannot_be_aborted(site: Site, admin: TransactionAdmin) -> None:
     topic, name = site.new_topic(), site.new_id()
     site.wire.init_ok(name)
@@ -208,8 +225,8 @@ def test_the_marker_of_the_oldest_brokers(apache_kafka_3_9: Site) -> None:
     """Brokers before 2.8 support only WriteTxnMarkers v0; the last release that still supports it stands for them."""
     site, topic = apache_kafka_3_9, apache_kafka_3_9.new_topic()
     site.write_unannounced("nobody", Identity(987_654_322, 0), topic)
-    marker = write_abort_marker(
-        TopicPartition(topic, 0), producer_id=987_654_322, producer_epoch=0, coordinator_epoch=0
+    marker = write_marker(
+        TopicPartition(topic, 0), producer_id=987_654_322, producer_epoch=0, coordinator_epoch=0, commits=False
     )
 
     async def write() -> None:

@@ -120,6 +120,22 @@ def test_find_hanging_and_abort(run: Call, broker: Emulator) -> None:
     assert_one_line(run("abort", "--topic", "orders", "--partition", 1, "--start-offset", 0), 1, "nothing was aborted")
 
 
+@pytest.mark.usefixtures("owner")
+def test_commit_what_hangs(run: Call, broker: Emulator) -> None:
+    with Wire(broker.bootstrap_servers) as wire:
+        batch = record_batch([b"v"], Identity(4711, 5), 0, transactional=True, timestamp_ms=LONG_AGO_MS)
+        wire.produce_bytes("nobody", "orders", batch, partition=1, version=11)
+    where = ("--topic", "orders", "--partition", 1)
+    assert_one_line(run("commit", *where, "--prepared-state", "4711:4"), 1, "nothing was committed")
+    assert run("commit", *where, "--prepared-state", "4711").code == 2
+    assert run("commit", *where, "--prepared-state", "").code == 2
+    assert broker.records("orders", 1) == []
+    done = run("commit", *where, "--prepared-state", "4711:5")
+    assert (done.code, done.out) == (0, "committed on orders-1\n")
+    assert [record.value for record in broker.records("orders", 1)] == [b"v"]
+    assert_one_line(run("commit", *where, "--prepared-state", "4711:5"), 1, "nothing was committed")
+
+
 def test_a_broker_that_does_not_exist_is_not_one_without_findings(run: Call) -> None:
     assert_one_line(run("find-hanging", "--broker-id", 7), 1, "broker 7 has no replica of the partitions to search")
     assert run("find-hanging", "--broker-id", 0).code == 0

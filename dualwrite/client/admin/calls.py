@@ -44,6 +44,7 @@ from dualwrite.errors import (
     UnsupportedByBrokerError,
     error_class,
 )
+from dualwrite.prepared_state import PreparedTxnState
 
 _NOT_LEADER: Final = 6
 _PAIR_REFUSED: Final = (47, 90)
@@ -273,7 +274,25 @@ class AdminCalls:
         deadline_s: float,
     ) -> None:
         """Send an abort marker until there is a response."""
-        marker = _marker(partition, producer_id, producer_epoch, coordinator_epoch)
+        await self._write(partition, _marker(partition, producer_id, producer_epoch, coordinator_epoch), deadline_s)
+
+    async def commit_at(self, partition: TopicPartition, prepared: PreparedTxnState, deadline_s: float) -> None:
+        """Send a commit marker for a prepared transaction that is open on the partition, until there is a response.
+
+        A pair is of one prepared transaction only, so the marker may be sent again: a partition refuses it when the
+        producer has begun another one there, and it changes nothing when none is open.
+        """
+        producers = _single(await self._producers([partition], None, deadline_s), partition)
+        producer_id, producer_epoch = prepared.producer_id, prepared.producer_epoch
+        row = next((each for each in producers if each.producer_id == producer_id), None)
+        if row is None or row.current_transaction_start_offset is None or row.producer_epoch != producer_epoch:
+            raise _not_open(partition, prepared, row)
+        epoch = -1 if row.coordinator_epoch is None else row.coordinator_epoch
+        await self._write(partition, _marker(partition, producer_id, producer_epoch, epoch, commits=True), deadline_s)
+
+    async def _write(
+        self, partition: TopicPartition, marker: codec.Call[dict[TopicPartition, codec.Reply[bool]]], deadline_s: float
+    ) -> None:
         results = await self._driver.fulfil(
             [partition],
             lambda some: self._driver.leaders(some, deadline_s),
@@ -405,18 +424,19 @@ def _not_terminated_in_time(seen: TransactionDescription, code: int) -> KafkaTim
 
 
 def _marker(
-    partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
+    partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, commits: bool = False
 ) -> codec.Call[dict[TopicPartition, codec.Reply[bool]]]:
-    """Return the request for an abort marker.
+    """Return the request for an abort marker, or a commit marker.
 
     A partition shows -1 as the coordinator epoch of a producer without any marker. 0 is sent instead, which is not
     above any coordinator's epoch.
     """
-    return codec.write_abort_marker(
+    return codec.write_marker(
         partition,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         coordinator_epoch=max(coordinator_epoch, 0),
+        commits=commits,
     )
 
 
@@ -431,6 +451,19 @@ def _producer_with_open_transaction(
     raise AdminError(
         f"no transaction is open on {name_of(partition)} since offset {start_offset}; {opened}; nothing was aborted"
     )
+
+
+def _not_open(partition: TopicPartition, prepared: PreparedTxnState, row: ActiveProducer | None) -> AdminError:
+    if row is None:
+        seen = "the partition does not know its producer"
+    elif row.current_transaction_start_offset is None:
+        seen = "its producer has nothing open there"
+    else:
+        seen = (
+            f"its producer has epoch {row.producer_epoch} there, and a marker would end another transaction too: let "
+            "the owner of its transactional id end that one"
+        )
+    return AdminError(f"{prepared} is not open on {name_of(partition)} ({seen}); nothing was committed")
 
 
 def _single(results: Results[Any, V], key: Any) -> V:

@@ -289,10 +289,10 @@ def _producer(row: Any) -> ActiveProducer:
     )
 
 
-def write_abort_marker(
-    partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
+def write_marker(
+    partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commits: bool
 ) -> Call[dict[TopicPartition, Reply[bool]]]:
-    """Return the request for an abort marker for one producer on one partition.
+    """Return the request for a marker that ends the open transaction of one producer on one partition.
 
     Version 1 at most: version 2 distinguishes markers of transaction.version 2 from older ones (KIP-1228), and an
     operator's marker, which has the epoch that the partition shows, follows the older rule.
@@ -307,7 +307,7 @@ def write_abort_marker(
             version=version,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            transaction_result=False,
+            transaction_result=commits,
             topics=[topic],
             coordinator_epoch=coordinator_epoch,
         )
