@@ -93,6 +93,25 @@ class KafkaUnreachableError(KafkaTimeoutError):
         self.problem = problem
 
 
+class TransactionHangsError(KafkaTimeoutError):
+    """A decided transaction has no marker in some partitions, and no coordinator is going to write one (KAFKA-20734).
+
+    `read_committed` consumers stop at it there. A dual write raises it at each use of the id, and neither publishes the
+    records again, because they may still become visible, nor sends others behind them, because the end of those would
+    be theirs too. The message has the command that writes the marker; after that, repeat the call.
+
+    `partitions` says by topic and partition where there is no marker.
+    """
+
+    def __init__(
+        self, message: str, *, transactional_id: str, prepared_state: str, partitions: tuple[tuple[str, int], ...]
+    ) -> None:
+        super().__init__(message)
+        self.transactional_id = transactional_id
+        self.prepared_state = prepared_state
+        self.partitions = partitions
+
+
 class AbortableError(KafkaError):
     """The transaction can no longer be committed: call `abort_transaction()` and start a new one.
 
@@ -364,6 +383,20 @@ class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
         super().__init__(message)
         self.transactional_id = transactional_id
         self.prepared_state = prepared_state
+
+
+class NoMarkerError(OutcomeUnknown):
+    """The log has no marker behind a prepared transaction in some partitions, up to its end; nothing was changed.
+
+    It is open, its markers are being written, or it hangs (KAFKA-20734): that is for its coordinator to say.
+    `partitions` says where.
+    """
+
+    def __init__(
+        self, message: str, *, transactional_id: str, prepared_state: str, partitions: tuple[tuple[str, int], ...]
+    ) -> None:
+        super().__init__(message, transactional_id=transactional_id, prepared_state=prepared_state)
+        self.partitions = partitions
 
 
 class CommitOutcomeUnknown(OutcomeUnknown, FatalError):  # noqa: N818 - as its base

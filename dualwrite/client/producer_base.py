@@ -112,6 +112,14 @@ class ProducerBase(Generic[FutureT]):
         return self._core.coordinator_aborted(stored)
 
     @property
+    def coordinator_is_ending(self) -> bool:
+        """Whether the coordinator has said that markers of the id's last transaction are being written.
+
+        To be read where `coordinator_knows()` is called. For the recipes.
+        """
+        return self._core.coordinator_is_ending
+
+    @property
     def bounded_ms(self) -> int | None:
         """How long a prepared transaction lasts, in milliseconds; None if it has no limit, or none is known yet."""
         return self._core.transaction_manager.bounded_ms

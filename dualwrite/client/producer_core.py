@@ -140,6 +140,12 @@ class ProducerCore:
             return self.transaction_manager.coordinator_aborted(stored)
 
     @property
+    def coordinator_is_ending(self) -> bool:
+        """Whether the coordinator said that markers were being written."""
+        with self.lock:
+            return self.transaction_manager.coordinator_is_ending
+
+    @property
     def guarantee(self) -> Guarantee:
         """What a prepared transaction can rely on; raises `IllegalStateError` before `init_transactions()`."""
         return self.transaction_manager.guarantee

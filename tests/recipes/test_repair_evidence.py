@@ -15,11 +15,11 @@ from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.client.transactions import manifest as manifests
 from dualwrite.errors import (
     AnotherClusterError,
-    KafkaTimeoutError,
     PreparedTransactionLost,
     RecordsGoneError,
     RetriableError,
     StateRowError,
+    TransactionHangsError,
 )
 from dualwrite.guarantee import Tier
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
@@ -311,7 +311,10 @@ def test_an_end_that_the_log_never_tells_can_be_acknowledged(site: Site) -> None
     hanging = site.world.ready(transactional_id="hanging")
     pair = site.world.prepare(hanging, FOREIGN)
     site.change_row(prepared_transaction_state=str(pair), manifest=str(hanging.manifest))
-    with site.writer(resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError, match="no marker ends it yet"):
+    with (
+        site.writer(resolve_timeout_ms=300) as writer,
+        pytest.raises(TransactionHangsError, match=f"no marker ends {pair} in orders-0"),
+    ):
         write(writer, "refused")
     for _ in range(2):
         (found,) = serviced(site, timeout_ms=300).found

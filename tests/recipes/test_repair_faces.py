@@ -8,9 +8,12 @@ from typing import Any, Final
 
 import pytest
 
-from dualwrite.admin import TransactionAdmin
+from dualwrite.admin import TopicPartition, TransactionAdmin
 from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.errors import TransactionHangsError
 from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
@@ -98,6 +101,23 @@ def test_the_write_repairs_itself(scenario: AnyScenario) -> None:
         seen = scenario.write(writer, 1)
         assert (seen.error, seen.outcome) == (None, Outcome.COMMITTED)
         scenario.write(writer, 2)
+    scenario.assert_both_sides_agree()
+
+
+def test_what_hangs_stops_the_next_writer_until_it_has_its_marker(scenario: AnyScenario) -> None:
+    fault = Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=scenario.topic, count=None)
+    lost = scenario.emulator.faults.add(fault)
+    with scenario.writer(**BOUND) as writer:
+        assert scenario.write(writer, 1).error is None
+    lost.wait()  # the commit may be answered before its markers are sent
+    lost.remove()
+    with scenario.writer(resolve_timeout_ms=200, **BOUND) as writer:
+        error = scenario.write(writer, 2).error
+        assert isinstance(error, TransactionHangsError)
+        with TransactionAdmin(bootstrap_servers=scenario.emulator.bootstrap_servers) as admin:
+            for where in error.partitions:
+                admin.commit_transaction(TopicPartition(*where), PreparedTxnState(error.prepared_state))
+        assert scenario.write(writer, 3).error is None
     scenario.assert_both_sides_agree()
 
 

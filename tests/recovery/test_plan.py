@@ -52,7 +52,7 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
     is_old = facts.age_ms is not None and facts.age_ms >= MIN_AGE_MS
     finding = find(facts.stored, facts.described, facts.transaction_version)
     ends = set(facts.end.by_partition.values()) if facts.end is not None else set()
-    if finding in (Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE):
+    if finding in (Finding.COMMITTED, Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE):
         if PartitionEnd.ABORTED in ends:
             finding = Finding.ABORTED
         elif PartitionEnd.COMMITTED in ends:

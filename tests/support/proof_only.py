@@ -91,6 +91,9 @@ FUNCTIONS: Final = frozenset(
         "tests/recipes/test_repair.py::test_two_processes_that_repair_at_once",
         "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
         "tests/recipes/test_stored_blocks.py::test_kafka_leaves_again_while_they_are_published",
+        "tests/recipes/test_torn.py::test_a_process_that_sleeps_before_or_after_it_has_read",
+        "tests/recipes/test_torn.py::test_what_hangs_is_not_believed",
+        "tests/recipes/test_torn.py::test_what_is_fine_is_left_alone",
         "tests/spark/test_protocol.py::test_steps_in_every_order",
         "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",
     }

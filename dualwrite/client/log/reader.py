@@ -25,7 +25,7 @@ from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import AnotherClusterError, KafkaTimeoutError, OutcomeUnknown, RecordsGoneError
+from dualwrite.errors import AnotherClusterError, KafkaTimeoutError, NoMarkerError, OutcomeUnknown, RecordsGoneError
 
 ResultT = TypeVar("ResultT")
 
@@ -56,14 +56,7 @@ class LogReader:
         try:
             ends = await self._run(manifest, searches, timeout_ms)
         except KafkaTimeoutError as error:
-            raise OutcomeUnknown(
-                f"the log does not say yet how {self._name(manifest)} ended: {error}. Nothing was changed; ask again. "
-                "If it stays so, Kafka may have left the transaction without a marker (KAFKA-20734), which hides all "
-                "that follows it in the partition: `dualwrite transactions find-hanging` shows it, and `dualwrite "
-                "transactions abort` ends it",
-                transactional_id=self._transactional_id,
-                prepared_state=str(manifest.prepared_state),
-            ) from error
+            raise self._end_unknown(manifest, searches, error) from error
         return TransactionEnd(dict(zip(manifest.partitions, ends, strict=True)))
 
     async def records_of(
@@ -153,6 +146,22 @@ class LogReader:
     def _name(self, manifest: Manifest) -> str:
         whose = f" of transactional id {self._transactional_id!r}" if self._transactional_id else ""
         return f"the prepared transaction {manifest.prepared_state}{whose}"
+
+    def _end_unknown(
+        self, manifest: Manifest, searches: Sequence[EndSearch], error: KafkaTimeoutError
+    ) -> OutcomeUnknown:
+        """Return the error for an end that the log does not show in time."""
+        whose = {"transactional_id": self._transactional_id, "prepared_state": str(manifest.prepared_state)}
+        told = f"the log does not say yet how {self._name(manifest)} ended: {error}. Nothing was changed; ask again"
+        unmarked = tuple((each.part.topic, each.part.partition) for each in searches if each.has_no_marker)
+        if not unmarked:
+            return OutcomeUnknown(told, **whose)
+        return NoMarkerError(
+            f"{told}. If its coordinator has nothing to end, it hangs (KAFKA-20734), and with it all that follows it "
+            "in the partition: `dualwrite transactions find-hanging` shows it",
+            **whose,
+            partitions=unmarked,
+        )
 
     def _records_gone(self, manifest: Manifest, part: PartitionManifest, count: int) -> RecordsGoneError:
         return RecordsGoneError(

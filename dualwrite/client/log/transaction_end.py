@@ -128,9 +128,12 @@ class EndSearch(Search[PartitionEnd]):
         self.read_committed = True
         self._probes = False
         """Whether the fetch is from behind the last record, to see whether the log reaches as far."""
+        self.has_no_marker = False
+        """Whether the log was read from the last record to its end, and no marker was there."""
 
     def take(self, fetched: Fetched) -> PartitionEnd | Next:
         """Return the end, or what is needed next."""
+        self.has_no_marker = False
         if fetched.out_of_range:
             return self._out_of_range()
         if self._probes:
@@ -193,7 +196,11 @@ class EndSearch(Search[PartitionEnd]):
                 if marker is not None:
                     return _ENDS[marker]
         self._advance(batches)
-        return Next.FETCH if self.offset < fetched.high_watermark else Next.WAIT
+        return Next.FETCH if self.offset < fetched.high_watermark else self._await_marker()
+
+    def _await_marker(self) -> Next:
+        self.has_no_marker = True
+        return Next.WAIT
 
     def _nothing_more(self, fetched: Fetched) -> PartitionEnd | Next:
         if self.offset >= fetched.high_watermark:
@@ -201,7 +208,7 @@ class EndSearch(Search[PartitionEnd]):
                 self.offset += 1
                 self._probes = True
                 return Next.FETCH
-            return Next.WAIT
+            return self._await_marker()
         if self._asks_alone():
             return Next.FETCH
         return PartitionEnd.GONE if self._is_at_last_record else Next.WAIT

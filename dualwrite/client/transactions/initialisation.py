@@ -116,6 +116,8 @@ class Initialisation:
         self._next_version: int | None = None
         self.found: Described | None = None
         """The description that the application decides about, or has decided about, until the take-over is done."""
+        self._committed: Described | None = None
+        """The description of a committed transaction that preceded KeepPreparedTxn, which erases it."""
         # a request that changes a transaction got no response since the epoch was last raised
         self._may_come_late = False
         self._raise_unanswered = False
@@ -150,6 +152,7 @@ class Initialisation:
         """Begin the steps of `init_transactions()`."""
         self.keep = keep
         self._forget_description()
+        self._committed = None
         self.steps = deque([Step.READ_FEATURES])
 
     def request(self, step: Step, pair: PreparedTxnState) -> m.Request:
@@ -234,6 +237,7 @@ class Initialisation:
         probed in a way that changes nothing.
         """
         if self._may_keep and not described.is_aborted:
+            self._committed = described if described.is_committed else None
             self.steps = deque([Step.TRY_KEEP])
             return False
         self.found = described
@@ -350,7 +354,13 @@ class Initialisation:
 
     def proves(self, stored: PreparedTxnState) -> bool:
         """Return whether the description proves that the transaction of `stored` is open or committed."""
-        return self.found is not None and find(stored, self.found, self.transaction_version) in _PROOFS
+        found = self.found or self._committed
+        return found is not None and find(stored, found, self.transaction_version) in _PROOFS
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the description says that markers are being written."""
+        return self.found is not None and self.found.is_ending
 
     def shows_aborted(self, stored: PreparedTxnState) -> bool:
         """Return whether the description proves that the transaction of `stored` was aborted."""

@@ -211,6 +211,11 @@ class TransactionManager(TransactionContext):
         return self.initialisation.shows_aborted(stored)
 
     @property
+    def coordinator_is_ending(self) -> bool:
+        """Whether `init_transactions(keep_prepared_txn=True)` found a transaction whose markers were being written."""
+        return self.initialisation.is_ending
+
+    @property
     def is_current(self) -> bool:
         """Whether `describe()` found this producer's id and epoch: no other producer has used the id since."""
         described = self._take_over.described

@@ -25,7 +25,7 @@ from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_o
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.repair import Proof, prove
+from dualwrite.recipes.core.repair import Proof, prove, verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
 
@@ -37,7 +37,8 @@ _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
     """Fence the previous owner and complete what it left. The row must be locked by this transaction.
 
-    Raises PreparedTransactionLost if Kafka aborted what the database has decided, and it cannot be published again.
+    Raises PreparedTransactionLost if Kafka aborted what the database has decided, and it cannot be published again;
+    TransactionHangsError if Kafka has left it without an end in some partition.
     """
     try:
         try:
@@ -66,8 +67,9 @@ async def _take_over(
     The third and the fourth read fail in the same case. Once the lock is lost, another process may get the same
     response from Kafka as this one. Then send nothing more, which preserves the evidence, and do not use the id.
 
-    Where the coordinator cannot tell how the transaction in the row ended, the log is read (`repair.py`). What Kafka
-    aborted although it was decided is then owed: the next transaction of the id must begin with it.
+    Where the coordinator cannot tell how the transaction in the row ended, the log is read (`repair.py`). Where it can,
+    the log is read too, to see whether consumers do: at the end, because then its markers are written. What Kafka
+    aborted although it was decided is owed: the next transaction of the id must begin with it.
     """
     owned.owed = ()
     try:
@@ -78,11 +80,13 @@ async def _take_over(
         if ongoing == owned.in_doubt != row and not ongoing.is_empty:
             raise _went_back(owned, ongoing, row)
         await owned.make_durable(row, ongoing)
-        proof = await prove(owned, database, row)
+        proof = await prove(owned, database, row, ongoing)
         await _complete(owned, row, proof, again=again)
         owned.reach(PausePoint.AFTER_COMPLETION)
         await _assert_still_locked(owned, database, row)
         await owned.kafka.own()
+        if proof.is_known:
+            proof = await verify(owned, database, row)
         owned.reach(PausePoint.AFTER_TAKEOVER)
         await _assert_still_locked(owned, database, row)
     except BaseException:

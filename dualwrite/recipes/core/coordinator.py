@@ -40,6 +40,7 @@ from dualwrite.errors import (
     PreparedTransactionLost,
     RetriableError,
     StoredBlocksError,
+    TransactionHangsError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
@@ -281,7 +282,7 @@ class DualWriteCoordinator:
         try:
             try:
                 why_stored = await self._prepare_or_store(write)
-            except (AbortableError, FencedError, PreparedTransactionLost) as error:
+            except (AbortableError, FencedError, PreparedTransactionLost, TransactionHangsError) as error:
                 if not await self.owned.uninterrupted(self._let_go(write, error)):
                     raise
                 return self._why_let_go(error)

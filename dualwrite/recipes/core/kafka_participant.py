@@ -28,6 +28,10 @@ class KafkaParticipant(Protocol):
     def coordinator_aborted(self, row: PreparedTxnState) -> bool:
         """Return whether the responses to the take-over prove that the row's transaction was aborted."""
 
+    @property
+    def coordinator_is_ending(self) -> bool:
+        """Whether markers were being written when the id was described in the take-over."""
+
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         """Read from the log how the transaction of the manifest ended. Changes nothing."""
 
@@ -47,7 +51,10 @@ class KafkaParticipant(Protocol):
         """Fence all other producers of the id. Call it after checking that the lock is still held."""
 
     async def is_current(self) -> bool:
-        """Return whether no other producer has used the id since, according to Kafka. Call it between transactions."""
+        """Return whether no other producer has used the id since, according to Kafka. Call it between transactions.
+
+        Waits until no markers are being written. Raises KafkaTimeoutError.
+        """
 
     @property
     def bounded_ms(self) -> int | None:
@@ -105,6 +112,10 @@ class BlockingKafkaParticipant:
 
     def coordinator_aborted(self, row: PreparedTxnState) -> bool:
         return self._live.coordinator_aborted(row)
+
+    @property
+    def coordinator_is_ending(self) -> bool:
+        return self._live.coordinator_is_ending
 
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         return self._live.end_of(manifest, timeout_ms)
@@ -197,6 +208,10 @@ class AsyncKafkaParticipant:
 
     def coordinator_aborted(self, row: PreparedTxnState) -> bool:
         return self._live.coordinator_aborted(row)
+
+    @property
+    def coordinator_is_ending(self) -> bool:
+        return self._live.coordinator_is_ending
 
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         return await self._live.end_of(manifest, timeout_ms)

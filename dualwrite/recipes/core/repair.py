@@ -5,6 +5,11 @@ expires or is ended by hand. The log does not forget: the manifest beside the pr
 and the markers behind them say whether consumers with `read_committed` see them. Records of a decided transaction that
 Kafka aborted are *owed*: they are sent again, as part of the next transaction of the id, whose prepared state and
 manifest replace the row in one database commit. So every crash of a repair is one of an ordinary dual write.
+
+What the coordinator has committed may have another end in one partition: a marker was never written there
+(KAFKA-20734), or an operator wrote another one. `prove` comes before anything is completed, where the coordinator
+cannot tell; `verify` comes after it, where the coordinator can. A marker is for ever, so both stay true however long
+this process sleeps afterwards. Where none is found, nothing follows but an error.
 """
 
 from __future__ import annotations
@@ -19,9 +24,11 @@ from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
     AuthorizationError,
     KafkaTimeoutError,
+    NoMarkerError,
     OutcomeUnknown,
     PreparedTransactionLost,
     StateRowError,
+    TransactionHangsError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
@@ -29,6 +36,7 @@ from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import decode, encode
 from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.telemetry import TornEnd
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -40,7 +48,8 @@ class Proof(NamedTuple):
     """What is known about the end of the transaction in the row.
 
     `is_over`: it has ended, so that nothing of it is left to complete; False leaves the judgement to the coordinator.
-    `is_known`: the coordinator has described it as open or committed.
+    `is_known`: the coordinator has described it as open or committed, or completes what hides its end. What the log
+    shows of it is read when nothing of the id is left to complete: `verify`.
     """
 
     is_over: bool
@@ -51,6 +60,9 @@ class Proof(NamedTuple):
 KNOWN: Final = Proof(is_over=False, is_known=True)
 NOT_PROVEN: Final = Proof(is_over=False)
 IS_OVER: Final = Proof(is_over=True)
+
+_SHOWN_WITHIN_MS: Final = 3_000
+"""How long a leader that has just been elected may not show a marker that it has (its high watermark lags behind)."""
 
 
 def settled_text(row: PreparedTxnState) -> str:
@@ -67,11 +79,14 @@ def manifest_of(row: PreparedTxnState, text: str) -> Manifest | None:
     return manifest if manifest is not None and manifest.prepared_state == row else None
 
 
-async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
+async def prove(
+    owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, ongoing: PreparedTxnState
+) -> Proof:
     """Return how the transaction in the locked row ended; read the log where the coordinator cannot tell.
 
-    Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction and its records cannot be
-    published again, KafkaTimeoutError if its end cannot be read now, and StateRowError for an unreadable manifest.
+    `ongoing` is open under the id. Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction
+    and its records cannot be published again, KafkaTimeoutError if its end cannot be read now (TransactionHangsError if
+    it has none), and StateRowError for an unreadable manifest.
     """
     if owned.kafka.coordinator_knows(row):
         return KNOWN
@@ -88,16 +103,23 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
         return await _by_copy(owned, database, row)
     owned.telemetry.proved()
     try:
-        end = await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
+        end = await _end_of(owned, manifest, is_over=not owned.kafka.coordinator_is_ending)
     except AuthorizationError as error:
         proof = await _by_copy(owned, database, row)
         if proof is NOT_PROVEN:
             log_unreadable(owned.transactional_id, row, error)
         return proof
+    except NoMarkerError as error:
+        if not ongoing.is_empty:
+            # It is of the same producer id and no decision, so it is aborted next, which may end both in a partition.
+            return KNOWN
+        if owned.kafka.coordinator_is_ending:
+            raise _not_yet(owned, error) from error
+        raise _hangs(owned, row, error) from error
     except OutcomeUnknown as error:  # not the outcome of a dual write: that one is decided
-        raise KafkaTimeoutError(f"transactional id {owned.transactional_id!r} cannot be used yet: {error}") from error
+        raise _not_yet(owned, error) from error
     if end.aborted:
-        return Proof(is_over=True, owed=await _owed(owned, database, manifest, end))
+        return await _aborted(owned, database, manifest, end)
     if end.committed:
         _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
         return IS_OVER
@@ -105,6 +127,102 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
     if end.gone and proof is NOT_PROVEN:
         log_evidence_gone(owned.transactional_id, row, end)
     return proof
+
+
+async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
+    """Return what readers see of the transaction in the locked row, whose commit its coordinator has confirmed.
+
+    To be called when the id is this process's own: then its markers are written, so one look at the log is enough, or
+    they never will be. Where the log has nothing left to tell, or may not be read, the coordinator is believed. Changes
+    nothing. Raises what `prove` does, except for StateRowError.
+    """
+    manifest = await _manifest_to_verify(owned, database, row)
+    if manifest is None:
+        return KNOWN
+    owned.telemetry.proved()
+    try:
+        end = await _final_end(owned, manifest)
+    except AuthorizationError as error:
+        _log.info(_NOT_VERIFIED, owned.transactional_id, row, error)
+        return KNOWN
+    except NoMarkerError as error:
+        raise _hangs(owned, row, error) from error
+    except OutcomeUnknown as error:
+        raise _not_yet(owned, error) from error
+    return await _aborted(owned, database, manifest, end) if end.aborted else KNOWN
+
+
+async def _manifest_to_verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Manifest | None:
+    if row.is_empty:
+        return None
+    try:
+        manifest = manifest_of(row, await database.read_manifest(owned.transactional_id))
+    except ValueError as error:
+        _log.warning(_NOT_VERIFIED, owned.transactional_id, row, error)
+        return None
+    return manifest if manifest is not None and manifest.partitions else None
+
+
+async def _final_end(owned: OwnedId, manifest: Manifest) -> TransactionEnd:
+    """Read the end of a transaction whose coordinator has decided it. Raises NoMarkerError if no marker is to come.
+
+    On tier 1 a take-over does not wait for markers, so the coordinator is asked whether it still writes some.
+    """
+    try:
+        return await _end_of(owned, manifest, is_over=True)
+    except NoMarkerError:
+        await owned.kafka.is_current()
+    return await _end_of(owned, manifest, is_over=True)
+
+
+async def _end_of(owned: OwnedId, manifest: Manifest, *, is_over: bool) -> TransactionEnd:
+    """Read the end of a transaction. `is_over`: no marker is to come, so a log without one need not be watched long."""
+    if is_over:
+        try:
+            return await owned.kafka.end_of(manifest, min(owned.resolve_timeout_ms, _SHOWN_WITHIN_MS))
+        except NoMarkerError:
+            raise
+        except OutcomeUnknown:
+            pass  # some leader does not respond yet
+    return await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
+
+
+async def _aborted(owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd) -> Proof:
+    """Return what is owed of a transaction that was aborted in some of its partitions at least."""
+    if end.is_visible:
+        owned.telemetry.torn(TornEnd.ABORTED)
+    return Proof(is_over=True, owed=await _owed(owned, database, manifest, end))
+
+
+def _not_yet(owned: OwnedId, error: OutcomeUnknown) -> KafkaTimeoutError:
+    return KafkaTimeoutError(f"transactional id {owned.transactional_id!r} cannot be used yet: {error}")
+
+
+def _hangs(owned: OwnedId, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
+    owned.telemetry.torn(TornEnd.HANGING)
+    return log_hanging(owned.transactional_id, row, error)
+
+
+def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
+    """Log that a decided transaction has no marker, and that none is to come; return the error to raise.
+
+    A commit marker is right whatever the coordinator had decided, because the database has decided to commit.
+    """
+    where = ", ".join(f"{topic}-{partition}" for topic, partition in error.partitions)
+    commands = "; ".join(
+        f"dualwrite transactions commit --topic {topic} --partition {partition} --prepared-state {row}"
+        for topic, partition in error.partitions
+    )
+    hangs = TransactionHangsError(
+        f"transactional id {transactional_id!r} cannot be used: no marker ends {row} in {where}, and no coordinator is "
+        "going to write one (KAFKA-20734). Consumers with read_committed stop there. The database has decided it, so "
+        f"end it with a commit marker: `{commands}`. Then repeat this call. Nothing was published again",
+        transactional_id=transactional_id,
+        prepared_state=str(row),
+        partitions=error.partitions,
+    )
+    _log.error("%s", hangs)
+    return hangs
 
 
 async def _by_copy(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
@@ -227,4 +345,8 @@ _EVIDENCE_GONE: Final = (
 _NOT_READABLE: Final = (
     "transactional id %s: whether %s was committed in Kafka cannot be read from the log (%s); grant READ on the topic "
     "to the writer, so that what a broker aborts can be proven and published again"
+)
+_NOT_VERIFIED: Final = (
+    "transactional id %s: that Kafka committed %s in each partition cannot be verified (%s); its coordinator is "
+    "believed, which says so"
 )

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -28,6 +29,13 @@ SPAN: Final = "dualwrite.commit"
 
 _RUNNING: Final = frozenset({SlotState.OPEN, SlotState.DECIDING})
 _IN_DOUBT: Final = frozenset({SlotState.IN_DOUBT, SlotState.UNRESOLVED})
+
+
+class TornEnd(StrEnum):
+    """How a transaction that its coordinator has committed ended in some of its partitions."""
+
+    ABORTED = "aborted"
+    HANGING = "hanging"
 
 
 class Instruments:
@@ -64,6 +72,11 @@ class Instruments:
             "dualwrite.repaired",
             "{transaction}",
             "decided transactions that the broker aborted and that were published again",
+        )
+        self.torn: Final = meter.create_counter(
+            "dualwrite.torn",
+            "{transaction}",
+            "decided transactions that readers see aborted, or without an end, in some of their partitions",
         )
         self.republished: Final = meter.create_counter(
             "dualwrite.republished", "{record}", "records that were published again"
@@ -170,6 +183,9 @@ class Telemetry:
     def proved(self) -> None:
         """Note that the log is read to prove how a transaction ended."""
 
+    def torn(self, end: TornEnd) -> None:
+        """Note that the row's transaction has in some of its partitions another end than its coordinator decided."""
+
     def repaired(self, records: int) -> None:
         """Note that the records of an aborted transaction were published again."""
 
@@ -252,6 +268,9 @@ class OpenTelemetry(Telemetry):
 
     def proved(self) -> None:
         self._instruments.proofs.add(1)
+
+    def torn(self, end: TornEnd) -> None:
+        self._instruments.torn.add(1, {"outcome": end})
 
     def repaired(self, records: int) -> None:
         self._instruments.repaired.add(1)

@@ -121,8 +121,11 @@ class Facts:
     """For how long the database has stored blocks of the id that could not reach Kafka; None if it stores none."""
 
 
-PROVEN_BY_LOG: Final = frozenset({Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
-"""The findings that the log confirms or corrects, if it still has the records of the stored transaction."""
+PROVEN_BY_LOG: Final = frozenset({Finding.COMMITTED, Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
+"""The findings that the log confirms or corrects, if it still has the records of the stored transaction.
+
+What is open is committed first, which is when the log is read.
+"""
 
 
 def finding_of(facts: Facts) -> Finding:

@@ -24,12 +24,14 @@ from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
 from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.errors import (
     AuthorizationError,
     ConfigError,
     DualWriteError,
     IncompleteAnswerError,
+    NoMarkerError,
     OutcomeUnknown,
     PreparedTransactionLost,
     RowLockTimeoutError,
@@ -41,9 +43,10 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
-from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, manifest_of
+from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, manifest_of
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
+from dualwrite.recipes.core.telemetry import TornEnd, telemetry_of
 from dualwrite.recipes.recovery.plan import (
     CHANGES,
     PROVEN_BY_LOG,
@@ -265,20 +268,47 @@ class RecoveryService:
 
     def _with_end(self, seen: _Seen) -> _Seen:
         """Read from the log how the row's transaction ended, if only the log can tell. It has ended for good."""
-        manifest = manifest_of(seen.stored, seen.manifest)
-        if manifest is None or find(seen.stored, seen.described, seen.transaction_version) not in PROVEN_BY_LOG:
+        manifest = self._manifest_to_read(seen)
+        if manifest is None:
             return seen
         if self._log_reader is None:
             self._log_reader = Producer(**self._connection)
         try:
             return replace(seen, end=self._log_reader.end_of(manifest, min(self._timeout_ms, _DURABLE_MS)))
         except AuthorizationError as error:
-            log_unreadable(seen.transactional_id, seen.stored, error)
+            if not seen.is_committed:
+                log_unreadable(seen.transactional_id, seen.stored, error)
             return seen
+        except NoMarkerError as error:
+            return self._without_marker(seen, error)
         except OutcomeUnknown:
             if seen.transactional_id not in self._lost or seen.described.is_ending:
                 raise
             return replace(seen, is_given_up=True)
+
+    @staticmethod
+    def _manifest_to_read(seen: _Seen) -> Manifest | None:
+        """Return the manifest if the log is to be read; the markers of what is being committed are awaited first."""
+        if seen.finding not in PROVEN_BY_LOG or (seen.is_committed and seen.described.is_ending):
+            return None
+        manifest = manifest_of(seen.stored, seen.manifest)
+        proves_nothing = manifest is not None and not manifest.partitions
+        return None if seen.is_committed and proves_nothing else manifest
+
+    def _without_marker(self, seen: _Seen, error: NoMarkerError) -> _Seen:
+        """Return the facts about a transaction without a marker. Raises TransactionHangsError if none is to come.
+
+        The description may be older than the row: then it is of an earlier transaction of a living owner.
+        """
+        again = replace(seen, description=self._admin.describe_transactions([seen.kafka_id])[seen.kafka_id])
+        if again.finding is Finding.OPEN or again.described.is_ending:
+            return again
+        if seen.transactional_id in self._lost:
+            return replace(seen, is_given_up=True)
+        if again.finding is Finding.OTHER_OPEN:
+            return again  # it is ended first
+        telemetry_of(seen.transactional_id).torn(TornEnd.HANGING)
+        raise log_hanging(seen.transactional_id, seen.stored, error) from error
 
     def _resolve(self, seen: _Seen, *, apply: bool) -> Found:
         if seen.text is None:
@@ -306,7 +336,7 @@ class RecoveryService:
                 raise _LeftAlone(self._found(now, action))
             if action is Action.ACKNOWLEDGE:
                 self._acknowledge(now)
-            elif is_proven and now.end is not None and not now.end.committed:
+            elif is_proven and now.end is not None and not (now.end.committed or now.is_committed):
                 log_evidence_gone(now.transactional_id, row, now.end)
             return action is not Action.ACKNOWLEDGE and not is_proven
 
@@ -330,8 +360,7 @@ class RecoveryService:
 
     def _acknowledge(self, seen: _Seen) -> None:
         """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
-        by_coordinator = find(seen.stored, seen.described, seen.transaction_version)
-        if seen.description is not None and by_coordinator is Finding.ABORTED:
+        if seen.description is not None and seen.finding is Finding.ABORTED:
             self._admin.overwrite_end(seen.description)
         _log.warning(
             "transactional id %s: the loss of %s was acknowledged; the coordinator's state was %s at %s",
@@ -506,6 +535,16 @@ class _Seen:
                 "not know; nothing was changed: the next round looks again, and a newer version may know it"
             ) from None
         return Described(state, self.pair, -1 if self.start_ms is None else self.start_ms)
+
+    @property
+    def finding(self) -> Finding:
+        """What the coordinator's description proves about the transaction in the row."""
+        return find(self.stored, self.described, self.transaction_version)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the coordinator says that the transaction in the row is committed."""
+        return self.finding is Finding.COMMITTED
 
     @property
     def has_offsets(self) -> bool:

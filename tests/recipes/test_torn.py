@@ -1,0 +1,509 @@
+"""Transactions that Kafka ended in one partition otherwise than their coordinator says: noticed, and never doubled.
+
+A marker that was never written (KAFKA-20734), or an operator's abort marker in one of two partitions of a prepared
+transaction. A take-over reads the log also where the coordinator has committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final
+
+import pytest
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator.faults import Error, Fault, FaultHandle, Hold
+from dualwrite.errors import (
+    AdminError,
+    KafkaTimeoutError,
+    PreparedTransactionLost,
+    TransactionHangsError,
+)
+from dualwrite.guarantee import Tier
+from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.recovery.service import Action, RecoveryService
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.testing.postgres import PostgresServer
+from tests.recipes.repairs import FOREIGN, Site, Way, let_end, site_of
+from tests.recipes.test_repair import every_tier, site, store
+from tests.recipes.test_repair_evidence import ALLOWED, DENIALS, NOT_READABLE, errors_in, serviced
+from tests.recipes.test_telemetry import Heard, heard
+from tests.recipes.test_tiers import ROWS, Crash, rows, write
+from tests.support.conditions import until
+from tests.support.databases import Database, PostgresDatabase
+
+__all__ = ["heard", "site", "store"]  # fixtures
+
+TORN: Final = TopicPartition("orders", 1)
+SOON: Final[dict[str, Any]] = {"resolve_timeout_ms": 200}
+"""For take-overs that look for a marker that does not come."""
+
+BOTH: Final = ["decided 0", "decided 1"]
+
+
+class End(StrEnum):
+    """What becomes of the second partition of a transaction that is decided, and committed."""
+
+    FINE = "a commit marker"
+    ABORTED = "an operator's abort marker, while it was prepared"
+    HANGING = "no marker"
+
+
+class Said(StrEnum):
+    """What the coordinator says of it at the take-over."""
+
+    OPEN = "open: its process died between the two commits, and the take-over commits it"
+    COMMITTED = "CompleteCommit: its process has ended"
+    NOTHING = "nothing: another program has used the id since"
+
+
+every_said = pytest.mark.parametrize("said", Said, ids=[said.name for said in Said])
+
+
+def write_both(writer: DualWriter, value: str = "decided") -> None:
+    """Write to both partitions, and a row."""
+    with writer.transaction() as tx:
+        tx.connection.execute(ROWS.insert().values(value=value))
+        for partition in (0, 1):
+            tx.send("orders", f"{value} {partition}", partition=partition)
+
+
+def lose_marker(site: Site) -> FaultHandle:
+    """Let the next marker of the second partition never be written; its coordinator completes all the same."""
+    return site.emulator.faults.add(
+        Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=TORN.topic, partition=TORN.partition)
+    )
+
+
+def abort_there(site: Site) -> None:
+    """Abort the open transaction in the second partition, as an operator can."""
+    with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+        (part,) = [each for each in site.manifest().partitions if each.partition == TORN.partition]
+        admin.abort_transaction(TORN, start_offset=part.first_offset)
+
+
+def commit_there(site: Site) -> None:
+    """Do what the error says."""
+    with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+        admin.commit_transaction(TORN, site.row())
+
+
+SPOILED: Final[dict[End, Callable[[Site], Any]]] = {
+    End.FINE: lambda site: None,
+    End.ABORTED: abort_there,
+    End.HANGING: lose_marker,
+}
+
+
+def leave(site: Site, end: End, said: Said) -> None:
+    """Leave a decided dual write in both partitions that has come, or is going to come, to that end."""
+
+    def spoil(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT:
+            SPOILED[end](site)
+            if said is Said.OPEN:
+                raise Crash
+
+    with suppress(Crash), site.writer(spoil) as writer:
+        write_both(writer)
+    site.world.settle()
+    if said is Said.NOTHING:
+        let_end(site, Way.INITIALISED)
+
+
+def seen(site: Site) -> Counter[str]:
+    """What read_committed consumers get, by how often."""
+    return Counter(site.committed())
+
+
+def assert_once(site: Site, *others: str) -> None:
+    """Both records are published, each once, and each of the others."""
+    expected = ["before", *BOTH, *others]
+    assert seen(site) == Counter(expected)
+    assert rows(site.store.aside) == sorted(["before", "decided", *others])
+
+
+def assert_hangs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Each use of the id says so, and how to end it; nothing is changed, and nothing published again."""
+    row, text = site.row(), site.text()
+    uses: list[Callable[[DualWriter], object]] = [DualWriter.recover, lambda writer: write(writer, "refused")] * 2
+    for use in uses:
+        caplog.clear()
+        with site.writer(**SOON) as writer, pytest.raises(TransactionHangsError) as raised:
+            use(writer)
+        assert raised.value.partitions == (TORN,)
+        assert raised.value.prepared_state == str(row)
+        (error,) = errors_in(caplog)
+        assert error == str(raised.value)
+        command = f"dualwrite transactions commit --topic orders --partition 1 --prepared-state {row}"
+        assert f"`{command}`" in error
+    for apply in (False, True):
+        (found,) = serviced(site, apply=apply, timeout_ms=200).found
+        assert (found.action, found.changed, found.is_left) == (Action.FAILED, False, True)
+        assert command in (found.error or "")
+    assert (site.row(), site.text()) == (row, text)
+    assert seen(site) == Counter(["before", "decided 0"])
+
+
+# ---- each end, by what the coordinator says -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("via", ["recover", "write", "service"])
+@every_said
+@every_tier
+def test_what_is_fine_is_left_alone(store: Database, tier: Tier, said: Said, via: str) -> None:
+    with site_of(tier, store) as site:
+        site.write("before")
+        leave(site, End.FINE, said)
+        if via == "recover":
+            assert site.recover() is (Outcome.COMMITTED if said is Said.OPEN else Outcome.NOTHING)
+            assert site.text() == settled_text(site.row())
+        elif via == "service":
+            done = [each.action for each in serviced(site).found]
+            assert done == ([Action.COMMIT] if said is Said.OPEN else [])
+            assert serviced(site).is_clean
+        site.write("later")
+        assert_once(site, "later")
+
+
+@pytest.mark.parametrize("via", ["recover", "write", "service"])
+@every_said
+@every_tier
+def test_what_was_aborted_in_one_partition_is_published_again(
+    store: Database, tier: Tier, said: Said, via: str, heard: Heard
+) -> None:
+    with site_of(tier, store) as site:
+        site.write("before")
+        leave(site, End.ABORTED, said)
+        if via == "recover":
+            assert site.recover() is Outcome.REPAIRED
+            assert site.recover() is Outcome.NOTHING
+        elif via == "service":
+            planned = [each.action for each in serviced(site, apply=False).found]
+            assert planned == [Action.COMMIT if said is Said.OPEN else Action.REPAIR]
+            done = serviced(site).found
+            assert [(each.action, each.changed) for each in done] == [(Action.REPAIR, True)]
+            assert serviced(site).is_clean
+        site.write("later")
+        assert_once(site, "later")
+        assert heard.sums("dualwrite.torn") == {"aborted": 1}
+        assert heard.sums("dualwrite.republished") == {"": 1}
+
+
+@pytest.mark.parametrize("remedy", [commit_there, abort_there], ids=["commit marker", "abort marker"])
+@every_said
+@every_tier
+def test_what_hangs_is_not_believed(
+    store: Database,
+    tier: Tier,
+    said: Said,
+    remedy: Callable[[Site], None],
+    caplog: pytest.LogCaptureFixture,
+    heard: Heard,
+) -> None:
+    with site_of(tier, store) as site:
+        site.write("before")
+        leave(site, End.HANGING, said)
+        if said is Said.OPEN:  # its commit is what loses the marker
+            with site.writer(**SOON) as writer, pytest.raises(TransactionHangsError):
+                writer.recover()
+        assert_hangs(site, caplog)
+        assert heard.sums("dualwrite.torn") == {"hanging": 6 + (said is Said.OPEN)}
+        remedy(site)
+        assert site.recover() is (Outcome.NOTHING if remedy is commit_there else Outcome.REPAIRED)
+        site.write("later")
+        assert_once(site, "later")
+        assert serviced(site).is_clean
+
+
+# ---- who sleeps, and who lives --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", [DualWriter.recover, lambda writer: write(writer, "asleep")], ids=["recover", "write"])
+@pytest.mark.parametrize(
+    "at", [PausePoint.AFTER_INIT, PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER, PausePoint.AFTER_PREPARE]
+)
+@every_said
+@every_tier
+def test_a_process_that_sleeps_before_or_after_it_has_read(
+    store: Database, tier: Tier, said: Said, at: PausePoint, use: Callable[[DualWriter], object]
+) -> None:
+    """Another one finds the same, and publishes it again; the sleeper does not."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        leave(site, End.ABORTED, said)
+        sleeper = site.falls_asleep(at, use)
+        assert site.recover() is Outcome.REPAIRED
+        site.write("later")
+        sleeper.wake()
+        site.world.settle()
+        assert site.recover() is Outcome.NOTHING
+        site.write("last")
+        assert_once(site, "later", "last")
+
+
+@pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
+@every_tier
+def test_its_own_process_wakes_up(store: Database, tier: Tier, end: End) -> None:
+    """It has decided, and has not told Kafka; another process has taken over, and found what is not so."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        owner = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_both)
+        SPOILED[end](site)
+        if end is End.ABORTED:
+            assert site.recover() is Outcome.REPAIRED
+        else:
+            with site.writer(**SOON) as writer, pytest.raises(TransactionHangsError):
+                writer.recover()
+        owner.wake()
+        if end is End.HANGING:
+            commit_there(site)
+        assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        assert_once(site, "later")
+
+
+@every_tier
+def test_a_writer_that_is_ready_reads_nothing(store: Database, tier: Tier, heard: Heard) -> None:
+    with site_of(tier, store) as site, site.writer() as writer:
+        write(writer, "before")
+        reads = [site.emulator.faults.add(Fault(api=api, action=None, count=None)) for api in ("Fetch", "Metadata")]
+        proofs = heard.sums("dualwrite.proofs")
+        for number in range(3):
+            write(writer, f"{number}")
+        assert [each.hits for each in reads] == [0, 0]
+        assert heard.sums("dualwrite.proofs") == proofs
+
+
+@every_tier
+def test_a_take_over_reads_once(store: Database, tier: Tier, heard: Heard) -> None:
+    """However many partitions the transaction has; and a row that is settled is not read again."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        leave(site, End.FINE, Said.COMMITTED)
+        proofs = sum(heard.sums("dualwrite.proofs").values())
+        fetches = site.emulator.faults.add(Fault(api="Fetch", action=None, count=None))
+        for _ in range(3):
+            site.recover()
+        assert fetches.hits == 1
+        assert sum(heard.sums("dualwrite.proofs").values()) == proofs + 1
+
+
+# ---- what is between ------------------------------------------------------------------------------------------------
+
+
+@every_tier
+def test_markers_that_are_under_way_are_awaited(store: Database, tier: Tier) -> None:
+    """They come late, and nothing hangs: the commit is this process's own, or that of the one before."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        leave(site, End.FINE, Said.OPEN)
+        markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+        for _ in range(2):
+            with (
+                site.writer(max_block_ms=300, **SOON) as writer,
+                pytest.raises(KafkaTimeoutError) as raised,
+            ):
+                writer.recover()
+            assert not isinstance(raised.value, TransactionHangsError)
+        assert bool(markers.held)
+        markers.remove()
+        markers.release()
+        assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        assert_once(site, "later")
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+@every_tier
+def test_another_transaction_of_the_producer_is_open_behind_what_hangs(
+    store: Database, tier: Tier, partition: int
+) -> None:
+    """No row names it, so it is aborted; where both are in one partition, its marker ends both."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        leave(site, End.HANGING, Said.COMMITTED)
+        producer = site.world.ready(transactional_id=site.kafka_id)
+        producer.begin_transaction()
+        producer.send("orders", "undecided", partition=partition)
+        producer.prepare_transaction()
+        if partition == TORN.partition:
+            assert site.recover(**SOON) is Outcome.REPAIRED
+        else:
+            with site.writer(**SOON) as writer, pytest.raises(TransactionHangsError):
+                writer.recover()
+            commit_there(site)
+            assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        assert_once(site, "later")
+
+
+def test_a_commit_marker_does_not_commit_what_another_transaction_wrote_behind(site: Site) -> None:
+    """The tool refuses where the producer has begun another transaction in the partition."""
+    site.write("before")
+    leave(site, End.HANGING, Said.COMMITTED)
+    row = site.row()
+    with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+        foreign = site.world.ready(transactional_id=site.kafka_id)
+        foreign.begin_transaction()
+        foreign.send("orders", FOREIGN, partition=TORN.partition).result(10)
+        with pytest.raises(AdminError, match=r"another transaction.*nothing was committed"):
+            admin.commit_transaction(TORN, row)
+        foreign.abort_transaction()
+    assert site.recover() is Outcome.REPAIRED
+    site.write("later")
+    assert_once(site, "later")
+
+
+@pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR, Tier.BOUNDED], ids=lambda tier: tier.name)
+def test_a_description_that_is_older_than_the_row(
+    store: Database, tier: Tier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pair that a commit leaves is that of the next transaction, which is open meanwhile and does not hang."""
+    decided: list[str] = []
+
+    def die(point: PausePoint) -> None:
+        if decided and point is PausePoint.AFTER_DATABASE_COMMIT:
+            raise Crash
+
+    with site_of(tier, store) as site, TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+        with suppress(Crash), site.writer(die) as writer:
+            write(writer, "before")
+            site.world.settle()
+            older = admin.describe_transactions([site.kafka_id])
+            decided.append("next")
+            write_both(writer)
+        monkeypatch.setattr(RecoveryService, "_described", lambda *_: older)
+        assert [each.action for each in serviced(site, timeout_ms=200).found] == [Action.COMMIT]
+        assert errors_in(caplog) == []
+        assert_once(site)
+
+
+# ---- where the log cannot tell --------------------------------------------------------------------------------------
+
+
+@every_tier
+def test_records_that_have_left_the_log_were_committed(
+    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator says so, and nothing contradicts it: no error is logged."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        leave(site, End.FINE, Said.COMMITTED)
+        for partition in (0, 1):
+            site.delete_records(partition=partition)
+        caplog.clear()
+        assert serviced(site).is_clean
+        assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        assert errors_in(caplog) == []
+        assert site.committed() == ["later"]
+
+
+@every_tier
+def test_without_read_a_committed_transaction_is_believed(
+    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    with site_of(tier, store, acls=ALLOWED) as site:
+        site.write("before")
+        leave(site, End.ABORTED, Said.COMMITTED)
+        site.emulator.add_acls(NOT_READABLE)
+        caplog.set_level(logging.INFO, "dualwrite.recipes")
+        assert serviced(site).is_clean
+        assert site.recover() is Outcome.NOTHING
+        assert errors_in(caplog) == []
+        assert any("cannot be verified" in record.getMessage() for record in caplog.records)
+        site.emulator.remove_acls(DENIALS)
+
+
+def test_an_unreadable_manifest_of_what_is_committed_stops_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.write("before")
+    leave(site, End.FINE, Said.COMMITTED)
+    site.change_row(manifest='{"format": 99}')
+    site.write("later")
+    assert_once(site, "later")
+    assert any("cannot be verified" in record.getMessage() for record in caplog.records)
+
+
+def test_consumed_offsets_that_went_with_it_are_for_a_person(site: Site) -> None:
+    """Its records in one partition were aborted; whether its offsets were is not in the log of the topic."""
+
+    def consume(writer: DualWriter) -> None:
+        with writer.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            for partition in (0, 1):
+                tx.send("orders", f"decided {partition}", partition=partition)
+            tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
+
+    def spoil(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT:
+            abort_there(site)
+
+    site.write("before")
+    with site.writer(spoil) as writer:
+        consume(writer)
+    for _ in range(2):
+        with site.writer() as writer, pytest.raises(PreparedTransactionLost, match="consumed offsets"):
+            writer.recover()
+        assert [each.action for each in serviced(site).found] == [Action.LOST]
+    assert seen(site) == Counter(["before", "decided 0"])
+
+
+# ---- who goes on meanwhile ------------------------------------------------------------------------------------------
+
+
+def test_what_hangs_can_be_acknowledged(site: Site) -> None:
+    site.write("before")
+    leave(site, End.HANGING, Said.COMMITTED)
+    (found,) = serviced(site, timeout_ms=200, acknowledge_lost=["tid"]).found
+    assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
+    assert site.text() == settled_text(site.row())
+    commit_there(site)
+    site.write("later")
+    assert_once(site, "later")
+
+
+def test_blocks_are_stored_behind_what_hangs(site: Site) -> None:
+    """The id cannot be used, and what it may store is published when it can be again."""
+    site.write("before")
+    leave(site, End.HANGING, Said.COMMITTED)
+    with site.writer(when_kafka_is_away="store", **SOON) as writer:
+        write(writer, "stored")
+        assert "stored" not in seen(site)
+        commit_there(site)
+        assert writer.recover().outcome is Outcome.PUBLISHED
+    assert_once(site, "stored")
+
+
+def test_a_pool_goes_on_under_another_id(postgres_server: PostgresServer) -> None:
+    store = PostgresDatabase(postgres_server)
+    ROWS.metadata.create_all(store.aside)
+    with site_of(Tier.BOUNDED, store) as site:
+        settings: dict[str, Any] = {"bootstrap_servers": site.emulator.bootstrap_servers, "max_writers": 2} | SOON
+
+        def spoil(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_DATABASE_COMMIT:
+                lose_marker(site)
+
+        with DualWriterPool(store.aside, prefix="pool-", pause=spoil, **settings) as first, first.transaction() as tx:
+            tx.connection.execute(ROWS.insert().values(value="decided"))
+            for partition in (0, 1):
+                tx.send("orders", f"decided {partition}", partition=partition)
+        with DualWriterPool(store.aside, prefix="pool-", **settings) as second:
+            for value in ("1", "2"):
+                with second.transaction() as tx:
+                    tx.connection.execute(ROWS.insert().values(value=value))
+                    tx.send("orders", value, partition=0)
+            until(lambda: bool(second.status.set_aside))
+        assert seen(site) == Counter(["decided 0", "1", "2"])
+        assert rows(store.aside) == ["1", "2", "decided"]
+    store.close()
