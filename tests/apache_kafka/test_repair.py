@@ -11,17 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pytest
+import sqlalchemy as sa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import FencedError
 from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
+from dualwrite.producer import TopicPartition as Partition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action, RecoveryService
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import AtPoint, event_texts
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies
@@ -233,6 +237,14 @@ def test_the_background_of_a_pool_repairs(backend: str, world: World) -> None:
     world.assert_equal(1, 2)
 
 
+SECOND_WRITE: Final[Mapping[str, type[FencedError] | None]] = {
+    "timeout": None,
+    "operator": None,
+    "initialised": FencedError,  # another producer had the id: it is for the next writer
+}
+"""How the next write of its own process ends. Where the abort left a trace, that process has repaired by then."""
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("abort", ABORTS)
 def test_its_own_process_finds_out_and_repairs(abort: str, backend: str, world: World) -> None:
@@ -244,15 +256,13 @@ def test_its_own_process_finds_out_and_repairs(abort: str, backend: str, world: 
     with world.writer(backend, AtPoint(DECIDED, lambda: ABORTS[abort](world))) as writer:
         seen = BACKENDS[backend].write(writer, world.topic, 1)
         assert (seen.error, seen.outcome) == (None, Outcome.COMMITTED)
-        try:
-            second = BACKENDS[backend].write(writer, world.topic, 2)
-            assert second.error is None or isinstance(second.error, FencedError)
-        finally:
-            writer.close()
-    if second.error is not None:  # another producer had the id: it is for the next writer
-        by_next_use(world, backend)
-    else:
+        second = BACKENDS[backend].write(writer, world.topic, 2)
+    expected = SECOND_WRITE[abort]
+    assert (second.error and type(second.error)) is expected
+    if expected is None:
         world.assert_equal(1, 2)
+    else:
+        by_next_use(world, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -301,6 +311,79 @@ def test_several_repair_at_once(world: World) -> None:
         thread.join()
     assert outcomes.count(Outcome.REPAIRED) == 1  # the others find it done, or finish it between its two commits
     world.assert_equal(1)
+
+
+# ---- another end in one partition -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torn(world: World, new_name: NewName) -> TornWorld:
+    """A dual write that is decided and prepared, with a record in each of two partitions."""
+    topic = new_name("topic")
+    admin = AdminClient({"bootstrap.servers": world.cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    records = [{"topic": topic, "value": f"{partition}", "partition": partition} for partition in (0, 1)]
+    killed(worker.send_records, DECIDED, world.url, world.settings, records)
+    return TornWorld(world, topic)
+
+
+class TornWorld:
+    """What readers see of it, and what an operator does in its second partition."""
+
+    def __init__(self, world: World, topic: str) -> None:
+        self.world = world
+        self._topic = topic
+        self._second = Partition(topic, 1)
+
+    @property
+    def row(self) -> PreparedTxnState:
+        with self.world.database.engine.connect() as connection:
+            return PreparedTxnState(connection.scalar(sa.select(kafka_transaction_state.c.prepared_transaction_state)))
+
+    def abort_there(self) -> None:
+        with TransactionAdmin(bootstrap_servers=self.world.cluster.bootstrap_servers) as admin:
+            admin.abort_transaction(self._second, start_offset=0)
+
+    def commit_there(self) -> None:
+        with TransactionAdmin(bootstrap_servers=self.world.cluster.bootstrap_servers) as admin:
+            admin.commit_transaction(self._second, self.row)
+
+    def commit(self) -> None:
+        """Commit as its own process would have, had it lived."""
+        settings = self.world.settings | {"transactional_id": self.world.kafka_id}
+        with Producer(**settings, transaction_two_phase_commit_enable=True) as producer:
+            producer.init_transactions(keep_prepared_txn=True)
+            producer.complete_transaction(self.row, take_over=False)
+        self.world.cluster.wait_for_state(self.world.kafka_id, "CompleteCommit")
+
+    def seen(self) -> list[list[bytes]]:
+        settings = {"bootstrap.servers": self.world.cluster.bootstrap_servers}
+        return [read_committed(settings, self._topic, partition) for partition in (0, 1)]
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "committed"])
+def test_aborted_in_one_partition(is_open: bool, torn: TornWorld) -> None:
+    """By an operator's marker. The coordinator commits it afterwards, which the other partition shows."""
+    torn.abort_there()
+    if not is_open:
+        torn.commit()
+        assert torn.seen() == [[b"0"], []]
+    with torn.world.writer() as writer:
+        assert writer.recover().outcome is Outcome.REPAIRED
+        assert writer.recover().outcome is Outcome.NOTHING
+    torn.world.cluster.wait_until_settled(torn.world.kafka_id)
+    assert torn.seen() == [[b"0"], [b"1"]]
+
+
+def test_committed_by_hand_in_one_partition(torn: TornWorld) -> None:
+    """As an operator does who is told that it hangs there; its coordinator's own marker changes nothing after that."""
+    torn.commit_there()
+    assert torn.seen() == [[], [b"1"]]
+    with torn.world.writer() as writer:
+        assert writer.recover().outcome is Outcome.COMMITTED
+        assert writer.recover().outcome is Outcome.NOTHING
+    torn.world.cluster.wait_until_settled(torn.world.kafka_id)
+    assert torn.seen() == [[b"0"], [b"1"]]
 
 
 # ---- the row that must never fail ----------------------------------------------------------------------------
