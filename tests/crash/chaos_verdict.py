@@ -6,8 +6,9 @@ an id that cannot be used, a transaction that stays open, a lease that stays hel
 
 Apache Kafka 4.4.0 leaves transactions without an end marker when it comes back: a coordinator that is to write the
 markers of a partition without a leader takes the topic for deleted, and completes the transaction (KAFKA-20734). Only
-an operator can end them, so they are aborted here by hand, and counted. What was to be committed of them is lost then,
-and said by that name.
+an operator can end them, so they are ended here by hand, and counted: what the database has decided by a commit marker,
+the rest by an abort marker. Where the two stand in one partition, a marker ends both; what it aborts of a decided one
+is lost if its row has been replaced since, and said by that name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sqlalchemy as sa
 
 from dualwrite.admin import HangingTransaction, TransactionAdmin
 from dualwrite.errors import DualWriteError
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.recovery.service import RecoveryService
@@ -63,7 +65,7 @@ class Findings:
     """Decided transactions that Kafka had aborted and that were published again, by what was logged."""
     slots: int = 0
     hanging: list[HangingTransaction] = field(default_factory=list)
-    """What Kafka left without an end marker (KAFKA-20734), aborted by hand."""
+    """What Kafka left without an end marker (KAFKA-20734), ended by hand."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -90,10 +92,15 @@ class Verdict:
 
     def _end_what_hangs(self) -> None:
         """Do what an operator has to, where Kafka does not end what it has taken upon itself (KAFKA-20734)."""
+        decided = {decision.state for decision in self._database.decisions().values()}
         with TransactionAdmin(bootstrap_servers=self._job.bootstrap_servers) as admin:
             until(lambda: not admin.list_transactions(states=ENDING), DEADLINE_S)
             for hanging in admin.find_hanging(self._job.topic, max_transaction_timeout_ms=0):
-                admin.abort_transaction(hanging.topic_partition, start_offset=hanging.start_offset)
+                pair = PreparedTxnState.of(producer_id=hanging.producer_id, producer_epoch=hanging.producer_epoch)
+                if str(pair) in decided:
+                    admin.commit_transaction(hanging.topic_partition, pair)
+                else:
+                    admin.abort_transaction(hanging.topic_partition, start_offset=hanging.start_offset)
                 self._found.hanging.append(hanging)
 
     # ---- recovery -------------------------------------------------------------------------------------------
