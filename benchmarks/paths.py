@@ -1,6 +1,6 @@
 """`python -m benchmarks.paths`: how far a request travels through the source files, and how large the files are.
 
-Counts, for six paths, the Python calls into this project's code, the files that they enter, and the changes of file
+Counts, for seven paths, the Python calls into this project's code, the files that they enter, and the changes of file
 along the way: calls into another file than the call before in the same thread. Each path runs in this process against
 an emulator in this process; calls into other libraries and calls on the other side of the wire are not counted. Each
 number is the median over `--rounds` runs on warm objects, so it does not depend on how busy the machine is.
@@ -130,7 +130,7 @@ def median(traces: list[Trace]) -> Trace:
 
 
 class Paths:
-    """The six paths, on one emulator and one Postgres."""
+    """The seven paths, on one emulator and one Postgres."""
 
     def __init__(self, tracer: PathTracer, rounds: int) -> None:
         self._tracer = tracer
@@ -228,13 +228,19 @@ class Paths:
 
     def take_over(self) -> Trace:
         """Trace `recover()` of a new `DualWriter` whose predecessor crashed between the two commits."""
+        return self._take_over(in_doubt=True)
 
+    def take_over_nothing(self) -> Trace:
+        """Trace `recover()` of a new `DualWriter` whose predecessor has ended its last dual write."""
+        return self._take_over(in_doubt=False)
+
+    def _take_over(self, *, in_doubt: bool) -> Trace:
         def run() -> None:
             name = f"paths-{uuid.uuid4().hex[:8]}"
             with self._writer(name) as writer:
                 writer.recover()  # creates the state row
                 kafka_id = writer.kafka_transactional_id or name
-            self._leave_in_doubt(name, kafka_id)
+            self._leave(name, kafka_id, in_doubt=in_doubt)
             with self._writer(name) as writer, self._tracer.on():
                 writer.recover()
 
@@ -245,22 +251,26 @@ class Paths:
             self._engine, bootstrap_servers=self._broker.bootstrap_servers, transactional_id=name, confirm="kafka"
         )
 
-    def _leave_in_doubt(self, name: str, kafka_id: str) -> None:
-        """Leave what a process leaves that was killed right after its database commit."""
+    def _leave(self, name: str, kafka_id: str, *, in_doubt: bool) -> None:
+        """Leave what a process leaves that was killed after its database commit, or after both commits."""
         predecessor = self._producer(kafka_id)
         predecessor.begin_transaction()
         predecessor.send(TOPIC, value=_BODY, key=b"k")
         state = predecessor.prepare_transaction()
         decided = sa.text(
-            "UPDATE kafka_transaction_state SET prepared_transaction_state = :state WHERE transactional_id = :name"
+            "UPDATE kafka_transaction_state SET prepared_transaction_state = :state, manifest = :manifest "
+            "WHERE transactional_id = :name"
         )
         with self._engine.begin() as connection:
-            connection.execute(decided, {"state": str(state), "name": name})
+            values = {"state": str(state), "manifest": str(predecessor.manifest), "name": name}
+            connection.execute(decided, values)
+        if not in_doubt:
+            predecessor.complete_transaction(state)
         predecessor.close(timeout_s=0)
 
 
 def measure(rounds: int) -> dict[str, Trace]:
-    """Return the six paths."""
+    """Return the seven paths."""
     logging.getLogger("dualwrite").setLevel(logging.ERROR)  # the crashed predecessors would warn
     tracer = PathTracer()
     tracer.install()
@@ -273,6 +283,7 @@ def measure(rounds: int) -> dict[str, Trace]:
             "a psycopg block": paths.psycopg_block(),
             "EndTxn in the emulator": paths.end_txn(),
             "take over and recover an id": paths.take_over(),
+            "take over an id, nothing open": paths.take_over_nothing(),
         }
     finally:
         sys.setprofile(None)
