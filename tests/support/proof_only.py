@@ -87,6 +87,9 @@ FUNCTIONS: Final = frozenset(
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
         "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
         "tests/recipes/test_kafka_away.py::test_under_load_no_transaction_stays_open",
+        "tests/recipes/test_refused_blocks.py::test_no_block_is_blamed_for_what_is_owed",
+        "tests/recipes/test_refused_blocks.py::test_on_other_tiers",
+        "tests/recipes/test_refused_blocks.py::test_what_is_owed_is_published_before_a_block_that_is_refused",
         "tests/recipes/test_repair.py::test_a_repair_that_sleeps_at_any_point",
         "tests/recipes/test_repair.py::test_two_processes_that_repair_at_once",
         "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
@@ -99,6 +102,7 @@ FUNCTIONS: Final = frozenset(
 PARAMETERS: Final = {
     "database": {"mariadb"},
     "engine": {"mariadb"},
+    "face": {"mariadb"},
     "faulty": {"mariadb"},
     "scenario": {"mariadb"},
     "cluster": {"tier 3", "tier 4"},

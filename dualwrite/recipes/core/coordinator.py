@@ -54,6 +54,7 @@ from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.publishing import Publishing
+from dualwrite.recipes.core.refused import RefusedBlock, is_refusal
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import SlotState
@@ -138,6 +139,11 @@ class DualWriteCoordinator:
     def has_stored(self) -> bool:
         """Whether the database may store blocks of the id, because Kafka was away."""
         return self.owned.has_stored
+
+    @property
+    def refused(self) -> RefusedBlock | None:
+        """The oldest stored block of the id, if Kafka has refused it for good, as far as this process knows."""
+        return self._blocks.refused
 
     @property
     def takes_more(self) -> bool:
@@ -321,7 +327,7 @@ class DualWriteCoordinator:
         try:
             await self._prepare(write)
         except (KafkaTimeoutError, StoredBlocksError) as error:
-            if not self._blocks.takes(write):
+            if is_refusal(error) or not self._blocks.takes(write):
                 raise
             if isinstance(error, KafkaTimeoutError) and not isinstance(error, KafkaUnreachableError):
                 self._publishing.wait_a_moment()

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from dualwrite.errors import DualWriteError, KafkaUnreachableError, PreparedTransactionLost, RetriableError
+from dualwrite.errors import (
+    DualWriteError,
+    KafkaUnreachableError,
+    PreparedTransactionLost,
+    RetriableError,
+    StoredBlockRefusedError,
+)
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.completion import LostCommits, end, leave_to_successor, take_over
@@ -21,16 +27,20 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import settled_text
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.core.stored_blocks import BlockStore, Waiting
+from dualwrite.recipes.core.stored_blocks import BlockStore, RefusedTogetherError, Waiting
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
 _SECONDS_TO_NEXT_ATTEMPT: Final = 1.0
 """How long after an attempt that failed a block tries again to publish what is stored, if Kafka can be reached."""
+
+_SECONDS_AFTER_REFUSAL: Final = 60.0
+"""The same where Kafka has refused a stored block for good, which only a person can change."""
 
 
 class Publishing:
@@ -58,6 +68,8 @@ class Publishing:
             await self.recover()
         except PreparedTransactionLost:
             raise
+        except StoredBlockRefusedError:  # which is logged once
+            self._wait(_SECONDS_AFTER_REFUSAL)
         except expected as error:
             if not availability.is_away:
                 self.wait_a_moment()
@@ -69,7 +81,10 @@ class Publishing:
 
     def wait_a_moment(self) -> None:
         """Let blocks be stored for a moment, instead of having each of them try to publish what is stored."""
-        self._not_before_s = time.monotonic() + _SECONDS_TO_NEXT_ATTEMPT
+        self._wait(_SECONDS_TO_NEXT_ATTEMPT)
+
+    def _wait(self, seconds: float) -> None:
+        self._not_before_s = time.monotonic() + seconds
 
     async def repair_at_once(self) -> None:
         """Publish again what Kafka has aborted against the decision, or leave that to the next use of the id.
@@ -102,10 +117,25 @@ class Publishing:
             await owned.confirm()
         owned.assert_usable()
         await owned.ensure_row()
-        resolution = await self._recover(examine)
-        while owned.has_stored and resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
-            await self._publish_more()
+        try:
+            return await self._recover_and_publish(examine)
+        except KafkaUnreachableError as error:
+            raise owned.availability.note(error) from error
+
+    async def _recover_and_publish(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
+        try:
+            resolution = await self._recover(examine)
+        except RefusedTogetherError:
+            resolution = await self._publish_next()
+        while self._owned.has_stored and resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
+            await self._publish_next()
         return resolution
+
+    async def _publish_next(self) -> Resolution:
+        """Publish the next stored blocks, by as many attempts as it takes to find one that Kafka refuses."""
+        while True:
+            with suppress(RefusedTogetherError):
+                return await self._publish_more()
 
     async def _recover(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
         owned = self._owned
@@ -127,14 +157,12 @@ class Publishing:
                 return await self._publish(database, row, waiting)
             await self._settle(database, row)
             return resolution
-        except KafkaUnreachableError as error:
-            raise owned.availability.note(error) from error
         finally:
             await self.leave_owed()
             await owned.uninterrupted(end(database))
 
-    async def _publish_more(self) -> None:
-        """Publish the next stored blocks, after the first of them."""
+    async def _publish_more(self) -> Resolution:
+        """Publish the next stored blocks, after the first of them; another process may have published them."""
         owned = self._owned
         with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
             await owned.confirm()
@@ -148,7 +176,8 @@ class Publishing:
                 row = (await take_over(owned, database))[0]
             waiting = await self._blocks.oldest(database)
             if owned.owed or waiting.blocks:
-                await self._publish(database, row, waiting)
+                return await self._publish(database, row, waiting)
+            return Resolution(owned.transactional_id, row, Outcome.NOTHING)
         finally:
             await self.leave_owed()
             await owned.uninterrupted(end(database))
@@ -170,18 +199,23 @@ class Publishing:
     async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
         """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
 
-        Raises RetriableError if Kafka aborts that too.
+        Raises RetriableError if Kafka aborts that too, StoredBlockRefusedError if Kafka refuses a block for good, and
+        RefusedTogetherError if it refuses one of several.
         """
         owned = self._owned
         is_repair = bool(owned.owed)
         write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
         write.transactional_id = owned.transactional_id
         write.locked_row = write.written_row = row
+        await self._blocks.assert_not_still_refused(waiting)
         try:
             await self._blocks.delete(database, waiting)
             await self._steps.send_and_write(write, waiting.records)
-        except BaseException:
+        except BaseException as error:
+            topic = refused_topic(waiting.records)
             await self._steps.roll_back(write)
+            if waiting.blocks and isinstance(error, DualWriteError) and is_refusal(error):
+                raise self._blocks.note_refused(waiting, topic, error) from error
             raise
         try:
             await self._steps.decide(write)

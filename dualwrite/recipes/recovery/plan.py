@@ -62,6 +62,8 @@ class Action(StrEnum):
     """Open, and this database has no row that could decide it."""
     LOST = "lost"
     """The database committed, Kafka has aborted, and the records cannot be published again: the two disagree."""
+    REFUSED = "refused"
+    """Kafka refuses a record of a stored block for good, so that nothing behind it is published."""
     FORGOTTEN = "forgotten"
     """The row names a later transaction than any Kafka knows: Kafka lost data, or this is another cluster."""
     FAILED = "failed"
@@ -73,7 +75,7 @@ CHANGES: Final = frozenset(
 )
 """The actions that change something."""
 
-NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.FORGOTTEN, Action.FAILED})
+NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.REFUSED, Action.FORGOTTEN, Action.FAILED})
 """The actions that report something an operator has to look into."""
 
 _A, _F = Action, Finding

@@ -33,6 +33,7 @@ from dualwrite.errors import (
     OutcomeUnknown,
     PreparedTransactionLost,
     RowLockTimeoutError,
+    StoredBlockRefusedError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
@@ -260,6 +261,8 @@ class RecoveryService:
             return self._found(seen, self._decide(seen, Row.HELD))
         except PreparedTransactionLost as lost:
             return self._found(seen, Action.LOST, error=first_line(lost))
+        except StoredBlockRefusedError as refused:
+            return self._found(seen, Action.REFUSED, error=first_line(refused))
         except (DualWriteError, SQLAlchemyError, ValueError) as error:
             return self._found(seen, Action.FAILED, error=first_line(error))
 
