@@ -95,6 +95,7 @@ FUNCTIONS: Final = frozenset(
         "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
         "tests/recipes/test_stored_blocks.py::test_kafka_leaves_again_while_they_are_published",
         "tests/spark/test_protocol.py::test_steps_in_every_order",
+        "tests/recovery/test_another_cluster.py::test_writers_go_on_in_the_next_cluster",
         "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",
     }
 )

@@ -127,8 +127,10 @@ class Publishing:
             resolution = await self._recover(examine)
         except RefusedTogetherError:
             resolution = await self._publish_next()
-        while self._owned.has_stored and resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
-            await self._publish_next()
+        if resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
+            while self._owned.has_stored:
+                await self._publish_next()
+            await self._settle_last()
         return resolution
 
     async def _publish_next(self) -> Resolution:
@@ -188,11 +190,32 @@ class Publishing:
             self._slot.move(SlotState.NEW)
             await self._owned.give_up()
 
+    async def _settle_last(self) -> None:
+        """Settle the row of the transaction that has published the last records, if Kafka has confirmed it."""
+        owned = self._owned
+        if self._slot.state is not SlotState.READY:
+            return
+        expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
+        try:
+            await self._settle_confirmed()
+        except expected as error:  # everything is published, and the next recovery settles the row
+            _log.info("transactional id %s: its row is not settled yet (%s)", owned.transactional_id, first_line(error))
+
+    async def _settle_confirmed(self) -> None:
+        owned = self._owned
+        database = await owned.database.begin()
+        try:
+            row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
+            if row == owned.row:
+                await self._settle(database, row)
+        finally:
+            await owned.uninterrupted(end(database))
+
     async def _settle(self, database: DatabaseTransaction, row: PreparedTxnState) -> None:
         """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log."""
         transactional_id = self._owned.transactional_id
         text = await database.read_manifest(transactional_id)
-        if text and text != settled_text(row):
+        if not row.is_empty and text != settled_text(row):
             await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
             await database.commit()
 

@@ -121,6 +121,8 @@ class Facts:
     """Whether the database has a copy of the records of the stored transaction."""
     stored_age_ms: int | None = None
     """For how long the database has stored blocks of the id that could not reach Kafka; None if it stores none."""
+    is_settled: bool = False
+    """Whether the row says that the stored transaction is known to be complete, so that no cluster has to tell."""
 
 
 PROVEN_BY_LOG: Final = frozenset({Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
@@ -130,6 +132,8 @@ PROVEN_BY_LOG: Final = frozenset({Finding.ABORTED, Finding.VANISHED, Finding.NO_
 def finding_of(facts: Facts) -> Finding:
     """Return what is known about the stored transaction: by the log if it was read, else by the coordinator."""
     finding = find(facts.stored, facts.described, facts.transaction_version)
+    if finding in PROVEN_BY_LOG and facts.is_settled:
+        return Finding.COMMITTED
     if facts.end is None or finding not in PROVEN_BY_LOG:
         return finding
     if facts.end.aborted:

@@ -42,7 +42,7 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
-from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, manifest_of
+from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, manifest_of, settled_text
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
 from dualwrite.recipes.recovery.plan import (
@@ -251,7 +251,7 @@ class RecoveryService:
             # Look first without the lock whether there can be anything to do.
             seen = self._with_end(seen)
             if self._decide(seen, Row.MISSING if seen.text is None else Row.FREE) is Action.NOTHING and not (
-                apply and seen.end is not None
+                apply and (seen.end is not None or seen.is_to_settle)
             ):
                 return None
             return self._resolve(seen, apply=apply)
@@ -302,6 +302,8 @@ class RecoveryService:
 
         def examine(row: PreparedTxnState) -> bool:
             nonlocal now, action
+            if seen.is_to_settle and row == seen.stored and seen.waiting.since_ms is None:
+                return False  # a commit is final, so the coordinator is not asked again under the lock
             now = self._look_again(seen, row)
             action = self._decide(now, unnamed if row.is_empty else Row.FREE)
             is_proven = action is Action.NOTHING and now.end is not None
@@ -367,6 +369,7 @@ class RecoveryService:
                 end=seen.end,
                 is_repairable=not seen.has_offsets,
                 has_copy=seen.text is not None and seen.waiting.copy_of == seen.text,
+                is_settled=seen.text is not None and seen.is_settled,
                 stored_age_ms=self._stored_age_ms(seen),
             ),
             min_age_ms=self._min_age_ms,
@@ -509,6 +512,18 @@ class _Seen:
                 "not know; nothing was changed: the next round looks again, and a newer version may know it"
             ) from None
         return Described(state, self.pair, -1 if self.start_ms is None else self.start_ms)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the row says that its transaction is known to be complete."""
+        return self.manifest == settled_text(self.stored)
+
+    @property
+    def is_to_settle(self) -> bool:
+        """Whether the coordinator knows that the row's transaction is committed, and the row does not say so yet."""
+        if self.text is None or self.stored.is_empty or self.is_settled or self.described.is_ending:
+            return False
+        return find(self.stored, self.described, self.transaction_version) is Finding.COMMITTED
 
     @property
     def has_offsets(self) -> bool:
