@@ -143,6 +143,32 @@ MUTANTS: Final = (
         "durability/test_synchronous_standby.py",
         proof=True,
     ),
+    Mutant(
+        f"{_CORE}completion.py",
+        "return found == block.content or await blocks.was_taken_out(transactional_id, block.content)",
+        "return found == block.content",
+        "recipes/test_refused_blocks.py",
+    ),
+    Mutant(
+        f"{_CORE}stored_blocks.py",
+        "self._most_blocks = len(waiting.blocks) // 2",
+        "pass",
+        "recipes/test_refused_blocks.py::test_blocks_that_are_too_large_only_together_are_published",
+    ),
+    Mutant(
+        f"{_CORE}stored_blocks.py",
+        "if len(waiting.blocks) > 1 or self._owned.owed:",
+        "if len(waiting.blocks) > 1:",
+        "recipes/test_refused_blocks.py",
+        proof=True,
+    ),
+    Mutant(
+        f"{_CORE}publishing.py",
+        "if not row.is_empty and text != settled_text(row):",
+        "if text and text != settled_text(row):",
+        "recovery/test_another_cluster.py",
+        proof=True,
+    ),
     # repair
     Mutant(
         f"{_CORE}steps.py",

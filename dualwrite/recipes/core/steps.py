@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -111,7 +111,11 @@ class DualWriteSteps:
         await kafka.begin()
         owned.reach(PausePoint.AFTER_BEGIN)
         write.bounded_ms = kafka.bounded_ms
-        unseen = () if write.bounded_ms is None else await self._repairability.check(write.records, kafka)
+        unseen: Collection[str] = ()
+        if write.bounded_ms is None:
+            self._repairability.bounded = None
+        else:
+            unseen = await self._repairability.check(write.records, kafka)
         if owned.owed or ahead:
             await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
