@@ -324,6 +324,21 @@ class StoredBlocksError(RecipeError):
     """
 
 
+class StoredBlockRefusedError(RecipeError):
+    """Kafka refuses a record of a stored block, so that nothing stored under its id is published; nothing was changed.
+
+    Correct what `why` names, or take the block out with `dualwrite recover --take-out`. `transactional_id`, `seq` (the
+    number of the block) and `topic` say which record it is; the cause is the error of the producer.
+    """
+
+    def __init__(self, message: str, *, transactional_id: str, seq: int, topic: str, why: str) -> None:
+        super().__init__(message)
+        self.transactional_id = transactional_id
+        self.seq = seq
+        self.topic = topic
+        self.why = why
+
+
 class StoreFullError(RecipeError):
     """Kafka is away, and `max_stored_bytes` or `max_stored_age_ms` is reached; both sides were rolled back.
 

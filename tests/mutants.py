@@ -80,21 +80,21 @@ MUTANTS: Final = (
     Mutant(f"{_CLIENT}recovery.py", "if ahead < 0:", "if ahead < -1:", "unit/test_recovery.py"),
     # recipes
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}steps.py",
         "if write.written_row == write.prepared_state:",
         "if True:",
         "recipes/test_dual_writer.py",
     ),
-    Mutant(f"{_CORE}coordinator.py", "if row == owned.row:", "if True:", "recipes/test_late_take_over.py"),
+    Mutant(f"{_CORE}steps.py", "if row == owned.row:", "if True:", "recipes/test_late_take_over.py"),
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}steps.py",
         "if passed_ms < bounded_ms - min(",
         "if True or passed_ms < bounded_ms - min(",
         "recipes/test_late_take_over.py recipes/test_tiers.py recipes/test_dual_writer.py",
     ),
-    Mutant(f"{_CORE}coordinator.py", "if not write.database.commit_was_sent:", "if True:", "crash/test_lost_commit.py"),
+    Mutant(f"{_CORE}steps.py", "if not write.database.commit_was_sent:", "if True:", "crash/test_lost_commit.py"),
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}steps.py",
         "self._slot.state in (SlotState.OPEN, SlotState.DECIDING)",
         "self._slot.state in (SlotState.DECIDING,)",
         "recipes/test_dual_writer.py crash/test_split_brain.py",
@@ -113,13 +113,13 @@ MUTANTS: Final = (
         "recipes/test_late_take_over.py",
     ),
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}steps.py",
         "if owned.has_stored or self._slot.state is not SlotState.READY:",
         "if False:",
         "recipes/test_stored_blocks.py",
     ),
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}publishing.py",
         "            await self._blocks.delete(database, waiting)\n",
         "            pass\n",
         "recipes/test_stored_blocks.py",
@@ -143,15 +143,41 @@ MUTANTS: Final = (
         "durability/test_synchronous_standby.py",
         proof=True,
     ),
+    Mutant(
+        f"{_CORE}completion.py",
+        "return found == block.content or await blocks.was_taken_out(transactional_id, block.content)",
+        "return found == block.content",
+        "recipes/test_refused_blocks.py",
+    ),
+    Mutant(
+        f"{_CORE}stored_blocks.py",
+        "self._most_blocks = len(waiting.blocks) // 2",
+        "pass",
+        "recipes/test_refused_blocks.py::test_blocks_that_are_too_large_only_together_are_published",
+    ),
+    Mutant(
+        f"{_CORE}stored_blocks.py",
+        "if len(waiting.blocks) > 1 or self._owned.owed:",
+        "if len(waiting.blocks) > 1:",
+        "recipes/test_refused_blocks.py",
+        proof=True,
+    ),
+    Mutant(
+        f"{_CORE}publishing.py",
+        "if not row.is_empty and text != settled_text(row):",
+        "if text and text != settled_text(row):",
+        "recovery/test_another_cluster.py",
+        proof=True,
+    ),
     # repair
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}steps.py",
         "await kafka.send((*owned.owed, *ahead)",
         "await kafka.send((*ahead,)",
         "recipes/test_tiers.py recipes/test_repair_owed.py",
     ),
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}steps.py",
         """            await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
 """,
@@ -161,13 +187,13 @@ MUTANTS: Final = (
         "recipes/test_repair_owed.py",
     ),
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}steps.py",
         "if write.prepared_state == write.locked_row:",
         "if False:",
         "recipes/test_repair_evidence.py",
     ),
     Mutant(
-        f"{_CORE}coordinator.py",
+        f"{_CORE}publishing.py",
         "            await self._settle(database, row)\n            return resolution",
         "            return resolution",
         "recipes/test_repair_evidence.py",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -16,8 +17,10 @@ from dualwrite.cli.connection import KafkaAccess, database, database_option, jso
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
+from dualwrite.cli.taken_out import block_names, document_of, print_each, take_out_each
 from dualwrite.recipes.recovery.plan import NEEDS_OPERATOR
 from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
+from dualwrite.recipes.recovery.taking_out import TakenOut
 
 _EXPLAINED: Final = {
     Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round checks again",
@@ -32,6 +35,10 @@ _EXPLAINED: Final = {
     Action.LOST: (
         "the database has committed, Kafka has aborted, and the records cannot be published again (the column Error "
         "says why): send them again, then stop this report with --acknowledge-lost ID --apply"
+    ),
+    Action.REFUSED: (
+        "Kafka refuses a record that the database stores (the column Error says which and why), and all that is stored "
+        "behind it waits: correct the cause, or take the block out with --take-out ID:SEQ --apply"
     ),
     Action.FORGOTTEN: (
         "the row names a transaction later than any that Kafka knows: is this the right cluster, or has it lost data?"
@@ -83,6 +90,19 @@ _HEADERS: Final = (
     metavar="ID",
     help="Abort the open transaction of this id although no row of this database decides it. May be repeated.",
 )
+@click.option(
+    "--take-out",
+    "taken",
+    multiple=True,
+    metavar="ID:SEQ",
+    callback=block_names,
+    help="Do not publish this stored block, which Kafka refuses: print its records instead. May be repeated.",
+)
+@click.option(
+    "--take-out-to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append the records of --take-out to this file, as lines of JSON, instead of printing them.",
+)
 @json_option
 @click.pass_context
 def command(
@@ -99,6 +119,8 @@ def command(
     lock_timeout_ms: int,
     acknowledge_lost: tuple[str, ...],
     force_terminate: tuple[str, ...],
+    taken: list[tuple[str, int]],
+    take_out_to: Path | None,
     once: bool,
     interval: float | None,
     as_json: bool,
@@ -115,18 +137,23 @@ def command(
     Exit code: 0 nothing is left; 1 something is left in doubt, lost, without a row, or failed (without --apply: or
     would be resolved); 2 wrong usage, or Kafka or the database cannot be reached.
     """
-    named = acknowledge_lost + force_terminate
+    named = acknowledge_lost + force_terminate + tuple(name for name, _ in taken)
     _check_usage(prefix, everything=everything, once=once, interval=interval, named=named)
     if not (prefix is not None or everything or transactional_ids or named):
         raise click.UsageError("which ids? give --prefix, --transactional-id, or --all")
     if interval is None:
         access.reach()
-    with (
-        database(database_url) as engine,
-        RecoveryService(
+    with ExitStack() as opened:
+        engine = opened.enter_context(database(database_url))
+        blocks = take_out_each(
+            engine, taken, apply=apply, to=take_out_to, schema=schema, lock_timeout_ms=lock_timeout_ms
+        )
+        if not as_json:
+            print_each(blocks, to=take_out_to)
+        service = RecoveryService(
             engine,
             prefix="" if everything else prefix,
-            transactional_ids=transactional_ids,
+            transactional_ids=(*transactional_ids, *(name for name, _ in taken)),
             min_age_ms=int(min_age * 1000),
             lock_timeout_ms=lock_timeout_ms,
             acknowledge_lost=acknowledge_lost,
@@ -134,10 +161,10 @@ def command(
             schema=schema,
             timeout_ms=access.timeout_ms,
             **access.settings,
-        ) as service,
-    ):
+        )
+        opened.enter_context(service)
         if interval is None:
-            ctx.exit(_once(service, apply=apply, as_json=as_json))
+            ctx.exit(_once(service, blocks, apply=apply, as_json=as_json))
         ctx.exit(_rounds(service, interval, apply=apply, as_json=as_json))
 
 
@@ -151,15 +178,16 @@ def _check_usage(
     check_rounds(once=once, interval=interval)
     if named and interval is not None:
         raise click.UsageError(
-            "--acknowledge-lost and --force-terminate are for ids that you have examined: use them without --interval"
+            "--acknowledge-lost, --force-terminate and --take-out are for ids that you have examined: use them without "
+            "--interval"
         )
 
 
-def _once(service: RecoveryService, *, apply: bool, as_json: bool) -> int:
+def _once(service: RecoveryService, blocks: Sequence[TakenOut], *, apply: bool, as_json: bool) -> int:
     with _progress() as watched:
         report = service.recover(watched) if apply else service.plan(watched)
     if as_json:
-        print_json(as_document(report))
+        print_json(as_document(report, blocks))
     else:
         _print(report)
     return 0 if report.is_clean else LEFT
@@ -218,7 +246,7 @@ def _summary(report: RecoveryReport) -> str:
     return f"{resolvable} to resolve, {others}; nothing was changed: --apply resolves them"
 
 
-def as_document(report: RecoveryReport) -> dict[str, Any]:
+def as_document(report: RecoveryReport, blocks: Sequence[TakenOut] = ()) -> dict[str, Any]:
     """Return what `--json` prints; the keys are documented in docs/cli.md."""
     return {
         "applied": report.applied,
@@ -226,4 +254,5 @@ def as_document(report: RecoveryReport) -> dict[str, Any]:
         "settled": report.settled,
         "unseen": list(report.unseen),
         "found": [{**asdict(found), "left": found.is_left} for found in report.found],
+        "taken_out": [document_of(block) for block in blocks],
     }

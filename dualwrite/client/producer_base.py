@@ -256,5 +256,6 @@ class ProducerBase(Generic[FutureT]):
     def _not_sent(self, operation: Operation, topic: str, progress: str) -> KafkaTimeoutError:
         return KafkaTimeoutError(
             f"sending to {topic!r} waited for {operation.name} longer than "
-            f"max.block.ms={self.max_block_ms} ({self._core.obstacle(self.max_block_ms)}); {progress}"
+            f"max.block.ms={self.max_block_ms} ({self._core.obstacle(self.max_block_ms)}); {progress}",
+            error_code=self._core.error_code_of(topic),
         )

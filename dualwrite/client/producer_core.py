@@ -168,6 +168,10 @@ class ProducerCore:
         """Return why a call has waited that long: the last error since then, or what it is waiting for."""
         return self._sender.obstacle(monotonic_ms() - waited_ms)
 
+    def error_code_of(self, topic: str) -> int | None:
+        """Return with which error code Metadata was just answered for a topic; None if it was not."""
+        return self._sender.error_code_of(topic)
+
     # ---- transactions ---------------------------------------------------------------------------------------
 
     @property

@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
 _INVALID_TOPIC: Final = 17
+_JUST_MS: Final = 5_000
+"""For how long the last answer about a topic counts; it is asked for again about once a second."""
 
 
 class _Produce(NamedTuple):
@@ -100,6 +102,7 @@ class Sender:
         self._outgoing: Outgoing | None = None
         self._produces_in_flight: dict[int, int] = {}
         self._topic_waiters: dict[str, Operation] = {}
+        self._unavailable_topics: dict[str, tuple[int, float]] = {}
         self._new_topics: list[str] = []
         cluster.serve(self)
 
@@ -483,7 +486,9 @@ class Sender:
             if waiter is None:
                 return False
             error = None if topic.error_code == 0 else _topic_error(topic)
+            self._unavailable_topics[topic.name] = (topic.error_code, self._clock_ms())
             if topic.error_code == 0 and topic.leaders:
+                self._unavailable_topics.pop(topic.name)
                 self._end_topic_waiter(topic.name)
                 return False
             if error is not None and error_class(Api.METADATA, topic.error_code) is not ErrorClass.RETRIABLE:
@@ -511,6 +516,12 @@ class Sender:
         """Return why a call has waited since `since_ms`, for its timeout error. May be called from any thread."""
         return self._cluster.obstacle(since_ms, self._last_error)
 
+    def error_code_of(self, topic: str) -> int | None:
+        """Return with which error code Metadata was just answered for a topic; None if it was not."""
+        with self._lock:
+            error_code, at_ms = self._unavailable_topics.get(topic, (0, 0.0))
+            return error_code if error_code and self._clock_ms() - at_ms < _JUST_MS else None
+
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -531,7 +542,9 @@ def _not_sent(cause: KafkaError | None) -> KafkaError:
         return DeliveryError("not sent: the transaction was aborted")
     if isinstance(cause, FatalError):
         return cause.reworded(f"not sent: {cause}")
-    return DeliveryError(f"not sent: {cause}", error_code=cause.error_code)
+    dropped = DeliveryError(f"not sent: {cause}", error_code=cause.error_code)
+    dropped.__cause__ = cause  # which tells it from the batch that was refused itself
+    return dropped
 
 
 def _topic_error(topic: m.TopicMetadata) -> KafkaError | InvalidRecordError:

@@ -20,7 +20,7 @@ from tests.support.conditions import until
 from tests.support.databases import Database, event_bodies
 from tests.support.topics import read_topic
 
-KEYS = {"applied", "clean", "settled", "unseen", "found"}
+KEYS = {"applied", "clean", "settled", "unseen", "found", "taken_out"}
 FOUND_KEYS = {
     *("transactional_id", "kafka_transactional_id", "action", "changed", "row", "state", "pair"),
     *("age_ms", "topic_partitions", "error", "left"),

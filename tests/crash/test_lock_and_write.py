@@ -171,7 +171,7 @@ def test_a_row_that_is_locked_is_waited_for(scenario: PsycopgScenario, connectio
                 "SELECT 1 FROM kafka_transaction_state WHERE transactional_id = %s FOR UPDATE",
                 (scenario.transactional_id,),
             )
-            writer.coordinator.lock_timeout_ms = 50
+            writer.coordinator.owned.lock_timeout_ms = 50
             assert scenario.write(writer, 1).error is not None
         assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()

@@ -110,7 +110,7 @@ def test_a_block_before_the_next_attempt_is_stored_behind_them(scenario: AnyScen
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
         until(lambda: not writer.coordinator.owned.availability.is_away)
-        writer.coordinator._publishes_again_at_s = float("inf")
+        writer.coordinator._publishing._not_before_s = float("inf")
         assert_stored(write(scenario, writer, 2))
         assert len(stored_rows(scenario)) == 2
         published(writer)

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.faults import Error, Fault
-from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
+from dualwrite.errors import OutcomeUnknown, PoolTimeoutError, StoredBlockRefusedError
 from dualwrite.recipes.core import blocking, telemetry
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -318,3 +318,18 @@ def test_stored_blocks_are_counted_and_their_age_is_shown(heard: Heard, scenario
         writer.recover()
         assert heard.sums("dualwrite.published") == {"": 4}
         assert heard.points("dualwrite.stored.age") == []
+
+
+def test_a_stored_block_that_kafka_refuses_is_shown_until_it_is_published(heard: Heard, scenario: Scenario) -> None:
+    with scenario.writer(when_kafka_is_away="store") as writer:
+        with kafka_away(scenario.emulator):
+            scenario.write(writer, 1)
+        scenario.emulator.set_config({"max.message.bytes": "10"}, topic=scenario.topic)
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+        with pytest.raises(StoredBlockRefusedError):
+            writer.recover()
+        (point,) = heard.points("dualwrite.stored.refused")
+        assert (point.attributes["messaging.kafka.transactional_id"], point.value) == (scenario.transactional_id, 1)
+        scenario.emulator.set_config({"max.message.bytes": None}, topic=scenario.topic)
+        writer.recover()
+        assert heard.points("dualwrite.stored.refused") == []

@@ -92,7 +92,7 @@ def test_every_combination_of_facts() -> None:
         action = decide(facts, min_age_ms=MIN_AGE_MS, lost_is_acknowledged=acknowledged)
         assert action is expected(facts, acknowledged), facts
         seen.add(action)
-    assert seen == set(Action) - {Action.FAILED}
+    assert seen == set(Action) - {Action.FAILED, Action.REFUSED}
 
 
 def test_the_table_is_whole() -> None:
@@ -132,3 +132,12 @@ def test_what_nobody_has_open_is_never_aborted() -> None:
 )
 def test_an_age_is_that_of_what_is_open(state: str, start_ms: int | None, expected_ms: int | None) -> None:
     assert age_ms_of(state, start_ms, 1_000) == expected_ms
+
+
+@pytest.mark.parametrize("state", [state for state in DescribedState if state is not DescribedState.ONGOING])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_of_a_settled_row_nothing_is_left_whatever_a_cluster_says(
+    state: DescribedState, pair: PreparedTxnState
+) -> None:
+    facts = Facts(Row.FREE, STORED, Described(state, pair, -1), None, 2, is_settled=True)
+    assert decide(facts, min_age_ms=MIN_AGE_MS) in (Action.NOTHING, Action.ENDING)

@@ -87,6 +87,9 @@ FUNCTIONS: Final = frozenset(
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
         "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
         "tests/recipes/test_kafka_away.py::test_under_load_no_transaction_stays_open",
+        "tests/recipes/test_refused_blocks.py::test_no_block_is_blamed_for_what_is_owed",
+        "tests/recipes/test_refused_blocks.py::test_on_other_tiers",
+        "tests/recipes/test_refused_blocks.py::test_what_is_owed_is_published_before_a_block_that_is_refused",
         "tests/recipes/test_repair.py::test_a_repair_that_sleeps_at_any_point",
         "tests/recipes/test_repair.py::test_two_processes_that_repair_at_once",
         "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
@@ -95,6 +98,7 @@ FUNCTIONS: Final = frozenset(
         "tests/recipes/test_torn.py::test_what_hangs_is_not_believed",
         "tests/recipes/test_torn.py::test_what_is_fine_is_left_alone",
         "tests/spark/test_protocol.py::test_steps_in_every_order",
+        "tests/recovery/test_another_cluster.py::test_writers_go_on_in_the_next_cluster",
         "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",
     }
 )
@@ -102,6 +106,7 @@ FUNCTIONS: Final = frozenset(
 PARAMETERS: Final = {
     "database": {"mariadb"},
     "engine": {"mariadb"},
+    "face": {"mariadb"},
     "faulty": {"mariadb"},
     "scenario": {"mariadb"},
     "cluster": {"tier 3", "tier 4"},

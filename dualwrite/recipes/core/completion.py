@@ -180,8 +180,9 @@ class LostCommits:
         block = self._in_question.stored
         if block is None:
             return False
-        found = await database.stored_blocks.content_of(self._owned.transactional_id, block.seq)
-        return found == block.content
+        blocks, transactional_id = database.stored_blocks, self._owned.transactional_id
+        found = await blocks.content_of(transactional_id, block.seq)
+        return found == block.content or await blocks.was_taken_out(transactional_id, block.content)
 
     async def _resolve_by(self, row: PreparedTxnState, is_stored: bool) -> Resolution:
         if self._in_question.stored is not None:

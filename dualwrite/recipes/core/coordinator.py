@@ -14,29 +14,27 @@ A row is only ever written by a transaction whose records Kafka accepted under t
 overwrite the state of a later dual write that waits to be completed: its records were refused first.
 
 Where the settings allow it and Kafka is away, steps 3, 4 and 7 are left out: the records are stored in the database
-with the block's changes, and sent later (`stored_blocks.py`).
+with the block's changes (`storing.py`), and sent later (`publishing.py`).
 
-Step 3 is `completion.py`, which also resolves a commit whose response is lost; step 7 is `owned_id.py`.
+Steps 2 and 4 to 6 are `steps.py`; step 3 is `completion.py`, which also resolves a commit whose response is lost; step
+7 is `owned_id.py`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Self
 
 from dualwrite.errors import (
     AbortableError,
-    BoundExceededError,
     DualWriteError,
     FencedError,
     IllegalStateError,
     KafkaTimeoutError,
     KafkaUnreachableError,
-    OutcomeUnknown,
     PreparedTransactionLost,
     RetriableError,
     StoredBlocksError,
@@ -44,9 +42,7 @@ from dualwrite.errors import (
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
-from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.completion import LostCommits, end, leave_to_successor, take_over
-from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.completion import LostCommits
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     NOTHING_PREPARED,
@@ -54,26 +50,22 @@ from dualwrite.recipes.core.dual_write import (
     Resolution,
     commit_database_alone,
     flush_block,
-    roll_back_database,
 )
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.owned_id import OwnedId
-from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.core.repair import keep_copy, settled_text
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.publishing import Publishing
+from dualwrite.recipes.core.refused import RefusedBlock, is_refusal
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.core.store import Database, DatabaseTransaction
-from dualwrite.recipes.core.stored_blocks import BlockStore, Waiting
+from dualwrite.recipes.core.steps import DualWriteSteps
+from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.stored_blocks import BlockStore
+from dualwrite.recipes.core.storing import BlockStoring
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _log = logging.getLogger(__name__)
-
-_SECONDS_TO_NEXT_ATTEMPT: Final = 1.0
-"""How long after an attempt that failed a block tries again to publish what is stored, if Kafka can be reached."""
-
-_MOST_MARGIN_MS: Final = 1_000
-"""How long before the timeout of a prepared transaction to stop sending COMMIT; at most a tenth of the timeout."""
 
 
 class DualWriteCoordinator:
@@ -109,17 +101,23 @@ class DualWriteCoordinator:
             kafka=kafka,
             pause=pause,
             uninterrupted=uninterrupted,
+            lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             availability=availability,
             policy=policy,
         )
-        self.lock_timeout_ms = lock_timeout_ms
         self._slot = self.owned.slot
         self._lost_commits = LostCommits(self.owned, sleep)
         self._blocks = BlockStore(self.owned)
-        self._publishes_again_at_s = 0.0
-        self._kafka_follows_later = kafka_follows_later
-        self._repairability = Repairability() if repairability is None else repairability
+        self._steps = DualWriteSteps(
+            self.owned,
+            lost_commits=self._lost_commits,
+            blocks=self._blocks,
+            kafka_follows_later=kafka_follows_later,
+            repairability=Repairability() if repairability is None else repairability,
+        )
+        self._storing = BlockStoring(self.owned, self._steps, self._blocks)
+        self._publishing = Publishing(self.owned, self._steps, lost_commits=self._lost_commits, blocks=self._blocks)
         self._in_use = threading.Lock()
         self._user: int | None = None
 
@@ -142,6 +140,11 @@ class DualWriteCoordinator:
     def has_stored(self) -> bool:
         """Whether the database may store blocks of the id, because Kafka was away."""
         return self.owned.has_stored
+
+    @property
+    def refused(self) -> RefusedBlock | None:
+        """The oldest stored block of the id, if Kafka has refused it for good, as far as this process knows."""
+        return self._blocks.refused
 
     @property
     def takes_more(self) -> bool:
@@ -175,7 +178,7 @@ class DualWriteCoordinator:
 
         Raises IllegalStateError if that takes too long, or if this thread itself has the id.
         """
-        timeout_s = -1 if self.lock_timeout_ms is None else self.lock_timeout_ms / 1000
+        timeout_s = -1 if self.owned.lock_timeout_ms is None else self.owned.lock_timeout_ms / 1000
         is_mine = self._user == threading.get_ident()
         if is_mine or not self._in_use.acquire(timeout=timeout_s):
             raise self.not_its_turn("thread", is_mine=is_mine)
@@ -212,7 +215,7 @@ class DualWriteCoordinator:
         """Return the error for a thread or task that waited too long, or would wait for itself."""
         return IllegalStateError(
             f"transactional id {self.transactional_id!r} carries another dual write "
-            + (f"of this same {user}" if is_mine else f"and was not free within {self.lock_timeout_ms} ms")
+            + (f"of this same {user}" if is_mine else f"and was not free within {self.owned.lock_timeout_ms} ms")
             + "; nothing was written: one DualWriter carries one dual write at a time, a DualWriterPool several"
         )
 
@@ -232,7 +235,7 @@ class DualWriteCoordinator:
         if self.owned.kafka_id is None:
             await self.owned.ensure_row()
         if self.owned.has_stored:
-            await self._publish_if_kafka_is_back()
+            await self._publishing.publish_if_kafka_is_back()
 
     def _assert_present(self) -> None:
         if self.owned.availability.away is not None:
@@ -250,7 +253,7 @@ class DualWriteCoordinator:
         try:
             await self.owned.confirm()
         except PreparedTransactionLost:
-            await self._repair_at_once()
+            await self._publishing.repair_at_once()
 
     async def commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or roll back both and raise the reason."""
@@ -263,10 +266,10 @@ class DualWriteCoordinator:
                 raise self.owned.fenced() from error  # brokers first refuse a zombie's records with an abortable code
             raise
         if why_stored is not None:
-            await self._decide_stored(write, why_stored)
+            await self._storing.decide(write, why_stored)
             if isinstance(why_stored, StoredBlocksError):
                 with suppress(PreparedTransactionLost):  # the next use of the id raises it again
-                    await self._publish_if_kafka_is_back()
+                    await self._publishing.publish_if_kafka_is_back()
         elif carries_records:
             await self._decide_or_repair(write)
         else:
@@ -290,7 +293,7 @@ class DualWriteCoordinator:
             await self.roll_back(write)
             raise
         if why_stored is not None:
-            await self._decide_stored(write, why_stored)
+            await self._storing.decide(write, why_stored)
         else:
             await self._decide_or_repair(write)
         return None
@@ -312,7 +315,7 @@ class DualWriteCoordinator:
             return False  # the block's own records are the cause, so another id would not help
         if write.written_row != write.locked_row:
             manifest = await write.database.read_manifest(self.transactional_id)  # still the locked row's
-            await self._write_state(write, write.locked_row, manifest)  # restore what the next owner may need
+            await self._steps.write_state(write, write.locked_row, manifest)  # restore what the next owner may need
         write.transactional_id = None
         write.locked_row = NOTHING_PREPARED
         return True
@@ -325,68 +328,13 @@ class DualWriteCoordinator:
         try:
             await self._prepare(write)
         except (KafkaTimeoutError, StoredBlocksError) as error:
-            if not self._blocks.takes(write):
+            if is_refusal(error) or not self._blocks.takes(write):
                 raise
             if isinstance(error, KafkaTimeoutError) and not isinstance(error, KafkaUnreachableError):
-                self._publishes_again_at_s = time.monotonic() + _SECONDS_TO_NEXT_ATTEMPT
-            await self._store(write, error)
+                self._publishing.wait_a_moment()
+            await self._storing.store(write, error)
             return error
         return None
-
-    async def _store(self, write: DualWriteProgress, why: DualWriteError) -> None:
-        """Store the records in the database instead of sending them. Asks nothing of Kafka."""
-        await self._leave_kafka()
-        if write.transactional_id is None:
-            write.locked_row = write.written_row = await self._lock_row(write.database)
-            write.transactional_id = self.transactional_id
-        manifest = await write.database.read_manifest(self.transactional_id)  # the locked row's: none was written
-        await self._blocks.append(write, why)
-        await self._write_state(write, write.locked_row, manifest)  # which also proves that the lock is still held
-        self.owned.reach(PausePoint.AFTER_STATE_WRITE)
-        self.owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
-
-    async def _leave_kafka(self) -> None:
-        """Give the producer up. What it has begun is named by no row, and is aborted by the next take-over."""
-        if self._slot.state is SlotState.OPEN and self.owned.owed:
-            await self.owned.leave_in_doubt(self.owned.row)  # the row stays as it is, and with it what is owed
-        elif self._slot.state is SlotState.CONFIRMING:
-            await self.owned.leave_in_doubt(self.owned.in_doubt)
-        elif self._slot.state in (SlotState.OPEN, SlotState.READY):
-            self._slot.move(SlotState.NEW)
-            await self.owned.give_up()
-
-    async def _decide_stored(self, write: DualWriteProgress, why: DualWriteError) -> None:
-        """Commit the database, which decides and stores the records."""
-        try:
-            await write.database.commit()
-        except BaseException as error:
-            await self._after_failed_commit(write, error)
-        else:
-            write.outcome = Outcome.STORED
-            self.owned.reach(PausePoint.AFTER_DATABASE_COMMIT)
-        self._blocks.note_stored(write, why)
-
-    async def _publish_if_kafka_is_back(self) -> None:
-        """Publish the stored blocks, unless Kafka is known to be away. Raises PreparedTransactionLost."""
-        availability = self.owned.availability
-        if availability.is_away:
-            availability.keep_watching()
-            return
-        if time.monotonic() < self._publishes_again_at_s:
-            return
-        expected: tuple[type[Exception], ...] = (DualWriteError, *self.owned.database.errors)
-        try:
-            await self.recover()
-        except PreparedTransactionLost:
-            raise
-        except expected as error:
-            if not availability.is_away:
-                self._publishes_again_at_s = time.monotonic() + _SECONDS_TO_NEXT_ATTEMPT
-            _log.warning(
-                "transactional id %s: its stored blocks could not be published now (%s)",
-                self.transactional_id,
-                first_line(error),
-            )
 
     async def _prepare(self, write: DualWriteProgress) -> None:
         """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
@@ -397,55 +345,15 @@ class DualWriteCoordinator:
                 with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
                     await owned.confirm()
                 owned.assert_usable()
-            if not await self._lock_and_write(write):
-                write.locked_row = write.written_row = await self._lock(write.database)
+            if not await self._steps.lock_and_write(write):
+                write.locked_row = write.written_row = await self._steps.lock(write.database)
             write.transactional_id = self.transactional_id
             if owned.owed and write.records.has_offsets:
-                await self._leave_owed()
+                await self._publishing.leave_owed()
                 raise self._owes_records(write)
-            await self._send_and_write(write)
+            await self._steps.send_and_write(write)
         except KafkaUnreachableError as error:
             raise owned.availability.note(error) from error
-
-    async def _send_and_write(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
-        """Send what is owed, what is `ahead`, and the block's records; prepare Kafka, and write the locked row.
-
-        The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError, before anything is sent,
-        if Kafka may abort the block's records against the decision and they could not be published again.
-        """
-        owned, kafka = self.owned, self.owned.kafka
-        self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
-        write.sends_since_s = time.monotonic()
-        await kafka.begin()
-        owned.reach(PausePoint.AFTER_BEGIN)
-        write.bounded_ms = kafka.bounded_ms
-        unseen = () if write.bounded_ms is None else await self._repairability.check(write.records, kafka)
-        if owned.owed or ahead:
-            await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
-        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
-        if unseen:
-            await self._repairability.check_created(unseen, kafka)
-        write.prepared_state = await kafka.prepare()
-        owned.reach(PausePoint.AFTER_PREPARE)
-        if write.prepared_state == write.locked_row:
-            raise self._names_another(write)
-        owned.manifest = kafka.manifest
-        if owned.policy.keeps_copy:
-            await keep_copy(owned, write, (*owned.owed, *ahead))
-        if write.written_row == write.prepared_state:
-            write.database.attach(self.transactional_id, write.prepared_state, owned.manifest)
-        else:
-            await self._write_state(write, write.prepared_state, owned.manifest)
-            owned.reach(PausePoint.AFTER_STATE_WRITE)
-        owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
-
-    def _names_another(self, write: DualWriteProgress) -> RetriableError:
-        """Return the error for a pair that the row has from another cluster: it would not show what was decided."""
-        return RetriableError(
-            f"the dual write has the pair {write.prepared_state}, which the state row of transactional id "
-            f"{self.transactional_id!r} names already, from another Kafka cluster; neither side was changed: repeat "
-            "the block, which gets another pair"
-        )
 
     def _owes_records(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a block with consumed offsets, which could not be published again with what is owed."""
@@ -455,166 +363,16 @@ class DualWriteCoordinator:
             "recover(), then repeat the block"
         )
 
-    async def _lock_and_write(self, write: DualWriteProgress) -> bool:
-        """Lock and write the row with one statement, if its content and the next prepared state can be predicted.
-
-        Both predictions are verified: the row by the statement, the state when Kafka is prepared.
-        """
-        owned = self.owned
-        if not write.database.can_lock_and_write or self._slot.state is not SlotState.READY or owned.has_stored:
-            return False
-        if (next_state := owned.kafka.next_state).is_empty:
-            return False
-        if not await write.database.lock_and_write(self.transactional_id, previous=owned.row, new=next_state):
-            return False
-        write.locked_row, write.written_row = owned.row, next_state
-        owned.reach(PausePoint.AFTER_LOCK)
-        owned.reach(PausePoint.AFTER_STATE_WRITE)
-        return True
-
-    async def _write_state(self, write: DualWriteProgress, state: PreparedTxnState, manifest: str) -> None:
-        """Write the state and its manifest with the last statement before COMMIT.
-
-        In a PostgreSQL transaction that has already failed, this statement raises. COMMIT would not raise: it would
-        silently roll back.
-        """
-        await write.database.write(self.transactional_id, previous=write.written_row, new=state, manifest=manifest)
-        write.written_row = state
-
-    async def _lock_row(self, database: DatabaseTransaction) -> PreparedTxnState:
-        """Lock the row and return its content."""
-        owned = self.owned
-        row = await database.lock(self.transactional_id, timeout_ms=self.lock_timeout_ms)
-        owned.reach(PausePoint.AFTER_LOCK)
-        if self._slot.state is SlotState.UNRESOLVED:
-            # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
-            with suppress(PreparedTransactionLost):  # as in get_ready()
-                await self._lost_commits.resolve_in(database, row)
-            owned.assert_usable()
-        return row
-
-    async def _lock(self, database: DatabaseTransaction) -> PreparedTxnState:
-        """Lock the row, and take the id over unless this process already owns it. Return the content of the row.
-
-        Raises StoredBlocksError if blocks of the id are stored, which come first.
-        """
-        owned = self.owned
-        row = await self._lock_row(database)
-        if owned.has_stored or self._slot.state is not SlotState.READY:
-            await self._blocks.assert_none(database)
-        if self._slot.state is SlotState.READY:
-            if row == owned.row:
-                return row
-            await leave_to_successor(owned, row)
-        return (await take_over(owned, database))[0]
-
     async def _decide_or_repair(self, write: DualWriteProgress) -> None:
         """Commit the database, which decides, then Kafka; publish the records again if Kafka has aborted them."""
         try:
-            await self._decide(write)
+            await self._steps.decide(write)
         except PreparedTransactionLost:
-            await self._repair_at_once()
-
-    async def _repair_at_once(self) -> None:
-        """Publish again what Kafka has aborted against the decision, or leave that to the next use of the id.
-
-        Raises PreparedTransactionLost if it cannot be published again.
-        """
-        expected: tuple[type[Exception], ...] = (DualWriteError, *self.owned.database.errors)
-        try:
-            await self.recover()
-        except PreparedTransactionLost:
-            raise
-        except expected as error:
-            _log.warning(
-                "transactional id %s: what Kafka aborted could not be published again now (%s); the next use of the "
-                "id does it",
-                self.transactional_id,
-                first_line(error),
-            )
-
-    async def _decide(self, write: DualWriteProgress) -> None:
-        """Commit the database, which decides, then Kafka."""
-        self._slot.move(SlotState.DECIDING)
-        try:
-            self._assert_within_bound(write)
-            await write.database.commit()
-        except BaseException as error:
-            await self._after_failed_commit(write, error)
-        else:
-            await self._after_commit(write)
-
-    def _assert_within_bound(self, write: DualWriteProgress) -> None:
-        """Raise BoundExceededError if Kafka may abort the transaction before it receives the decision.
-
-        Kafka counts from the first record, which it received after `sends_since_s`.
-        """
-        bounded_ms = write.bounded_ms
-        if bounded_ms is None:
-            return
-        passed_ms = (time.monotonic() - write.sends_since_s) * 1000
-        if passed_ms < bounded_ms - min(bounded_ms // 10, _MOST_MARGIN_MS):
-            return
-        raise BoundExceededError(
-            f"the dual write {write.prepared_state} of transactional id {self.transactional_id!r} has taken "
-            f"{passed_ms:.0f} ms since its first record, and Kafka aborts it after "
-            f"transaction.timeout.ms={bounded_ms}: committing the database now could change the database only. "
-            "Neither side was changed; repeat the dual write, and if it always takes so long, make it smaller or "
-            "increase transaction.timeout.ms"
-        )
-
-    async def _after_commit(self, write: DualWriteProgress) -> None:
-        owned = self.owned
-        write.outcome = Outcome.COMMITTED
-        ours = write.prepared_state
-        try:
-            owned.reach(PausePoint.AFTER_DATABASE_COMMIT)
-            owned.in_doubt = ours
-            if self._kafka_follows_later:
-                owned.let_kafka_follow()
-            else:
-                await owned.complete_kafka(ours, Outcome.COMMITTED)
-                owned.reach(PausePoint.AFTER_KAFKA_COMMIT)
-        except BaseException as error:
-            if self._slot.state is SlotState.DECIDING:
-                await owned.leave_in_doubt(ours)
-            if not isinstance(error, PreparedTransactionLost):
-                error.add_note(f"The dual write {ours} of {self.transactional_id!r} is committed anyway.")
-            raise
-
-    async def _after_failed_commit(self, write: DualWriteProgress, error: BaseException) -> None:
-        """Roll back if COMMIT was not sent; after that, only the row shows the outcome.
-
-        This transaction must be over before the row can be locked, here or in resolve().
-        """
-        if not write.database.commit_was_sent:
-            await self.roll_back(write)
-            raise error
-        self._lost_commits.begin(write)
-        await self.owned.uninterrupted(write.database.rollback())
-        if not isinstance(error, Exception):
-            raise error  # interrupted: querying the database may take long, so leave it to resolve()
-        try:
-            outcome = (await self._lost_commits.resolve()).outcome
-        except OutcomeUnknown as unknown:
-            raise unknown from error
-        if outcome is Outcome.ROLLED_BACK:
-            raise error
-        _log.warning(
-            "transactional id %s: the dual write %s is committed, although its commit raised",
-            self.transactional_id,
-            write.prepared_state,
-            exc_info=error,
-        )
+            await self._publishing.repair_at_once()
 
     async def roll_back(self, write: DualWriteProgress) -> None:
         """Roll both sides back, even if the caller is interrupted."""
-        await self.owned.uninterrupted(self._roll_back(write))
-
-    async def _roll_back(self, write: DualWriteProgress) -> None:
-        await roll_back_database(write)
-        if write.transactional_id is not None and self._slot.state in (SlotState.OPEN, SlotState.DECIDING):
-            await self.owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
+        await self._steps.roll_back(write)
 
     # -- recovery ----------------------------------------------------------------------------------------------
 
@@ -625,106 +383,7 @@ class DualWriteCoordinator:
         before the owner of the id is fenced. If it raises, nothing is changed; if it returns False, the row's
         transaction counts as dealt with from now on, and nothing else is changed.
         """
-        owned = self.owned
-        if self._slot.state is SlotState.UNRESOLVED:
-            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
-                return await self._lost_commits.resolve()
-        with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
-            await owned.confirm()
-        owned.assert_usable()
-        await owned.ensure_row()
-        resolution = await self._recover(examine)
-        while owned.has_stored and resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
-            await self._publish_more()
-        return resolution
-
-    async def _recover(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
-        owned = self.owned
-        database = await owned.database.begin()
-        try:
-            row = await database.lock(self.transactional_id, timeout_ms=self.lock_timeout_ms)
-            owned.reach(PausePoint.AFTER_LOCK)
-            if examine is not None and not examine(row):
-                await self._settle(database, row)
-                return Resolution(self.transactional_id, NOTHING_PREPARED, Outcome.NOTHING)
-            if self._slot.state is SlotState.READY:  # another process may have taken the id over meanwhile
-                if row != owned.row:
-                    await leave_to_successor(owned, row)
-                else:
-                    self._slot.move(SlotState.NEW)
-            row, resolution = await take_over(owned, database)
-            waiting = await self._blocks.oldest(database)
-            if owned.owed or waiting.blocks:
-                return await self._publish(database, row, waiting)
-            await self._settle(database, row)
-            return resolution
-        except KafkaUnreachableError as error:
-            raise owned.availability.note(error) from error
-        finally:
-            await self._leave_owed()
-            await owned.uninterrupted(end(database))
-
-    async def _publish_more(self) -> None:
-        """Publish the next stored blocks, after the first of them."""
-        owned = self.owned
-        with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
-            await owned.confirm()
-        owned.assert_usable()
-        database = await owned.database.begin()
-        try:
-            row = await self._lock_row(database)
-            if self._slot.state is SlotState.READY and row != owned.row:
-                await leave_to_successor(owned, row)
-            if self._slot.state is not SlotState.READY:
-                row = (await take_over(owned, database))[0]
-            waiting = await self._blocks.oldest(database)
-            if owned.owed or waiting.blocks:
-                await self._publish(database, row, waiting)
-        finally:
-            await self._leave_owed()
-            await owned.uninterrupted(end(database))
-
-    async def _leave_owed(self) -> None:
-        """Leave what is owed and could not be sent to the next take-over; an id that is READY owes nothing."""
-        if self._slot.state is SlotState.READY and self.owned.owed:
-            self._slot.move(SlotState.NEW)
-            await self.owned.give_up()
-
-    async def _settle(self, database: DatabaseTransaction, row: PreparedTxnState) -> None:
-        """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log."""
-        text = await database.read_manifest(self.transactional_id)
-        if text and text != settled_text(row):
-            await database.write(self.transactional_id, previous=row, new=row, manifest=settled_text(row))
-            await database.commit()
-
-    async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
-        """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
-
-        Raises RetriableError if Kafka aborts that too.
-        """
-        owned = self.owned
-        is_repair = bool(owned.owed)
-        write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
-        write.transactional_id = self.transactional_id
-        write.locked_row = write.written_row = row
-        try:
-            await self._blocks.delete(database, waiting)
-            await self._send_and_write(write, waiting.records)
-        except BaseException:
-            await self.roll_back(write)
-            raise
-        try:
-            await self._decide(write)
-        except PreparedTransactionLost as error:
-            raise RetriableError(
-                f"Kafka has aborted {write.prepared_state} too, by which records of transactional id "
-                f"{self.transactional_id!r} were to be published; they are owed now, and the next use of the id, or "
-                "recover(), publishes them"
-            ) from error
-        self._blocks.note_published(waiting)
-        if is_repair:
-            return Resolution(self.transactional_id, row, Outcome.REPAIRED)
-        return Resolution(self.transactional_id, write.prepared_state, Outcome.PUBLISHED)
+        return await self._publishing.recover(examine)
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What this process knows about its transactional id, and the completion of Kafka's side of a dual write.
 
-The state machine is `slot.py`; this adds the state row and the in-doubt transaction. `completion.py` and
-`coordinator.py` share one `OwnedId`.
+The state machine is `slot.py`; this adds the state row and the in-doubt transaction. All steps of a
+dual write share one `OwnedId`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class OwnedId:
         kafka: KafkaParticipant,
         pause: PauseHook | None,
         uninterrupted: Uninterrupted,
+        lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
         availability: Availability,
         policy: StorePolicy = STORES_NOTHING,
@@ -70,6 +71,7 @@ class OwnedId:
         self.has_stored = False
         """Whether the database may store blocks of the id, so that none is sent before that is known."""
         self.policy: Final = policy
+        self.lock_timeout_ms = lock_timeout_ms
         self.resolve_timeout_ms = resolve_timeout_ms
 
     def assert_usable(self) -> None:

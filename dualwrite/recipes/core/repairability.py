@@ -8,16 +8,21 @@ dual write is refused, unless the bound is accepted by name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.errors import UnsupportedByBrokerError
+from dualwrite.errors import KafkaError, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+
+LookUp = Callable[[Collection[str]], Awaitable[Mapping[str, TopicDescription]]]
+"""Returns whether topics can be read, and how their logs are cleaned."""
 
 
 class Obstacle(NamedTuple):
@@ -69,6 +74,9 @@ class Repairability:
         self._keeps_copy = keeps_copy
         self._checked: set[str] = set()
         self._warned: set[str] = set()
+        self.bounded: Guarantee | None = None
+        """The guarantee of brokers that abort prepared transactions, as the last dual write found it; None if they do
+        not, if that is accepted, or before the first one."""
 
     async def check(
         self, entries: Iterable[BufferedRecord | BufferedOffsets], kafka: KafkaParticipant
@@ -81,14 +89,36 @@ class Repairability:
         if self._accepted:
             self._warn_once("", _ACCEPTED, int(kafka.guarantee.tier or 0))
             return ()
+        self.bounded = kafka.guarantee
+        new = self._new_topics(entries, self.bounded)
+        return await self._look_up(new, kafka) if new else ()
+
+    async def check_early(self, entries: Iterable[BufferedRecord | BufferedOffsets], look_up: LookUp) -> None:
+        """Check a part of a dual write that can still be left out of it, as far as the brokers are known.
+
+        Raises UnsupportedByBrokerError as `check` does, which follows anyway: so nothing is raised if no broker
+        responds.
+        """
+        guarantee = self.bounded
+        if guarantee is None:
+            return
+        new = self._new_topics(entries, guarantee)
+        if new:
+            described: Mapping[str, TopicDescription] = {}
+            with suppress(KafkaError):
+                described = await look_up(new)
+            self._learn(described, guarantee)
+
+    def _new_topics(self, entries: Iterable[BufferedRecord | BufferedOffsets], guarantee: Guarantee) -> Collection[str]:
+        """Return the topics that have not been checked yet. Raises UnsupportedByBrokerError for consumed offsets."""
         new: dict[str, None] = {}
         checked = self._checked
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
-                raise _refused(kafka.guarantee, obstacle_of_offsets(entry))
+                raise _refused(guarantee, obstacle_of_offsets(entry))
             if entry.topic not in checked and not self._keeps_copy:
                 new[entry.topic] = None
-        return await self._look_up(new, kafka) if new else ()
+        return new
 
     async def check_created(self, topics: Collection[str], kafka: KafkaParticipant) -> None:
         """Check topics that sending has created. Raises as `check` does."""
@@ -97,8 +127,10 @@ class Repairability:
 
     async def _look_up(self, topics: Collection[str], kafka: KafkaParticipant) -> list[str]:
         """Look the topics up; return those that cannot be seen. A refused topic is looked up again at its next use."""
-        described = await kafka.describe_topics(topics)
-        self._refuse(described, kafka.guarantee)
+        return self._learn(await kafka.describe_topics(topics), kafka.guarantee)
+
+    def _learn(self, described: Mapping[str, TopicDescription], guarantee: Guarantee) -> list[str]:
+        self._refuse(described, guarantee)
         for topic, found in described.items():
             if found.is_readable and found.is_compacted is None:
                 self._warn_once(topic, _POLICY_NOT_KNOWN, topic, found.why_not_known)

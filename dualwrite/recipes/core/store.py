@@ -64,6 +64,12 @@ class StoredBlocks(Protocol):
     async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
         """Return a block's records as bytes, as they are now; None if it is not stored."""
 
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
+        """Take the oldest block out of those that are published, and keep its row. Return what is left."""
+
+    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
+        """Return whether the block with these bytes was taken out, as it is now."""
+
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
         """Delete the oldest blocks, those that `oldest` returned. Return what is left."""
 
@@ -88,6 +94,12 @@ class NoStoredBlocks:
 
     async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
         return None
+
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
+        raise NotImplementedError(_CANNOT_STORE)
+
+    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
+        return False
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
         raise NotImplementedError(_CANNOT_STORE)

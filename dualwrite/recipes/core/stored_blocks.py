@@ -22,13 +22,16 @@ from dualwrite.errors import (
     InvalidRecordError,
     KafkaUnreachableError,
     StateRowError,
+    StoredBlockRefusedError,
     StoredBlocksError,
     StoreFullError,
 )
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import decode, encode
+from dualwrite.recipes.core.refused import UNKNOWN_TOPIC, RefusedBlock
 from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, Stored, StoredBlock
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -50,6 +53,16 @@ class Waiting(NamedTuple):
         return bool(self.blocks) and self.blocks[-1].seq < self.stored.newest_seq
 
 
+class RefusedTogetherError(Exception):
+    """Kafka has refused a record of one of several blocks; the next attempt has fewer of them."""
+
+
+class _Refusal(NamedTuple):
+    block: StoredBlock
+    error: StoredBlockRefusedError
+    is_of_missing_topic: bool
+
+
 NOTHING_WAITS: Final = Waiting((), NOTHING_STORED, ())
 
 
@@ -63,6 +76,17 @@ class BlockStore:
 
     def __init__(self, owned: OwnedId) -> None:
         self._owned = owned
+        self._refusal: _Refusal | None = None
+        self._most_blocks: int | None = None
+        """How many blocks one transaction publishes, to find the one that Kafka refuses; None: any number."""
+
+    @property
+    def refused(self) -> RefusedBlock | None:
+        """The oldest stored block, if Kafka has refused it for good, as far as this process knows."""
+        if self._refusal is None:
+            return None
+        error = self._refusal.error
+        return RefusedBlock(error.transactional_id, error.seq, error.topic, error.why)
 
     def takes(self, write: DualWriteProgress) -> bool:
         """Return whether the settings allow to store this block, and its content does.
@@ -81,7 +105,7 @@ class BlockStore:
                 f"the database stores blocks of transactional id {owned.transactional_id!r} that could not reach Kafka "
                 f"({stored.size_bytes} bytes), which have to be published before any later one; neither side was "
                 "changed: repeat the block, which publishes them first, or call recover()"
-            )
+            ) from (None if self._refusal is None else self._refusal.error)
 
     async def append(self, write: DualWriteProgress, why: DualWriteError) -> None:
         """Store the records of a block, whose row is locked. Raises StoreFullError, and InvalidRecordError."""
@@ -143,8 +167,13 @@ class BlockStore:
         stored = await database.stored_blocks.stored(owned.transactional_id)
         owned.has_stored = stored.newest_seq > 0
         if not owned.has_stored:
+            self._forget_refusal()
             return NOTHING_WAITS
         blocks = await database.stored_blocks.oldest(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
+        if self._refusal is not None and blocks[:1] != [self._refusal.block]:
+            self._forget_refusal()
+        if self._most_blocks is not None:
+            blocks = blocks[: self._most_blocks if owned.owed else max(self._most_blocks, 1)]
         return Waiting(blocks, stored, [record for block in blocks for record in self._records_of(block)])
 
     def _records_of(self, block: StoredBlock) -> Sequence[BufferedRecord]:
@@ -162,11 +191,67 @@ class BlockStore:
         if waiting.blocks:
             await database.stored_blocks.delete(self._owned.transactional_id, waiting.blocks, before=waiting.stored)
 
+    # ---- what Kafka refuses ---------------------------------------------------------------------------------
+
+    async def assert_not_still_refused(self, waiting: Waiting) -> None:
+        """Raise StoredBlockRefusedError if a topic is still missing, instead of waiting for it once more."""
+        refusal = self._refusal
+        if refusal is None or not waiting.blocks or not refusal.is_of_missing_topic:
+            return
+        topic = refusal.error.topic
+        why = (await self._owned.kafka.describe_topics([topic]))[topic].why_not_known
+        if why is not None and why.error_code == UNKNOWN_TOPIC:
+            raise self._refused(refusal.block, waiting.stored, topic, refusal.error.why)
+
+    def note_refused(self, waiting: Waiting, topic: str, error: DualWriteError) -> Exception:
+        """Return what to raise after Kafka has refused what waits; several blocks are tried again in smaller numbers.
+
+        What is owed went with them, and may be what was refused: it is tried without a block then.
+        """
+        if len(waiting.blocks) > 1 or self._owned.owed:
+            self._most_blocks = len(waiting.blocks) // 2
+            return RefusedTogetherError()
+        block = waiting.blocks[0]
+        is_new = self._refusal is None
+        why = first_line(error).partition("; ")[0]  # what follows is for who calls a producer
+        refused = self._refused(block, waiting.stored, topic, why)
+        refused.__cause__ = error
+        self._refusal = _Refusal(block, refused, getattr(error, "error_code", None) == UNKNOWN_TOPIC)
+        self._owned.telemetry.refused(is_refused=True)
+        if is_new:
+            _log.error("%s", refused)
+        return refused
+
+    def _refused(self, block: StoredBlock, stored: Stored, topic: str, why: str) -> StoredBlockRefusedError:
+        transactional_id = self._owned.transactional_id
+        return StoredBlockRefusedError(
+            f"Kafka refuses a record for {topic!r} of block {block.seq} that the database stores for transactional id "
+            f"{transactional_id!r}: {why}. Neither side was changed; this block and those behind it "
+            f"({stored.size_bytes} bytes) stay stored, in their order: correct the cause, and they are published; or "
+            f"take the block out with `dualwrite recover --take-out {transactional_id}:{block.seq} --apply`",
+            transactional_id=transactional_id,
+            seq=block.seq,
+            topic=topic,
+            why=why,
+        )
+
+    def _forget_refusal(self) -> None:
+        if self._refusal is not None:
+            self._refusal = None
+            self._owned.telemetry.refused(is_refused=False)
+
+    # ---- reports --------------------------------------------------------------------------------------------
+
     def note_published(self, waiting: Waiting) -> None:
         """Report that stored blocks are published, once the database has committed that."""
         owned = self._owned
+        if self._most_blocks is not None:
+            self._most_blocks = 2 * self._most_blocks or 1
         if not waiting.blocks:
             return
+        self._forget_refusal()
+        if not waiting.is_part:
+            self._most_blocks = None
         owned.has_stored = waiting.is_part
         owned.telemetry.published(len(waiting.records), is_all=not waiting.is_part)
         _log.info(

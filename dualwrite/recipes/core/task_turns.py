@@ -18,7 +18,7 @@ class TaskTurns:
 
     def __init__(self, coordinator: DualWriteCoordinator) -> None:
         self._coordinator: Final = coordinator
-        timeout_ms = coordinator.lock_timeout_ms
+        timeout_ms = coordinator.owned.lock_timeout_ms
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._user: asyncio.Task[Any] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()

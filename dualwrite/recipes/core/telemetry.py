@@ -94,6 +94,13 @@ class Instruments:
             "s",
             "how long the oldest block that this process stored has waited, by transactional id",
         )
+        self._refused: dict[str, int] = {}
+        meter.create_observable_gauge(
+            "dualwrite.stored.refused",
+            [self._refusals],
+            "{block}",
+            "1 while Kafka refuses a stored block for good, by transactional id",
+        )
         self.retries: Final = meter.create_counter(
             "dualwrite.database.retries", "{retry}", "repeated queries for the outcome of a lost database commit"
         )
@@ -128,6 +135,20 @@ class Instruments:
                 self._stored_since_ms.pop(transactional_id, None)
             else:
                 self._stored_since_ms.setdefault(transactional_id, since_ms)
+
+    def refuses(self, transactional_id: str, *, is_refused: bool) -> None:
+        """Note whether Kafka refuses the oldest stored block of an id."""
+        with self._lock:
+            if is_refused:
+                self._refused[transactional_id] = 1
+            else:
+                self._refused.pop(transactional_id, None)
+
+    def _refusals(self, options: CallbackOptions) -> Iterable[Observation]:
+        from opentelemetry.metrics import Observation
+
+        with self._lock:
+            return [Observation(number, _id(name)) for name, number in self._refused.items()]
 
     def _stored_ages(self, options: CallbackOptions) -> Iterable[Observation]:
         from opentelemetry.metrics import Observation
@@ -194,6 +215,9 @@ class Telemetry:
 
     def published(self, records: int, *, is_all: bool) -> None:
         """Note that stored records were published; `is_all`: nothing is stored any more."""
+
+    def refused(self, *, is_refused: bool) -> None:
+        """Note whether Kafka refuses the oldest stored block for good."""
 
     def retried(self) -> None:
         """Note that the database is queried again for the outcome of a commit."""
@@ -284,6 +308,9 @@ class OpenTelemetry(Telemetry):
         self._instruments.published.add(records)
         if is_all:
             self._instruments.stores(self._transactional_id, None)
+
+    def refused(self, *, is_refused: bool) -> None:
+        self._instruments.refuses(self._transactional_id, is_refused=is_refused)
 
     def retried(self) -> None:
         self._instruments.retries.add(1)

@@ -194,7 +194,7 @@ class PoolCoordinator:
 
     def status(self) -> PoolStatus:
         """Return the current numbers, and totals since the pool was created."""
-        return self._counts.status(self._max_writers, self.registry.places())
+        return self._counts.status(self._max_writers, self.registry.places(), self.maintenance.refused_of_dead)
 
     # ---- blocks ---------------------------------------------------------------------------------------------
 

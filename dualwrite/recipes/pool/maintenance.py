@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError
+from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, StoredBlockRefusedError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
+from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.pool.runtime import Background, Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator
 from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
@@ -26,6 +28,9 @@ from dualwrite.recipes.pool.status import Counts
 _log = logging.getLogger(__name__)
 
 _BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+_SECONDS_AFTER_REFUSAL: Final = 60.0
+"""How long after Kafka has refused a stored block for good to try again: only a person can change that."""
 
 _SECONDS_TO_STOP: Final = 5.0
 
@@ -65,6 +70,13 @@ class PoolMaintenance:
         self._publishes_at_s = 0.0
         """When to try again to publish what is stored, by the monotonic clock."""
         self._publish_failures = 0
+        self._dead_refused: dict[int, tuple[RefusedBlock, float]] = {}
+        """By slot: what Kafka refuses of dead processes, and when to try again, by the monotonic clock."""
+
+    @property
+    def refused_of_dead(self) -> tuple[RefusedBlock, ...]:
+        """Stored blocks of dead processes that Kafka has refused for good."""
+        return tuple(refused for refused, _ in list(self._dead_refused.values()))
 
     # ---- loops ----------------------------------------------------------------------------------------------
 
@@ -142,7 +154,7 @@ class PoolMaintenance:
 
     def _seconds_to(self, sweep_at_s: float) -> float:
         due_s = self._registry.next_due_s
-        publishes_at_s = self._publishes_at_s if self._registry.places().stored else sweep_at_s
+        publishes_at_s = self._publishes_at_s if self._registry.has_idle_stored else sweep_at_s
         return max(0.0, min(sweep_at_s, publishes_at_s, sweep_at_s if due_s is None else due_s) - time.monotonic())
 
     def _failed(self, error: Exception) -> None:
@@ -214,6 +226,7 @@ class PoolMaintenance:
     async def recover(self) -> list[Resolution]:
         """Resolve every slot that may have an open transaction. Raises the first error, after trying all slots."""
         self._publishes_at_s = 0.0
+        self._dead_refused.clear()
         ours, our_errors = await self._resolve_set_aside(due_s=None)
         our_errors += await self._publish_idle()
         theirs, their_errors = await self._sweep()
@@ -264,14 +277,16 @@ class PoolMaintenance:
                     found.append(await slot.coordinator.recover())
                 self._counts.recovered += 1
         except BaseException as error:
-            if slot.coordinator.takes_more and isinstance(error, Exception):
+            is_refused = isinstance(error, StoredBlockRefusedError)
+            if slot.coordinator.takes_more and isinstance(error, Exception) and not is_refused:
                 self._publish_failures += 1
                 self._publishes_at_s = time.monotonic() + _backoff_s(self._publish_failures)
                 self._registry.put_stored(slot)
                 raise
             if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
-                slot.not_before_s = time.monotonic() + _backoff_s(slot.failures)
+                pause_s = _SECONDS_AFTER_REFUSAL if is_refused else _backoff_s(slot.failures)
+                slot.not_before_s = time.monotonic() + pause_s
                 self._registry.put_aside(slot)
                 raise
             # No caller waits for this error, and the outcome of a superseded lost commit stays unknown.
@@ -335,9 +350,12 @@ class PoolMaintenance:
             expired = [lease for lease in await self._leases.every_lease() if lease.expired]
         except Exception as error:
             return [], [error]
+        self._forget_refused_but({lease.slot for lease in expired})
         for lease in expired:
             if self._stopped:
                 break
+            if self._waits(lease):
+                continue
             try:
                 found += await self._recover_expired(lease)
             except KafkaUnreachableError as error:
@@ -353,13 +371,24 @@ class PoolMaintenance:
         Return whether a slot was recovered. If recovery fails, the background tries again.
         """
         for lease in leases:
-            if lease.expired:
+            if lease.expired and not self._waits(lease):
                 try:
                     return bool(await self._recover_expired(lease))
                 except Exception as error:
                     self._failed(error)
                     return False
         return False
+
+    def _waits(self, lease: Lease) -> bool:
+        """Return whether it is too early to try again to publish what Kafka refuses of a dead process."""
+        refused = self._dead_refused.get(lease.slot)
+        return refused is not None and time.monotonic() < refused[1]
+
+    def _forget_refused_but(self, slots: Collection[int]) -> None:
+        """Forget what Kafka refused in slots that others have recovered since."""
+        for slot in [slot for slot in self._dead_refused if slot not in slots]:
+            del self._dead_refused[slot]
+            telemetry_of(transactional_id_of(self._prefix, slot)).refused(is_refused=False)
 
     async def _recover_expired(self, lease: Lease) -> list[Resolution]:
         if any(slot.number == lease.slot for slot in self._registry.all_slots()):
@@ -372,6 +401,11 @@ class PoolMaintenance:
             with coordinator.exclusively():
                 resolution = await coordinator.recover()
             clean = True
+            self._dead_refused.pop(lease.slot, None)
+        except StoredBlockRefusedError:
+            if (refused := coordinator.refused) is not None:
+                self._dead_refused[lease.slot] = (refused, time.monotonic() + _SECONDS_AFTER_REFUSAL)
+            raise
         finally:
             await coordinator.close()
             await self._end_lease(lease.slot, clean=clean)

@@ -31,6 +31,8 @@ from dualwrite.recipes.core.waiting import Waiting
 
 _LEAST_LEASE_MS: Final = 100
 
+_OF_TRANSACTIONS: Final = ("transaction_two_phase_commit_enable", "transaction_timeout_ms")
+
 _RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
 """How long the background waits for a row that the connection of a dead process may still lock."""
 
@@ -87,7 +89,9 @@ class PoolSettings:
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
         )
-        self._repairability = Repairability(accepted=kafka.accepts_bound, keeps_copy=self.policy.keeps_copy)
+        self.connection: Final = {name: value for name, value in kafka.producer.items() if name not in _OF_TRANSACTIONS}
+        """The settings of a producer without transactions, which reaches the same brokers."""
+        self.repairability: Final = Repairability(accepted=kafka.accepts_bound, keeps_copy=self.policy.keeps_copy)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
         return KafkaSettings(transactional_id, self.producer_settings)
@@ -116,7 +120,7 @@ class PoolSettings:
                 uninterrupted=waiting.uninterrupted,
                 kafka_follows_later=self._kafka_follows_later,
                 policy=self.policy,
-                repairability=self._repairability,
+                repairability=self.repairability,
                 availability=availability,
             )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.slot import SlotState
 
 
@@ -48,6 +49,8 @@ class Places:
     """Transactional ids that must be resolved before they are used again."""
     stored: tuple[str, ...] = ()
     """Transactional ids of which the database may store blocks."""
+    refused: tuple[RefusedBlock, ...] = ()
+    """Stored blocks that Kafka has refused for good."""
 
 
 @dataclass(eq=False)
@@ -190,6 +193,12 @@ class SlotRegistry:
                 self._attended.add(slot)
             return slot
 
+    @property
+    def has_idle_stored(self) -> bool:
+        """Whether the id of an idle slot has stored blocks."""
+        with self._lock:
+            return any(slot.coordinator.has_stored for slot in self._idle)
+
     def attend_confirming(self) -> list[PooledSlot]:
         """Return the idle slots whose Kafka commit is not confirmed, reserved for the caller, which puts them back."""
         with self._lock:
@@ -272,7 +281,8 @@ class SlotRegistry:
             aside = tuple(slot.coordinator.transactional_id for slot in (*self._aside, *self._attended))
             every = (*self._idle, *self._used, *self._aside, *self._attended)
             stored = tuple(slot.coordinator.transactional_id for slot in every if slot.coordinator.has_stored)
-            return Places(self._in_use, len(self._idle), len(self._waiting), aside, stored)
+            refused = tuple(found for slot in every if (found := slot.coordinator.refused) is not None)
+            return Places(self._in_use, len(self._idle), len(self._waiting), aside, stored, refused)
 
 
 def _wake(turns: Iterable[Turn]) -> None:

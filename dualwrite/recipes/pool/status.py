@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.pool.slots import Places
 
 
@@ -35,6 +36,9 @@ class PoolStatus:
     """The last error of the background; None again after a round without errors."""
     stored: tuple[str, ...] = ()
     """Transactional ids of which the database may store blocks, because Kafka was away."""
+    refused: tuple[RefusedBlock, ...] = ()
+    """Stored blocks that Kafka refuses for good, in this process's slots and in those of dead ones that it tried to
+    recover: what is stored under their ids waits for a person."""
 
 
 @dataclass(slots=True)
@@ -51,7 +55,7 @@ class Counts:
     kafka_failed: bool = False
     """Whether that was an error of Kafka."""
 
-    def status(self, max_writers: int, places: Places) -> PoolStatus:
+    def status(self, max_writers: int, places: Places, refused_of_dead: tuple[RefusedBlock, ...] = ()) -> PoolStatus:
         return PoolStatus(
             max_writers=max_writers,
             in_use=places.in_use,
@@ -66,4 +70,5 @@ class Counts:
             background_failures_total=self.background_failures,
             last_background_error=self.last_background_error,
             stored=places.stored,
+            refused=places.refused + refused_of_dead,
         )

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from itertools import count
+from itertools import count, islice
 from types import TracebackType
 from typing import Any, Final, Self
 
 import psycopg
 
+from dualwrite.async_producer import AsyncProducer
+from dualwrite.client.admin.results import TopicDescription
 from dualwrite.errors import ConfigError, IllegalStateError, PoolTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import Feature, assert_can
-from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
@@ -114,9 +116,10 @@ class AsyncPsycopgGroupCommit:
     """Commits dual writes of `pool` in groups of at most `max_units`; at most `max_groups` groups are open at a time.
 
     It is meant for short units from many concurrent tasks. Either all units of a group are committed, or none; a unit
-    that fails is undone by itself and its group goes on. The units run one after the other on one connection. So a unit
-    sees what earlier ones wrote, a slow unit delays all others, a row stays locked until the group is committed, and
-    `now()` is the time at which the group began.
+    that fails is undone by itself and its group goes on. So is one that could not be repaired on these brokers
+    (UnsupportedByBrokerError), except before the first commit of a process, which finds out what they are. The units
+    run one after the other on one connection. So a unit sees what earlier ones wrote, a slow unit delays all others, a
+    row stays locked until the group is committed, and `now()` is the time at which the group began.
 
     Requires READ COMMITTED: with an older snapshot a unit would not see what was committed before it began. Belongs to
     the event loop in which it is used; the caller keeps the pool and closes it. Raises ConfigError.
@@ -168,6 +171,8 @@ class _Groups:
         self._collects = False
         """Whether one of the groups accepts units; the others commit."""
         self.running: set[asyncio.Task[Any] | None] = set()
+        self._repairability: Final = pool.settings.repairability
+        self._look_up: Final = _TopicLookUp(pool.settings.connection)
         self._expiry: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -178,6 +183,15 @@ class _Groups:
             await asyncio.wait(self._groups)
         if self._expiry is not None:
             self._expiry.cancel()
+        await self._look_up.close()
+
+    async def assert_repairable(self, group: _Group) -> None:
+        """Raise UnsupportedByBrokerError if a broker may abort what the running unit sends, and it were lost then.
+
+        Before the first commit of this process it is not known whether brokers do; then the whole group is refused.
+        """
+        if self._repairability.bounded is not None:
+            await self._repairability.check_early(group.entries_of_unit, self._look_up)
 
     # ---- turns ----------------------------------------------------------------------------------------------
 
@@ -279,6 +293,24 @@ class _Groups:
             self._waiting.popleft().refuse(error)
 
 
+class _TopicLookUp:
+    """Looks topics up over a connection of its own, because a group has none before it is committed."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._producer: AsyncProducer | None = None
+
+    async def __call__(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        if self._producer is None:
+            self._producer = AsyncProducer(**self._settings)
+        return await self._producer.describe_topics(topics)
+
+    async def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close(timeout_s=0)
+
+
 class _UnitBlock:
     """The block around one unit."""
 
@@ -307,6 +339,7 @@ class _UnitBlock:
             return
         try:
             self._group.assert_intact()
+            await self._groups.assert_repairable(self._group)
         except BaseException:
             self._group.undo(self._unit)
             raise
@@ -397,6 +430,11 @@ class _Group:
         self.undone.add(unit)
         self.unit_ended(undo=True)
 
+    @property
+    def entries_of_unit(self) -> Sequence[BufferedRecord | BufferedOffsets]:
+        """What the running unit has sent."""
+        return self._units.entries
+
     def assert_intact(self) -> None:
         if not self._connection_returned.done():  # otherwise `committed` raises the reason
             self._units.assert_intact()
@@ -451,6 +489,7 @@ class GroupUnits:
         self._reuses_savepoint = False
         """Whether the last unit was rolled back to the newest savepoint, so that the next unit can use it."""
         self._savepoints = 0
+        self._first_entry = 0
         self.count = 0
 
     @classmethod
@@ -459,6 +498,11 @@ class GroupUnits:
         transaction = write.progress.database
         assert isinstance(transaction, PsycopgTransaction)
         return cls(transaction, write.progress.records)
+
+    @property
+    def entries(self) -> Sequence[BufferedRecord | BufferedOffsets]:
+        """What the last unit has sent."""
+        return list(islice(self._records, self._first_entry, None))
 
     @property
     def has_room(self) -> bool:
@@ -486,6 +530,7 @@ class GroupUnits:
         if self._needs_savepoint:
             self._savepoints += 1
             self._records.savepoint(self._savepoint)
+        self._first_entry = len(self._records)
         self.count += 1
         self._reuses_savepoint = False
 

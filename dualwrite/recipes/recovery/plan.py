@@ -62,6 +62,8 @@ class Action(StrEnum):
     """Open, and this database has no row that could decide it."""
     LOST = "lost"
     """The database committed, Kafka has aborted, and the records cannot be published again: the two disagree."""
+    REFUSED = "refused"
+    """Kafka refuses a record of a stored block for good, so that nothing behind it is published."""
     FORGOTTEN = "forgotten"
     """The row names a later transaction than any Kafka knows: Kafka lost data, or this is another cluster."""
     FAILED = "failed"
@@ -73,7 +75,7 @@ CHANGES: Final = frozenset(
 )
 """The actions that change something."""
 
-NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.FORGOTTEN, Action.FAILED})
+NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.REFUSED, Action.FORGOTTEN, Action.FAILED})
 """The actions that report something an operator has to look into."""
 
 _A, _F = Action, Finding
@@ -119,6 +121,8 @@ class Facts:
     """Whether the database has a copy of the records of the stored transaction."""
     stored_age_ms: int | None = None
     """For how long the database has stored blocks of the id that could not reach Kafka; None if it stores none."""
+    is_settled: bool = False
+    """Whether the row says that the stored transaction is known to be complete, so that no cluster has to tell."""
 
 
 PROVEN_BY_LOG: Final = frozenset({Finding.COMMITTED, Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
@@ -131,6 +135,8 @@ What is open is committed first, which is when the log is read.
 def finding_of(facts: Facts) -> Finding:
     """Return what is known about the stored transaction: by the log if it was read, else by the coordinator."""
     finding = find(facts.stored, facts.described, facts.transaction_version)
+    if finding in PROVEN_BY_LOG and facts.is_settled:
+        return Finding.COMMITTED
     if facts.end is None or finding not in PROVEN_BY_LOG:
         return finding
     if facts.end.aborted:

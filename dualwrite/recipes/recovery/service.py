@@ -35,6 +35,7 @@ from dualwrite.errors import (
     OutcomeUnknown,
     PreparedTransactionLost,
     RowLockTimeoutError,
+    StoredBlockRefusedError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
@@ -43,7 +44,13 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
-from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, manifest_of
+from dualwrite.recipes.core.repair import (
+    log_evidence_gone,
+    log_hanging,
+    log_unreadable,
+    manifest_of,
+    settled_text,
+)
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
 from dualwrite.recipes.core.telemetry import TornEnd, telemetry_of
@@ -253,7 +260,7 @@ class RecoveryService:
             # Look first without the lock whether there can be anything to do.
             seen = self._with_end(seen)
             if self._decide(seen, Row.MISSING if seen.text is None else Row.FREE) is Action.NOTHING and not (
-                apply and seen.end is not None
+                apply and (seen.end is not None or seen.is_to_settle)
             ):
                 return None
             return self._resolve(seen, apply=apply)
@@ -263,6 +270,8 @@ class RecoveryService:
             return self._found(seen, self._decide(seen, Row.HELD))
         except PreparedTransactionLost as lost:
             return self._found(seen, Action.LOST, error=first_line(lost))
+        except StoredBlockRefusedError as refused:
+            return self._found(seen, Action.REFUSED, error=first_line(refused))
         except (DualWriteError, SQLAlchemyError, ValueError) as error:
             return self._found(seen, Action.FAILED, error=first_line(error))
 
@@ -329,6 +338,8 @@ class RecoveryService:
 
         def examine(row: PreparedTxnState) -> bool:
             nonlocal now, action
+            if seen.is_to_settle and row == seen.stored and seen.waiting.since_ms is None:
+                return False  # a commit is final, so the coordinator is not asked again under the lock
             now = self._look_again(seen, row)
             action = self._decide(now, unnamed if row.is_empty else Row.FREE)
             is_proven = action is Action.NOTHING and now.end is not None
@@ -393,6 +404,7 @@ class RecoveryService:
                 end=seen.end,
                 is_repairable=not seen.has_offsets,
                 has_copy=seen.text is not None and seen.waiting.copy_of == seen.text,
+                is_settled=seen.text is not None and seen.is_settled,
                 stored_age_ms=self._stored_age_ms(seen),
             ),
             min_age_ms=self._min_age_ms,
@@ -545,6 +557,21 @@ class _Seen:
     def is_committed(self) -> bool:
         """Whether the coordinator says that the transaction in the row is committed."""
         return self.finding is Finding.COMMITTED
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the row says that its transaction is known to be complete."""
+        return self.manifest == settled_text(self.stored)
+
+    @property
+    def is_to_settle(self) -> bool:
+        """Whether the row's transaction is known to be committed, and the row does not say so yet.
+
+        The coordinator's word is enough only where the log was not read, because the manifest or a right is missing.
+        """
+        if self.text is None or self.stored.is_empty or self.is_settled or self.described.is_ending:
+            return False
+        return self.is_committed and (self.end is None or self.end.committed)
 
     @property
     def has_offsets(self) -> bool:

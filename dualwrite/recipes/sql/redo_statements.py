@@ -4,6 +4,9 @@ Only who has locked the state row of an id touches its rows here, so no two tran
 seq 0, the *head*, is made ahead of time, so that a locking read finds it: on MySQL, one that finds nothing locks the
 gap in which other ids insert their rows, and two ids that store for the first time would wait for each other. Rows are
 deleted by their numbers, and not by a range, for the same reason.
+
+A block that a person has taken out keeps its row, under a negative number: it is not lost, and a process whose commit
+got no response still finds that its block was stored.
 """
 
 from __future__ import annotations
@@ -45,6 +48,9 @@ _SELECT_BLOCKS: Final = (
 )
 _SELECT_OLDEST: Final = f"SELECT stored_at_ms FROM {REDO_TABLE} WHERE {_OF_ID} AND seq > :last ORDER BY seq LIMIT 1"
 _SELECT_CONTENT: Final = f"SELECT records FROM {REDO_TABLE} WHERE {_OF_BLOCK}"
+_SELECT_LOWEST: Final = f"SELECT min(seq) FROM {REDO_TABLE} WHERE {_OF_ID}"
+_TAKE_OUT: Final = f"UPDATE {REDO_TABLE} SET seq = :place WHERE {_OF_BLOCK}"
+_SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {REDO_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _DELETE: Final = f"DELETE FROM {REDO_TABLE} WHERE {_OF_ID} AND seq IN "
 _KEEP_COPY: Final = f"UPDATE {REDO_TABLE} SET prepared_transaction_state = :state, records = :content WHERE {_OF_HEAD}"
 _SELECT_COPY: Final = f"SELECT records FROM {REDO_TABLE} WHERE {_OF_HEAD} AND prepared_transaction_state = :state"
@@ -112,6 +118,24 @@ class RedoTable:
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
         numbers = ", ".join(str(block.seq) for block in blocks)
         await self._statements.changed(f"{_DELETE}({numbers})", {"id": transactional_id})
+        return await self._note_left(transactional_id, blocks, before)
+
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
+        lowest = await self._statements.rows(_SELECT_LOWEST, {"id": transactional_id})
+        values = {"id": transactional_id, "seq": block.seq, "place": lowest[0][0] - 1}
+        if await self._statements.changed(_TAKE_OUT, values) != 1:
+            raise StateRowError(
+                f"{REDO_TABLE} has no block {block.seq} of transactional id {transactional_id!r} any more, although "
+                "its state row is locked; nothing was changed: something else writes to this table"
+            )
+        return await self._note_left(transactional_id, [block], before)
+
+    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
+        values = {"id": transactional_id, "content": content}
+        return bool(await self._statements.rows(_SELECT_TAKEN_OUT + self._lock_clause, values))
+
+    async def _note_left(self, transactional_id: str, blocks: Sequence[StoredBlock], before: Stored) -> Stored:
+        """Update the head after the oldest blocks have gone. Return what is left."""
         rest = await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "last": blocks[-1].seq})
         left = NOTHING_STORED
         if rest:

@@ -1,0 +1,95 @@
+"""`dualwrite recover --take-out`: stored blocks that are not published any more, printed or written to a file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import sqlalchemy as sa
+
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.recovery.taking_out import TakenOut, take_out
+
+
+def block_names(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the transactional ids and the numbers of stored blocks that were given as `orders-1:3`."""
+    names = []
+    for each in given:
+        transactional_id, _, seq = each.rpartition(":")
+        if not transactional_id or not seq.isdecimal():
+            raise click.BadParameter(f"{each!r} is not an id and the number of a stored block, as in orders-1:3")
+        names.append((transactional_id, int(seq)))
+    return names
+
+
+def take_out_each(
+    engine: sa.Engine, names: Sequence[tuple[str, int]], *, apply: bool, to: Path | None, **settings: Any
+) -> list[TakenOut]:
+    """Take blocks out, or only read them; write what is taken out to `to` before the database commits."""
+    keep: Callable[[TakenOut], object] | None = None if to is None else lambda taken: _append(to, taken)
+    return [take_out(engine, name, seq, apply=apply, keep=keep, **settings) for name, seq in names]
+
+
+def _append(to: Path, taken: TakenOut) -> None:
+    with to.open("a", encoding="utf-8") as file:
+        for line in lines_of(taken):
+            file.write(f"{line}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def print_each(taken: Sequence[TakenOut], *, to: Path | None) -> None:
+    """Print what was taken out, or would be; its records, unless they were written to a file."""
+    for block in taken:
+        what = "is taken out" if block.changed else "would be taken out with --apply"
+        where = f"; its records are in {to}" if block.changed and to is not None else ":"
+        click.echo(f"block {block.seq} of {block.transactional_id} ({len(block.records)} records) {what}{where}")
+        if not (block.changed and to is not None):
+            for line in lines_of(block):
+                click.echo(line)
+
+
+def lines_of(taken: TakenOut) -> list[str]:
+    """Return the records as lines of JSON."""
+    block = {"transactional_id": taken.transactional_id, "seq": taken.seq, "stored_at_ms": taken.stored_at_ms}
+    return [json.dumps(block | _record(record)) for record in taken.records]
+
+
+def document_of(taken: TakenOut) -> dict[str, Any]:
+    """Return a block as `--json` prints it."""
+    return {
+        "transactional_id": taken.transactional_id,
+        "seq": taken.seq,
+        "stored_at_ms": taken.stored_at_ms,
+        "changed": taken.changed,
+        "records": [_record(record) for record in taken.records],
+    }
+
+
+def _record(record: BufferedRecord) -> dict[str, Any]:
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "timestamp_ms": record.timestamp_ms,
+        "key": _base64(record.key),
+        "value": _base64(record.value),
+        "headers": [[name, _base64(value)] for name, value in record.headers],
+        "value_text": _text(record.value),
+    }
+
+
+def _base64(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()
+
+
+def _text(content: bytes | None) -> str | None:
+    """Return bytes as text, for people; None if they are no UTF-8."""
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,254 @@
+"""Publish what the database has decided and Kafka does not have: stored blocks, and what Kafka has aborted.
+
+`recover` is that for one transactional id: a take-over, which completes what is in doubt, and then dual writes without
+a block, as long as anything is owed or stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from dualwrite.errors import (
+    DualWriteError,
+    KafkaUnreachableError,
+    PreparedTransactionLost,
+    RetriableError,
+    StoredBlockRefusedError,
+)
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.completion import LostCommits, end, leave_to_successor, take_over
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
+from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.refused import is_refusal, refused_topic
+from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.steps import DualWriteSteps
+from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.stored_blocks import BlockStore, RefusedTogetherError, Waiting
+
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+_SECONDS_TO_NEXT_ATTEMPT: Final = 1.0
+"""How long after an attempt that failed a block tries again to publish what is stored, if Kafka can be reached."""
+
+_SECONDS_AFTER_REFUSAL: Final = 60.0
+"""The same where Kafka has refused a stored block for good, which only a person can change."""
+
+
+class Publishing:
+    """Publishes what is stored and owed under one transactional id, which is in use by the caller."""
+
+    def __init__(self, owned: OwnedId, steps: DualWriteSteps, *, lost_commits: LostCommits, blocks: BlockStore) -> None:
+        self._owned = owned
+        self._slot = owned.slot
+        self._steps = steps
+        self._lost_commits = lost_commits
+        self._blocks = blocks
+        self._not_before_s = 0.0
+        """When a block tries again to publish what is stored, by the monotonic clock."""
+
+    async def publish_if_kafka_is_back(self) -> None:
+        """Publish the stored blocks, unless Kafka is known to be away. Raises PreparedTransactionLost."""
+        owned, availability = self._owned, self._owned.availability
+        if availability.is_away:
+            availability.keep_watching()
+            return
+        if time.monotonic() < self._not_before_s:
+            return
+        expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
+        try:
+            await self.recover()
+        except PreparedTransactionLost:
+            raise
+        except StoredBlockRefusedError:  # which is logged once
+            self._wait(_SECONDS_AFTER_REFUSAL)
+        except expected as error:
+            if not availability.is_away:
+                self.wait_a_moment()
+            _log.warning(
+                "transactional id %s: its stored blocks could not be published now (%s)",
+                owned.transactional_id,
+                first_line(error),
+            )
+
+    def wait_a_moment(self) -> None:
+        """Let blocks be stored for a moment, instead of having each of them try to publish what is stored."""
+        self._wait(_SECONDS_TO_NEXT_ATTEMPT)
+
+    def _wait(self, seconds: float) -> None:
+        self._not_before_s = time.monotonic() + seconds
+
+    async def repair_at_once(self) -> None:
+        """Publish again what Kafka has aborted against the decision, or leave that to the next use of the id.
+
+        Raises PreparedTransactionLost if it cannot be published again.
+        """
+        expected: tuple[type[Exception], ...] = (DualWriteError, *self._owned.database.errors)
+        try:
+            await self.recover()
+        except PreparedTransactionLost:
+            raise
+        except expected as error:
+            _log.warning(
+                "transactional id %s: what Kafka aborted could not be published again now (%s); the next use of the "
+                "id does it",
+                self._owned.transactional_id,
+                first_line(error),
+            )
+
+    async def recover(self, examine: Callable[[PreparedTxnState], bool] | None = None) -> Resolution:
+        """Complete what was left open under the id, by the row; publish again what Kafka aborted against it.
+
+        Then publish what is stored, until nothing is. `examine` is as `DualWriteCoordinator.recover` has it.
+        """
+        owned = self._owned
+        if self._slot.state is SlotState.UNRESOLVED:
+            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+                return await self._lost_commits.resolve()
+        with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
+            await owned.confirm()
+        owned.assert_usable()
+        await owned.ensure_row()
+        try:
+            return await self._recover_and_publish(examine)
+        except KafkaUnreachableError as error:
+            raise owned.availability.note(error) from error
+
+    async def _recover_and_publish(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
+        try:
+            resolution = await self._recover(examine)
+        except RefusedTogetherError:
+            resolution = await self._publish_next()
+        if resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
+            while self._owned.has_stored:
+                await self._publish_next()
+            await self._settle_last()
+        return resolution
+
+    async def _publish_next(self) -> Resolution:
+        """Publish the next stored blocks, by as many attempts as it takes to find one that Kafka refuses."""
+        while True:
+            with suppress(RefusedTogetherError):
+                return await self._publish_more()
+
+    async def _recover(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
+        owned = self._owned
+        database = await owned.database.begin()
+        try:
+            row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
+            owned.reach(PausePoint.AFTER_LOCK)
+            if examine is not None and not examine(row):
+                await self._settle(database, row)
+                return Resolution(owned.transactional_id, NOTHING_PREPARED, Outcome.NOTHING)
+            if self._slot.state is SlotState.READY:  # another process may have taken the id over meanwhile
+                if row != owned.row:
+                    await leave_to_successor(owned, row)
+                else:
+                    self._slot.move(SlotState.NEW)
+            row, resolution = await take_over(owned, database)
+            waiting = await self._blocks.oldest(database)
+            if owned.owed or waiting.blocks:
+                return await self._publish(database, row, waiting)
+            await self._settle(database, row)
+            return resolution
+        finally:
+            await self.leave_owed()
+            await owned.uninterrupted(end(database))
+
+    async def _publish_more(self) -> Resolution:
+        """Publish the next stored blocks, after the first of them; another process may have published them."""
+        owned = self._owned
+        with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
+            await owned.confirm()
+        owned.assert_usable()
+        database = await owned.database.begin()
+        try:
+            row = await self._steps.lock_row(database)
+            if self._slot.state is SlotState.READY and row != owned.row:
+                await leave_to_successor(owned, row)
+            if self._slot.state is not SlotState.READY:
+                row = (await take_over(owned, database))[0]
+            waiting = await self._blocks.oldest(database)
+            if owned.owed or waiting.blocks:
+                return await self._publish(database, row, waiting)
+            return Resolution(owned.transactional_id, row, Outcome.NOTHING)
+        finally:
+            await self.leave_owed()
+            await owned.uninterrupted(end(database))
+
+    async def leave_owed(self) -> None:
+        """Leave what is owed and could not be sent to the next take-over; an id that is READY owes nothing."""
+        if self._slot.state is SlotState.READY and self._owned.owed:
+            self._slot.move(SlotState.NEW)
+            await self._owned.give_up()
+
+    async def _settle_last(self) -> None:
+        """Settle the row of the transaction that has published the last records, if Kafka has confirmed it."""
+        owned = self._owned
+        if self._slot.state is not SlotState.READY:
+            return
+        expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
+        try:
+            await self._settle_confirmed()
+        except expected as error:  # everything is published, and the next recovery settles the row
+            _log.info("transactional id %s: its row is not settled yet (%s)", owned.transactional_id, first_line(error))
+
+    async def _settle_confirmed(self) -> None:
+        owned = self._owned
+        database = await owned.database.begin()
+        try:
+            row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
+            if row == owned.row:
+                await self._settle(database, row)
+        finally:
+            await owned.uninterrupted(end(database))
+
+    async def _settle(self, database: DatabaseTransaction, row: PreparedTxnState) -> None:
+        """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log."""
+        transactional_id = self._owned.transactional_id
+        text = await database.read_manifest(transactional_id)
+        if not row.is_empty and text != settled_text(row):
+            await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
+            await database.commit()
+
+    async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
+        """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
+
+        Raises RetriableError if Kafka aborts that too, StoredBlockRefusedError if Kafka refuses a block for good, and
+        RefusedTogetherError if it refuses one of several.
+        """
+        owned = self._owned
+        is_repair = bool(owned.owed)
+        write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
+        write.transactional_id = owned.transactional_id
+        write.locked_row = write.written_row = row
+        await self._blocks.assert_not_still_refused(waiting)
+        try:
+            await self._blocks.delete(database, waiting)
+            await self._steps.send_and_write(write, waiting.records)
+        except BaseException as error:
+            topic = refused_topic(waiting.records)
+            await self._steps.roll_back(write)
+            if waiting.blocks and isinstance(error, DualWriteError) and is_refusal(error):
+                raise self._blocks.note_refused(waiting, topic, error) from error
+            raise
+        try:
+            await self._steps.decide(write)
+        except PreparedTransactionLost as error:
+            raise RetriableError(
+                f"Kafka has aborted {write.prepared_state} too, by which records of transactional id "
+                f"{owned.transactional_id!r} were to be published; they are owed now, and the next use of the id, or "
+                "recover(), publishes them"
+            ) from error
+        self._blocks.note_published(waiting)
+        if is_repair:
+            return Resolution(owned.transactional_id, row, Outcome.REPAIRED)
+        return Resolution(owned.transactional_id, write.prepared_state, Outcome.PUBLISHED)

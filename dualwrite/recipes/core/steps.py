@@ -1,0 +1,239 @@
+"""The steps of one dual write with Kafka, each by itself, up to the decision and after it.
+
+The block of a user goes through them in `coordinator.py`; what is stored or owed goes through them in `publishing.py`;
+a block that is stored shares the lock, the statement and the end (`storing.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Final
+
+from dualwrite.errors import BoundExceededError, OutcomeUnknown, PreparedTransactionLost, RetriableError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.completion import LostCommits, leave_to_successor, take_over
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
+from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.repair import keep_copy
+from dualwrite.recipes.core.repairability import Repairability
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.stored_blocks import BlockStore
+
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+_MOST_MARGIN_MS: Final = 1_000
+"""How long before the timeout of a prepared transaction to stop sending COMMIT; at most a tenth of the timeout."""
+
+
+class DualWriteSteps:
+    """The steps of the dual writes under one transactional id, which is in use by the caller."""
+
+    def __init__(
+        self,
+        owned: OwnedId,
+        *,
+        lost_commits: LostCommits,
+        blocks: BlockStore,
+        kafka_follows_later: bool,
+        repairability: Repairability,
+    ) -> None:
+        self._owned = owned
+        self._slot = owned.slot
+        self._lost_commits = lost_commits
+        self._blocks = blocks
+        self._kafka_follows_later = kafka_follows_later
+        self._repairability = repairability
+
+    # -- the lock ----------------------------------------------------------------------------------------------
+
+    async def lock_and_write(self, write: DualWriteProgress) -> bool:
+        """Lock and write the row with one statement, if its content and the next prepared state can be predicted.
+
+        Both predictions are verified: the row by the statement, the state when Kafka is prepared.
+        """
+        owned = self._owned
+        if not write.database.can_lock_and_write or self._slot.state is not SlotState.READY or owned.has_stored:
+            return False
+        if (next_state := owned.kafka.next_state).is_empty:
+            return False
+        if not await write.database.lock_and_write(owned.transactional_id, previous=owned.row, new=next_state):
+            return False
+        write.locked_row, write.written_row = owned.row, next_state
+        owned.reach(PausePoint.AFTER_LOCK)
+        owned.reach(PausePoint.AFTER_STATE_WRITE)
+        return True
+
+    async def lock(self, database: DatabaseTransaction) -> PreparedTxnState:
+        """Lock the row, and take the id over unless this process already owns it. Return the content of the row.
+
+        Raises StoredBlocksError if blocks of the id are stored, which come first.
+        """
+        owned = self._owned
+        row = await self.lock_row(database)
+        if owned.has_stored or self._slot.state is not SlotState.READY:
+            await self._blocks.assert_none(database)
+        if self._slot.state is SlotState.READY:
+            if row == owned.row:
+                return row
+            await leave_to_successor(owned, row)
+        return (await take_over(owned, database))[0]
+
+    async def lock_row(self, database: DatabaseTransaction) -> PreparedTxnState:
+        """Lock the row and return its content. It shows the outcome of a lost commit, if there is one."""
+        owned = self._owned
+        row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
+        owned.reach(PausePoint.AFTER_LOCK)
+        if self._slot.state is SlotState.UNRESOLVED:
+            # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
+            with suppress(PreparedTransactionLost):  # as in get_ready()
+                await self._lost_commits.resolve_in(database, row)
+            owned.assert_usable()
+        return row
+
+    # -- Kafka is prepared, and the row is written -------------------------------------------------------------
+
+    async def send_and_write(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
+        """Send what is owed, what is `ahead`, and the block's records; prepare Kafka, and write the locked row.
+
+        The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError, before anything is sent,
+        if Kafka may abort the block's records against the decision and they could not be published again.
+        """
+        owned, kafka = self._owned, self._owned.kafka
+        self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
+        write.sends_since_s = time.monotonic()
+        await kafka.begin()
+        owned.reach(PausePoint.AFTER_BEGIN)
+        write.bounded_ms = kafka.bounded_ms
+        unseen: Collection[str] = ()
+        if write.bounded_ms is None:
+            self._repairability.bounded = None
+        else:
+            unseen = await self._repairability.check(write.records, kafka)
+        if owned.owed or ahead:
+            await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
+        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+        if unseen:
+            await self._repairability.check_created(unseen, kafka)
+        write.prepared_state = await kafka.prepare()
+        owned.reach(PausePoint.AFTER_PREPARE)
+        if write.prepared_state == write.locked_row:
+            raise self._names_another(write)
+        owned.manifest = kafka.manifest
+        if owned.policy.keeps_copy:
+            await keep_copy(owned, write, (*owned.owed, *ahead))
+        if write.written_row == write.prepared_state:
+            write.database.attach(owned.transactional_id, write.prepared_state, owned.manifest)
+        else:
+            await self.write_state(write, write.prepared_state, owned.manifest)
+            owned.reach(PausePoint.AFTER_STATE_WRITE)
+        owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    def _names_another(self, write: DualWriteProgress) -> RetriableError:
+        """Return the error for a pair that the row has from another cluster: it would not show what was decided."""
+        return RetriableError(
+            f"the dual write has the pair {write.prepared_state}, which the state row of transactional id "
+            f"{self._owned.transactional_id!r} names already, from another Kafka cluster; neither side was changed: "
+            "repeat the block, which gets another pair"
+        )
+
+    async def write_state(self, write: DualWriteProgress, state: PreparedTxnState, manifest: str) -> None:
+        """Write the state and its manifest with the last statement before COMMIT.
+
+        In a PostgreSQL transaction that has already failed, this statement raises. COMMIT would not raise: it would
+        silently roll back.
+        """
+        transactional_id = self._owned.transactional_id
+        await write.database.write(transactional_id, previous=write.written_row, new=state, manifest=manifest)
+        write.written_row = state
+
+    # -- the decision ------------------------------------------------------------------------------------------
+
+    async def decide(self, write: DualWriteProgress) -> None:
+        """Commit the database, which decides, then Kafka."""
+        self._slot.move(SlotState.DECIDING)
+        try:
+            self._assert_within_bound(write)
+            await write.database.commit()
+        except BaseException as error:
+            await self.after_failed_commit(write, error)
+        else:
+            await self._after_commit(write)
+
+    def _assert_within_bound(self, write: DualWriteProgress) -> None:
+        """Raise BoundExceededError if Kafka may abort the transaction before it receives the decision.
+
+        Kafka counts from the first record, which it received after `sends_since_s`.
+        """
+        bounded_ms = write.bounded_ms
+        if bounded_ms is None:
+            return
+        passed_ms = (time.monotonic() - write.sends_since_s) * 1000
+        if passed_ms < bounded_ms - min(bounded_ms // 10, _MOST_MARGIN_MS):
+            return
+        raise BoundExceededError(
+            f"the dual write {write.prepared_state} of transactional id {self._owned.transactional_id!r} has taken "
+            f"{passed_ms:.0f} ms since its first record, and Kafka aborts it after "
+            f"transaction.timeout.ms={bounded_ms}: committing the database now could change the database only. "
+            "Neither side was changed; repeat the dual write, and if it always takes so long, make it smaller or "
+            "increase transaction.timeout.ms"
+        )
+
+    async def _after_commit(self, write: DualWriteProgress) -> None:
+        owned = self._owned
+        write.outcome = Outcome.COMMITTED
+        ours = write.prepared_state
+        try:
+            owned.reach(PausePoint.AFTER_DATABASE_COMMIT)
+            owned.in_doubt = ours
+            if self._kafka_follows_later:
+                owned.let_kafka_follow()
+            else:
+                await owned.complete_kafka(ours, Outcome.COMMITTED)
+                owned.reach(PausePoint.AFTER_KAFKA_COMMIT)
+        except BaseException as error:
+            if self._slot.state is SlotState.DECIDING:
+                await owned.leave_in_doubt(ours)
+            if not isinstance(error, PreparedTransactionLost):
+                error.add_note(f"The dual write {ours} of {owned.transactional_id!r} is committed anyway.")
+            raise
+
+    async def after_failed_commit(self, write: DualWriteProgress, error: BaseException) -> None:
+        """Roll back if COMMIT was not sent; after that, only the row shows the outcome.
+
+        This transaction must be over before the row can be locked, here or in resolve().
+        """
+        if not write.database.commit_was_sent:
+            await self.roll_back(write)
+            raise error
+        self._lost_commits.begin(write)
+        await self._owned.uninterrupted(write.database.rollback())
+        if not isinstance(error, Exception):
+            raise error  # interrupted: querying the database may take long, so leave it to resolve()
+        try:
+            outcome = (await self._lost_commits.resolve()).outcome
+        except OutcomeUnknown as unknown:
+            raise unknown from error
+        if outcome is Outcome.ROLLED_BACK:
+            raise error
+        _log.warning(
+            "transactional id %s: the dual write %s is committed, although its commit raised",
+            self._owned.transactional_id,
+            write.prepared_state,
+            exc_info=error,
+        )
+
+    async def roll_back(self, write: DualWriteProgress) -> None:
+        """Roll both sides back, even if the caller is interrupted."""
+        await self._owned.uninterrupted(self._roll_back(write))
+
+    async def _roll_back(self, write: DualWriteProgress) -> None:
+        await roll_back_database(write)
+        if write.transactional_id is not None and self._slot.state in (SlotState.OPEN, SlotState.DECIDING):
+            await self._owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)

@@ -1,0 +1,105 @@
+"""`take_out`: an operator's decision that a stored block, which Kafka refuses for good, is not published.
+
+taken = take_out(engine, "orders-1", 3)              # what it would take out; changes nothing
+taken = take_out(engine, "orders-1", 3, apply=True)
+
+The block keeps its row, under a negative number, so that its records are not lost, and so that a process whose commit
+got no response still finds that it was stored. What is stored behind it is published as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from dualwrite.errors import StateRowError
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.completion import end
+from dualwrite.recipes.core.record_block import decode
+from dualwrite.recipes.core.store import DatabaseTransaction, Stored, StoredBlock
+from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS, known_database
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.transaction import watch
+
+__all__ = ["TakenOut", "take_out"]
+
+_ONE_BLOCK: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOut:
+    """A stored block with its records; `changed` is whether it was taken out, or only read."""
+
+    transactional_id: str
+    seq: int
+    stored_at_ms: int
+    records: tuple[BufferedRecord, ...]
+    changed: bool = False
+
+
+def take_out(
+    engine: sa.Engine,
+    transactional_id: str,
+    seq: int,
+    *,
+    apply: bool = False,
+    keep: Callable[[TakenOut], object] | None = None,
+    schema: str | None = None,
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+) -> TakenOut:
+    """Take the oldest stored block of an id out of those that are published; without `apply`, only return it.
+
+    The id may be given with or without the suffix that Kafka sees. `keep` gets the block before the database commits;
+    if it raises, nothing is changed. Raises StateRowError if `seq` is not the oldest block that is stored,
+    RowLockTimeoutError if a dual write of the id is running, and the database's own errors: after an error of the
+    commit, call it again to see whether the block is still stored.
+    """
+    watch(engine)  # the transaction's end is ours
+    name = known_database(engine, schema)[1].name_as_given(transactional_id)
+    database = SqlAlchemyDatabase(engine, create_table=False, schema=schema, only_recovers=True)
+    return blocking.run(_take_out(database, name, seq, apply=apply, keep=keep, lock_timeout_ms=lock_timeout_ms))
+
+
+async def _take_out(
+    database: SqlAlchemyDatabase,
+    transactional_id: str,
+    seq: int,
+    *,
+    apply: bool,
+    keep: Callable[[TakenOut], object] | None,
+    lock_timeout_ms: int,
+) -> TakenOut:
+    transaction = await database.begin()
+    try:
+        await transaction.lock(transactional_id, timeout_ms=lock_timeout_ms)
+        stored, block = await _oldest(transaction, transactional_id, seq)
+        found = TakenOut(transactional_id, seq, block.stored_at_ms, tuple(decode(block.content)))
+        if not apply:
+            return found
+        if keep is not None:
+            keep(found)
+        await transaction.stored_blocks.take_out(transactional_id, block, before=stored)
+        await transaction.commit()
+        return replace(found, changed=True)
+    finally:
+        await end(transaction)
+
+
+async def _oldest(transaction: DatabaseTransaction, transactional_id: str, seq: int) -> tuple[Stored, StoredBlock]:
+    """Return the oldest stored block. Raises StateRowError if it has another number."""
+    blocks: Any = ()
+    stored = await transaction.stored_blocks.stored(transactional_id)
+    if stored.newest_seq:
+        blocks = await transaction.stored_blocks.oldest(transactional_id, max_bytes=_ONE_BLOCK)
+    if not blocks or blocks[0].seq != seq:
+        there = f"the oldest one is {blocks[0].seq}" if blocks else "none is stored"
+        raise StateRowError(
+            f"block {seq} is not the oldest that the database stores for transactional id {transactional_id!r} "
+            f"({there}); nothing was changed: only the oldest one can keep others from being published, and "
+            "`dualwrite recover --apply` names it"
+        )
+    return stored, blocks[0]

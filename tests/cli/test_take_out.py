@@ -1,0 +1,91 @@
+"""`dualwrite recover --take-out`: what an operator does with a stored block that Kafka refuses."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from tests.cli.conftest import Call, assert_one_line
+from tests.cli.test_recover import options
+from tests.crash.scenario import Scenario, event_texts
+from tests.recipes.test_stored_blocks import AWAY, kafka_away, stored_rows
+from tests.support.databases import Database
+from tests.support.topics import read_topic
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    """Two blocks are stored; the first is for a topic that refuses them."""
+    made = Scenario(database, emulator)
+    own = made.topic
+    with made.writer(**AWAY) as writer, kafka_away(emulator):
+        made.topic = "refusing"
+        made.write(writer, 1)
+        made.topic = own
+        made.write(writer, 2)
+    emulator.create_topic("refusing", 1)
+    emulator.set_config({"max.message.bytes": "10"}, topic="refusing")
+    return made
+
+
+def select(scenario: Scenario, *more: object) -> list[object]:
+    return options(scenario, "--transactional-id", scenario.transactional_id, "--min-age", 0, *more)
+
+
+def values(scenario: Scenario) -> list[str]:
+    return [str(value) for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
+
+
+def test_it_is_named_taken_out_and_the_next_is_published(scenario: Scenario, call: Call) -> None:
+    named = call(*select(scenario, "--apply", "--json"))
+    (found,) = named.document["found"]
+    assert (named.code, found["action"], found["changed"], found["left"]) == (1, "refused", False, True)
+    assert f"--take-out {scenario.transactional_id}:1 --apply" in found["error"]
+
+    block = ("--take-out", f"{scenario.transactional_id}:1")
+    dry = call(*select(scenario, *block, "--json"))
+    assert dry.code == 1
+    (planned,) = dry.document["taken_out"]
+    assert (planned["transactional_id"], planned["seq"], planned["changed"]) == (scenario.transactional_id, 1, False)
+    assert [seq for seq, _ in stored_rows(scenario)] == [1, 2]
+
+    done = call(*select(scenario, *block, "--apply", "--json"))
+    (taken,) = done.document["taken_out"]
+    assert (done.code, taken["changed"]) == (0, True)
+    assert [base64.b64decode(record["value"]).decode() for record in taken["records"]] == event_texts("1")
+    assert {record["topic"] for record in taken["records"]} == {"refusing"}
+    assert stored_rows(scenario) == []
+    assert values(scenario) == event_texts("2")
+
+
+def test_the_records_are_printed(scenario: Scenario, call: Call) -> None:
+    done = call(*select(scenario, "--take-out", f"{scenario.transactional_id}:1", "--apply"))
+    lines = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    assert [line["value_text"] for line in lines] == event_texts("1")
+    assert done.code == 0
+
+
+def test_the_records_are_written_to_a_file(scenario: Scenario, call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "taken.jsonl"
+    block = ("--take-out", f"{scenario.transactional_id}:1", "--take-out-to", file)
+    assert "would be taken out" in call(*select(scenario, *block)).out
+    assert not file.exists()
+    done = call(*select(scenario, *block, "--apply"))
+    assert (done.code, f"its records are in {file}" in done.out) == (0, True)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(line["seq"], line["topic"], line["value_text"]) for line in lines] == [
+        (1, "refusing", text) for text in event_texts("1")
+    ]
+
+
+def test_wrong_usage(scenario: Scenario, call: Call) -> None:
+    assert_one_line(call(*select(scenario, "--take-out", "orders-1")), 2, "as in orders-1:3")
+    assert_one_line(
+        call(*select(scenario, "--take-out", f"{scenario.transactional_id}:2", "--apply")), 2, "the oldest one is 1"
+    )
+    assert_one_line(call(*select(scenario, "--take-out", "a:1", "--interval", 1)), 2, "without --interval")
+    assert [seq for seq, _ in stored_rows(scenario)] == [1, 2]

@@ -1,0 +1,141 @@
+"""A planned move to another Kafka cluster: after `recover` no row has to be emptied by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.errors import AnotherClusterError, RetriableError
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.recovery.service import RecoveryReport, RecoveryService
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from tests.producer.test_tiers import TIERS, World
+from tests.recipes.repairs import Site, Way, let_end, site_of, sqlite_store
+from tests.recipes.test_tiers import rows, write
+from tests.support.databases import Database
+from tests.support.topics import read_topic
+
+FINDS = ("nothing in doubt", "in doubt", "owed", "committed by an older version")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Database]:
+    made = sqlite_store(tmp_path)
+    yield made
+    made.close()
+
+
+@contextmanager
+def next_cluster(tier: Tier) -> Iterator[Emulator]:
+    """A cluster that has assigned some producer ids already, so that no pair is that of a row."""
+    topics = {"orders": 2, "others": 2}
+    with Emulator(topics=topics, config=TIERS[tier], clock=VirtualClock()) as another:
+        world = World(another, tier)
+        for number in range(5):
+            world.ready(transactional_id=f"other-{number}").close(timeout_s=0)
+        yield another
+
+
+def leave(site: Site, finds: str) -> list[str]:
+    """Write, and leave what recovery has to deal with. Return what is decided."""
+    site.write("before")
+    if finds == "in doubt":
+        site.decided()
+        return ["before", "decided"]
+    if finds == "owed":
+        site.decided()
+        let_end(site, Way.OPERATOR)
+        return ["before", "decided"]
+    if finds == "committed by an older version":
+        site.change_row(manifest=None)
+    return ["before"]
+
+
+def serviced(store: Database, bootstrap_servers: str, *, apply: bool = True) -> RecoveryReport:
+    given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0, "bootstrap_servers": bootstrap_servers}
+    with RecoveryService(store.aside, **given) as service:
+        return service.recover() if apply else service.plan()
+
+
+def recover(site: Site, by: str) -> None:
+    if by == "writer":
+        site.recover()
+        return
+    while not serviced(site.store, site.emulator.bootstrap_servers).is_clean:
+        pass
+    assert serviced(site.store, site.emulator.bootstrap_servers).found == ()
+
+
+@pytest.mark.parametrize("by", ["writer", "service"])
+@pytest.mark.parametrize("finds", FINDS)
+@pytest.mark.parametrize("tier", list(Tier))
+def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: str, by: str) -> None:
+    with site_of(tier, store) as site:
+        decided = leave(site, finds)
+        recover(site, by)
+        assert site.text() == settled_text(site.row())
+        assert site.committed() == decided
+        row = site.row()
+    with next_cluster(tier) as another:
+        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": another.bootstrap_servers}
+        report = serviced(store, another.bootstrap_servers)
+        assert (report.found, report.is_clean, report.settled) == ((), True, 1)
+        assert (site.row(), site.text()) == (row, settled_text(row))
+        with DualWriter(store.aside, accept_bounded_guarantee=True, **where) as writer:
+            assert writer.recover().outcome is Outcome.NOTHING
+            report = serviced(store, another.bootstrap_servers)
+            assert (report.found, report.is_clean) == ((), True)
+            write(writer, "later")
+        assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["later"]
+        assert rows(store.aside) == sorted([*decided, "later"])
+
+
+def test_a_pair_that_the_row_has_from_the_last_cluster_is_not_used(store: Database) -> None:
+    """Both clusters count producer ids alike; the next pair is another one."""
+    tier = Tier.KEEP_PREPARED
+    with site_of(tier, store) as site:
+        site.write("before")
+        recover(site, "service")
+    with Emulator(topics={"orders": 2, "others": 2}, config=TIERS[tier], clock=VirtualClock()) as another:
+        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": another.bootstrap_servers}
+        with DualWriter(store.aside, **where) as writer:
+            with pytest.raises(RetriableError, match="from another Kafka cluster"):
+                write(writer, "later")
+            write(writer, "later")
+        assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["later"]
+
+
+@pytest.mark.parametrize("finds", ["in doubt", "owed"])
+def test_without_recover_the_move_is_refused(store: Database, finds: str) -> None:
+    tier = Tier.KEEP_PREPARED
+    with site_of(tier, store) as site, next_cluster(tier) as another:
+        leave(site, finds)
+        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": another.bootstrap_servers}
+        with DualWriter(store.aside, **where) as writer, pytest.raises(AnotherClusterError):
+            write(writer, "later")
+        recover(site, "service")
+        with DualWriter(store.aside, **where) as writer:
+            write(writer, "later")
+        assert site.committed() == ["before", "decided"]
+
+
+def test_a_plan_settles_nothing_and_a_live_writer_goes_on(store: Database) -> None:
+    with site_of(Tier.KEEP_PREPARED, store) as site, site.writer() as writer:
+        write(writer, "before")
+        text = site.text()
+        assert serviced(store, site.emulator.bootstrap_servers, apply=False).is_clean
+        assert site.text() == text
+        for value in ("1", "2"):
+            assert serviced(store, site.emulator.bootstrap_servers).is_clean
+            assert site.text() == settled_text(site.row())
+            write(writer, value)
+            assert site.manifest().prepared_state == site.row()
+        site.assert_agreed("before", "1", "2")
