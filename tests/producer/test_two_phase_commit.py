@@ -118,6 +118,21 @@ def test_the_old_producer_is_fenced_by_a_recovery(make_producer: MakeProducer, r
     assert read_committed() == [b"v"]
 
 
+def test_a_commit_that_a_recovery_has_completed_succeeds_and_is_the_last(
+    make_producer: MakeProducer, read_committed: ReadCommitted
+) -> None:
+    """Until the markers are written, a partition would add records with the same pair to what is committed."""
+    zombie = make_producer()
+    state = prepared(zombie)
+    recovering = make_producer()
+    recovering.init_transactions(keep_prepared_txn=True)
+    recovering.complete_transaction(state)
+    zombie.commit_transaction()
+    with pytest.raises(FencedError):
+        zombie.begin_transaction()
+    assert read_committed() == [b"v"]
+
+
 def test_recovery_with_nothing_open_completes_nothing(make_producer: MakeProducer) -> None:
     producer = make_producer()
     producer.init_transactions(keep_prepared_txn=True)
