@@ -12,10 +12,13 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Hashable
 from typing import Any, Final, NamedTuple
 
-Told = tuple[Hashable, ...]
-"""What the program's callers have been told so far."""
+Said = tuple[Any, ...]
+"""What one caller of the program was told."""
 
-Program = Callable[[list[Hashable]], Coroutine[Any, Any, None]]
+Told = tuple[Said, ...]
+"""What all of them have been told so far."""
+
+Program = Callable[[list[Said]], Coroutine[Any, Any, None]]
 """A program; it appends what its callers are told to its argument."""
 
 _MOST_LIVE: Final = 20_000
@@ -45,9 +48,9 @@ class Automaton:
         self._program = program
         self.nodes: list[Node] = []
         self._edges: dict[tuple[int, Hashable], int] = {}
-        self._live: dict[int, tuple[Coroutine[Any, Any, None], list[Hashable]]] = {}
+        self._live: dict[int, tuple[Coroutine[Any, Any, None], list[Said]]] = {}
         self.replayed = 0
-        told: list[Hashable] = []
+        told: list[Said] = []
         self._arrive(program(told), told, -1, None)
 
     def step(self, node: int, reply: Hashable) -> int:
@@ -58,26 +61,25 @@ class Automaton:
             found = self._edges[node, reply] = self._arrive(running, told, node, reply)
         return found
 
-    def _running_at(self, node: int) -> tuple[Coroutine[Any, Any, None], list[Hashable]]:
+    def _running_at(self, node: int) -> tuple[Coroutine[Any, Any, None], list[Said]]:
         live = self._live.pop(node, None)
         if live is not None:
             return live
-        replies: list[Hashable] = []
+        path: list[Node] = []
         at = node
         while at > 0:
-            replies.append(self.nodes[at].reply)
+            path.append(self.nodes[at])
             at = self.nodes[at].came_from
         self.replayed += 1
-        told: list[Hashable] = []
+        told: list[Said] = []
         running = self._program(told)
         running.send(None)
-        for reply in reversed(replies):
-            running.send(reply)
+        for step in reversed(path):
+            request = running.send(step.reply)
+            assert request == step.request, f"the program is not deterministic: {request} instead of {step.request}"
         return running, told
 
-    def _arrive(
-        self, running: Coroutine[Any, Any, None], told: list[Hashable], came_from: int, reply: Hashable
-    ) -> int:
+    def _arrive(self, running: Coroutine[Any, Any, None], told: list[Said], came_from: int, reply: Hashable) -> int:
         try:
             request = running.send(reply)
         except StopIteration:

@@ -1,6 +1,6 @@
 """Visit every state that a world can reach, breadth-first, and tell the shortest story of the first wrong one.
 
-    python -m tests.proof.explore --tier 3 --faults crashes=1,losses=1
+python -m tests.proof.explore --tier 3 --faults crashes=1,losses=1
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from tests.proof.kafka_model import PROFILES
+from tests.proof.kafka_model import PROFILES, Batch, Marker
 from tests.proof.world import Budget, Rules, World
 
 
@@ -63,7 +63,7 @@ class Explorer:
                 if rules.is_at_rest(world):
                     found.at_rest += 1
                 elif ended:
-                    found.wrong, found.story = "nothing can happen any more, before everything is done", self._story(here)
+                    found.wrong, found.story = "nothing can happen any more, and not all is done", self._story(here)
                     return found
             if most_states is not None and found.states >= most_states:
                 return found
@@ -88,12 +88,16 @@ class Explorer:
 def _standing(world: World) -> str:
     metadata = world.kafka.metadata
     kafka = "-" if metadata is None else f"{metadata.state.label} {metadata.producer_id}:{metadata.producer_epoch}"
-    log = " ".join(
-        f"{entry.producer_id}:{entry.producer_epoch}"
-        + (f"={b','.join(entry.records).decode()}" if hasattr(entry, "records") else ("+" if entry.committed else "-"))
-        for entry in world.kafka.log
-    )
+    log = " ".join(map(_entry, world.kafka.log))
     return f"row {world.row[0] or '-'} | table {sorted(v.decode() for v in world.table)} | {kafka} | log {log or '-'}"
+
+
+def _entry(entry: Batch | Marker) -> str:
+    """Return `pair=records` for a batch, `pair+` for a commit marker, `pair-` for an abort marker."""
+    pair = f"{entry.producer_id}:{entry.producer_epoch}"
+    if isinstance(entry, Batch):
+        return f"{pair}={b','.join(entry.records).decode()}"
+    return f"{pair}{'+' if entry.committed else '-'}"
 
 
 def main() -> None:
@@ -104,12 +108,13 @@ def main() -> None:
     parser.add_argument("--writes", default="a1,a2/b1", help="dual writes of each process")
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
+    parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
     written = [[value.encode() for value in process.split(",")] for process in given.writes.split("/")]
     after = [value.encode() for value in given.after_crash.split(",") if value]
-    rules = Rules(PROFILES[given.tier], written, after)
+    rules = Rules(PROFILES[given.tier], written, after, predicts=given.predicts)
     began_s = time.monotonic()
     found = Explorer(rules, budget).search(given.states)
     rules.close()

@@ -6,6 +6,7 @@ answer "try again" until something else has happened.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -27,6 +28,9 @@ from dualwrite.errors import Api
 TOPIC: Final = "orders"
 PARTITION: Final = TopicPartition(TOPIC, 0)
 TRANSACTIONAL_ID: Final = "payments"
+
+NO_DEADLINE_MS: Final = 10**9
+"""A timeout that no program reaches: it may wait in a search for minutes."""
 
 _NEVER_MS: Final = 10**15
 _FENCED: Final = 47
@@ -130,36 +134,30 @@ def _features(transaction_version: int, **newest: int) -> m.BrokerFeatures:
     return m.BrokerFeatures(0, {int(api): versions[api] for api in versions}, transaction_version)
 
 
-_KAFKA_4: Final = {
-    "late_commit_error": ErrorCode.invalid_txn_state,
-    "logs_last_epoch": False,
-    "exhausted_init_retry_fails": True,
-}
+_TIER_1_RULES: Final = CoordinatorRules(max_timeout_ms=NO_DEADLINE_MS)
+_KAFKA_4_RULES: Final = CoordinatorRules(
+    two_phase_commit_enabled=False,
+    keep_prepared_supported=False,
+    late_commit_error=ErrorCode.invalid_txn_state,
+    logs_last_epoch=False,
+    exhausted_init_retry_fails=True,
+    max_timeout_ms=NO_DEADLINE_MS,
+)
+_KAFKA_3_RULES: Final = replace(
+    _KAFKA_4_RULES, transaction_version=0, newest_client_version=0, pending_checked_before_identity=False
+)
 
-TIER_1: Final = Profile("tier 1 (KIP-939)", CoordinatorRules(), _features(2, init=6))
-TIER_2: Final = Profile(
-    "tier 2 (two-phase commit without KeepPreparedTxn)",
-    CoordinatorRules(keep_prepared_supported=False, **_KAFKA_4),
-    _features(2, init=6),
-)
-TIER_3: Final = Profile(
-    "tier 3 (Kafka 4)",
-    CoordinatorRules(two_phase_commit_enabled=False, keep_prepared_supported=False, **_KAFKA_4),
-    _features(2),
-)
-TIER_4: Final = Profile(
-    "tier 4 (Kafka 3.9)",
-    CoordinatorRules(
-        transaction_version=0,
-        newest_client_version=0,
-        two_phase_commit_enabled=False,
-        keep_prepared_supported=False,
-        pending_checked_before_identity=False,
-        **_KAFKA_4,
+PROFILES: Final = {
+    1: Profile("tier 1 (KIP-939)", _TIER_1_RULES, _features(2, init=6)),
+    2: Profile(
+        "tier 2 (two-phase commit without KeepPreparedTxn)",
+        replace(_KAFKA_4_RULES, two_phase_commit_enabled=True),
+        _features(2, init=6),
     ),
-    _features(0),
-)
-PROFILES: Final = {1: TIER_1, 2: TIER_2, 3: TIER_3, 4: TIER_4}
+    3: Profile("tier 3 (Kafka 4)", _KAFKA_4_RULES, _features(2)),
+    4: Profile("tier 4 (Kafka 3.9)", _KAFKA_3_RULES, _features(0)),
+}
+"""By tier."""
 
 
 # ---- requests -------------------------------------------------------------------------------------------------------
@@ -374,7 +372,7 @@ def timed_out(kafka: Kafka, profile: Profile) -> Kafka | None:
 
 def initialised_by_another(kafka: Kafka, profile: Profile) -> Kafka | None:
     """Initialise the id as a foreign program does, which aborts an open transaction; None if nothing would change."""
-    request = m.InitProducerId(TRANSACTIONAL_ID, 60_000, enable_2pc=False, keep_prepared_txn=False)
+    request = m.InitProducerId(TRANSACTIONAL_ID, NO_DEADLINE_MS, enable_2pc=False, keep_prepared_txn=False)
     after, _ = _init(kafka, request, profile.rules)
     return None if after == kafka else after
 

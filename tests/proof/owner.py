@@ -19,7 +19,16 @@ from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
-from dualwrite.errors import Api, DeliveryError, DualWriteError, FatalError, KafkaTimeoutError, OutcomeUnknown, exception_for
+from dualwrite.client.transactions.states import ProducerState
+from dualwrite.errors import (
+    Api,
+    DeliveryError,
+    DualWriteError,
+    FatalError,
+    KafkaTimeoutError,
+    OutcomeUnknown,
+    exception_for,
+)
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
@@ -29,14 +38,23 @@ from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.store import NoStoredBlocks, state_in
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from tests.proof.automaton import ask
-from tests.proof.kafka_model import TOPIC, TRANSACTIONAL_ID, Added, EndOf, Produce, Produced, Profile, RecordsOf
+from tests.proof.automaton import Program, Said, ask
+from tests.proof.kafka_model import (
+    NO_DEADLINE_MS,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    Added,
+    EndOf,
+    Produce,
+    Produced,
+    Profile,
+    RecordsOf,
+)
 
 GAVE_UP: Final = "gave up"
 """The reply to a caller that has waited too long."""
 
 _NODE: Final = 1
-_NO_DEADLINE_MS: Final = 10**9
 
 
 class Cast(NamedTuple):
@@ -79,7 +97,7 @@ class CheckedKafka:
         await self.give_up()
         manager = self._manager = TransactionManager(
             transactional_id=kafka_id,
-            transaction_timeout_ms=60_000,
+            transaction_timeout_ms=NO_DEADLINE_MS,
             two_phase_commit=True,
             accepts_bound=True,
             backoff=Backoff(100, 1000),
@@ -98,7 +116,7 @@ class CheckedKafka:
         pair = manifest.prepared_state
         end = await self._read(EndOf(pair.producer_id, pair.producer_epoch, part.first_offset))
         if end == GAVE_UP:
-            raise OutcomeUnknown("no leader responded; nothing was changed", transactional_id=TRANSACTIONAL_ID)
+            raise OutcomeUnknown("no leader responded", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair))
         return TransactionEnd({part: PartitionEnd[end]})
 
     async def records_of(
@@ -124,6 +142,10 @@ class CheckedKafka:
 
     async def own(self) -> None:
         await self._run(self._live.fence_others)
+
+    @property
+    def has_failed(self) -> bool:
+        return self._live.state is ProducerState.FATAL_ERROR
 
     async def is_current(self) -> bool:
         await self._run(self._live.describe)
@@ -236,8 +258,8 @@ class CheckedKafka:
             raise _no_outcome(operation)
         if response is None:
             manager.on_no_response(self._now_ms)
-        elif isinstance(response, Added):
-            codes = {partition: response.error_code for partition in request.partitions}
+        elif isinstance(response, Added) and isinstance(request, m.AddPartitionsToTxn):
+            codes = dict.fromkeys(request.partitions, response.error_code)
             manager.on_response(m.AddPartitionsToTxnResponse(codes), self._now_ms)
         else:
             manager.on_response(response, self._now_ms)
@@ -308,6 +330,14 @@ class Read(NamedTuple):
     number: int
 
 
+class LockAndWrite(NamedTuple):
+    """Lock and replace the state row if it is free and holds `previous`."""
+
+    number: int
+    previous: str
+    state: str
+
+
 class Write(NamedTuple):
     """Replace the locked state row."""
 
@@ -331,11 +361,12 @@ class Rollback(NamedTuple):
 class CheckedTransaction:
     """A `DatabaseTransaction` whose statements go to the world. A reply of None: the connection is gone."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, predicts: bool) -> None:
         self._number = number
         self._is_over = False
+        self._attached: Write | None = None
         self.commit_was_sent = False
-        self.can_lock_and_write = False
+        self.can_lock_and_write = predicts
         self.stored_blocks = NoStoredBlocks()
 
     async def insert(self, write: bytes) -> None:
@@ -369,12 +400,14 @@ class CheckedTransaction:
         await self._ask(Write(self._number, str(new), manifest))
 
     async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        raise AssertionError("can_lock_and_write is False")
+        return bool(await self._ask(LockAndWrite(self._number, str(previous), str(new))))
 
     def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        raise AssertionError("can_lock_and_write is False")
+        self._attached = Write(self._number, str(state), manifest)
 
     async def commit(self) -> None:
+        if self._attached is not None:
+            await self._ask(self._attached)
         self.commit_was_sent = True
         await self._ask(Commit(self._number))
         self._is_over = True
@@ -398,9 +431,13 @@ class CheckedTransaction:
 
 
 class CheckedDatabase:
-    """A `Database` whose transactions are numbered per process."""
+    """A `Database` whose transactions are numbered per process.
 
-    def __init__(self) -> None:
+    `predicts`: the row is locked and written with one statement before the records are sent, as with psycopg.
+    """
+
+    def __init__(self, *, predicts: bool) -> None:
+        self._predicts = predicts
         self._begun = 0
         self.errors = (DatabaseGone,)
 
@@ -413,7 +450,7 @@ class CheckedDatabase:
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return CheckedTransaction(self._begun)
+        return CheckedTransaction(self._begun, predicts=self._predicts)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         pass
@@ -429,16 +466,16 @@ async def _no_sleep(seconds: float) -> None:
 class Owner:
     """One process with a writer for the id, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Hashable]) -> None:
+    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool) -> None:
         self._told = told
-        self._database = CheckedDatabase()
+        self._database = CheckedDatabase(predicts=predicts)
         self._coordinator = DualWriteCoordinator(
             TRANSACTIONAL_ID,
             database=self._database,
             kafka=CheckedKafka(profile),
             sleep=_no_sleep,
             lock_timeout_ms=None,
-            resolve_timeout_ms=_NO_DEADLINE_MS,
+            resolve_timeout_ms=NO_DEADLINE_MS,
             pause=None,
             repairability=Repairability(accepted=True),
         )
@@ -465,39 +502,37 @@ class Owner:
         if progress is not None:
             self._told.append((value, None if progress.outcome is None else progress.outcome.name))
 
-    async def recover(self, tries: int = 1) -> bool:
+    async def recover(self) -> bool:
         """Recover, as an operator or a new process does. Return whether it succeeded."""
-        for _ in range(tries):
-            try:
-                with self._coordinator.exclusively():
-                    await self._coordinator.recover()
-            except (DualWriteError, DatabaseGone) as error:
-                self._told.append(("recover", type(error).__name__))
-            else:
-                return True
-        return False
+        try:
+            with self._coordinator.exclusively():
+                await self._coordinator.recover()
+        except (DualWriteError, DatabaseGone) as error:
+            self._told.append(("recover", type(error).__name__))
+            return False
+        return True
 
 
-def writes(profile: Profile, values: Sequence[bytes]) -> Callable[[list[Hashable]], Any]:
+def writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False) -> Program:
     """Return the program of a process that carries out dual writes."""
 
-    async def program(told: list[Hashable]) -> None:
-        owner = Owner(profile, told)
+    async def program(told: list[Said]) -> None:
+        owner = Owner(profile, told, predicts=predicts)
         for value in values:
             await owner.write(value)
 
     return program
 
 
-def recovers(profile: Profile, values: Sequence[bytes] = (), *, tries: int = 1) -> Callable[[list[Hashable]], Any]:
-    """Return the program of a process that recovers first."""
+def recovers(profile: Profile, values: Sequence[bytes] = (), *, tries: int = 1, predicts: bool = False) -> Program:
+    """Return the program of a process that recovers first, and if that fails, of others that try it again."""
 
-    async def program(told: list[Hashable]) -> None:
-        owner = Owner(profile, told)
-        if await owner.recover(tries):
-            for value in values:
-                await owner.write(value)
+    async def program(told: list[Said]) -> None:
+        for _ in range(tries):
+            owner = Owner(profile, told, predicts=predicts)
+            if await owner.recover():
+                for value in values:
+                    await owner.write(value)
+                return
 
     return program
-
-

@@ -13,10 +13,24 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from dualwrite.client.messages import DescribeTransaction
 from tests.proof import kafka_model as broker
 from tests.proof.automaton import Automaton
-from tests.proof.kafka_model import BLOCKED, Kafka, Profile
-from tests.proof.owner import GAVE_UP, Begin, Cast, Commit, Insert, Lock, Read, Rollback, Write, recovers, writes
+from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf
+from tests.proof.owner import (
+    GAVE_UP,
+    Begin,
+    Cast,
+    Commit,
+    Insert,
+    Lock,
+    LockAndWrite,
+    Read,
+    Rollback,
+    Write,
+    recovers,
+    writes,
+)
 
 _MOST_LATE: Final = 3
 _SETTLING_TRIES: Final = 4
@@ -85,12 +99,19 @@ Step = tuple[str, World]
 class Rules:
     """What can happen, for one kind of broker and the dual writes of some processes."""
 
-    def __init__(self, profile: Profile, written: Sequence[Sequence[bytes]], after_crash: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        written: Sequence[Sequence[bytes]],
+        after_crash: Sequence[bytes],
+        *,
+        predicts: bool = False,
+    ) -> None:
         self.profile = profile
         self._first = len(written)
         self._settles = self._first + 1
-        self.programs = [Automaton(writes(profile, values)) for values in written]
-        self.programs.append(Automaton(recovers(profile, after_crash)))
+        self.programs = [Automaton(writes(profile, values, predicts=predicts)) for values in written]
+        self.programs.append(Automaton(recovers(profile, after_crash, predicts=predicts)))
         self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES)))
 
     def start(self, budget: Budget) -> World:
@@ -129,6 +150,8 @@ class Rules:
         match request:
             case Lock() | Read():
                 yield from self._reads(world, number, request)
+            case LockAndWrite():
+                yield self._locks_and_writes(world, number, request)
             case Commit():
                 yield from self._commits(world, number, request)
             case _:
@@ -145,6 +168,15 @@ class Rules:
         elif not any(other.is_locked for other in world.txns):
             locked = _with(world, txn, txn._replace(is_locked=True))
             yield f"P{number} locks the row and reads it", self._answer(locked, number, world.row)
+
+    def _locks_and_writes(self, world: World, number: int, request: LockAndWrite) -> Step:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            return f"P{number} finds its connection gone", self._answer(world, number, None)
+        if world.row[0] != request.previous or any(other.is_locked for other in world.txns):
+            return f"P{number} finds the row locked or changed", self._answer(world, number, False)
+        written = _with(world, txn, txn._replace(is_locked=True, row=(request.state, world.row[1])))
+        return f"P{number} locks the row and writes {request.state}", self._answer(written, number, True)
 
     def _commits(self, world: World, number: int, request: Commit) -> Iterator[Step]:
         txn = self._txn(world, number, request.number)
@@ -174,8 +206,9 @@ class Rules:
             if response is not BLOCKED:
                 text = f"P{number}: {request} is carried out, and the response {response} lost"
                 yield text, self._answer(poorer._replace(kafka=kafka), number, None)
-            yield f"P{number}: {request} is delayed, and its connection lost", self._answer(
-                _later(poorer, request), number, None
+            yield (
+                f"P{number}: {request} is delayed, and its connection lost",
+                self._answer(_later(poorer, request), number, None),
             )
         if world.budget.give_ups:
             text = f"P{number}: {request} is delayed, and its caller gives up"
@@ -203,14 +236,14 @@ class Rules:
             poorer = _with(poorer, txn, None)
         match request:
             case Commit():
-                txn = self._txn(world, number, request.number)
+                committing = self._txn(world, number, request.number)
                 yield f"{name} is killed, and its COMMIT lost", self._restarted(poorer, number)
-                if txn is not None:
-                    done = _committed(_with_added(poorer, txn), txn)
+                if committing is not None:
+                    done = _committed(_with_added(poorer, committing), committing)
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
-                    on_the_way = _with_added(poorer, txn._replace(is_committing=True))
+                    on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | Read():
+            case Lock() | Read() | LockAndWrite():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case _:
                 later = _later(poorer, request)
@@ -338,7 +371,7 @@ def _spend(world: World, **spent: int) -> World:
 
 
 def _later(world: World, request: Hashable) -> World:
-    if len(world.late) >= _MOST_LATE or isinstance(request, broker.EndOf | broker.RecordsOf | broker.m.DescribeTransaction):
+    if len(world.late) >= _MOST_LATE or isinstance(request, EndOf | RecordsOf | DescribeTransaction):
         return world
     return world._replace(late=tuple(sorted((*world.late, request), key=repr)))
 
