@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.errors import FencedError, IllegalStateError, InvalidTxnStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.support.conditions import until
 from tests.support.narrowing import current
 
 
@@ -115,6 +118,28 @@ def test_the_old_producer_is_fenced_by_a_recovery(make_producer: MakeProducer, r
     with pytest.raises(FencedError):
         zombie.begin_transaction()
     recovering.complete_transaction(state)
+    assert read_committed() == [b"v"]
+
+
+def test_a_commit_that_a_recovery_has_completed_succeeds_and_is_the_last(
+    make_producer: MakeProducer, read_committed: ReadCommitted, emulator: Emulator
+) -> None:
+    """Until the markers are written, a partition would add records with the same pair to what is committed."""
+    zombie, recovering = make_producer(), make_producer()
+    prepared(zombie)
+    recovering.init_transactions(keep_prepared_txn=True)
+    description = emulator.faults.add(Fault(api="DescribeTransactions", action=Hold()))
+    markers = emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+    commit = threading.Thread(target=zombie.commit_transaction)
+    commit.start()
+    until(lambda: bool(description.held))  # the commit was refused, because the id is fenced
+    recovering.commit_transaction()
+    description.release()
+    commit.join()
+    with pytest.raises(FencedError):
+        zombie.begin_transaction()
+    markers.remove()
+    markers.release()
     assert read_committed() == [b"v"]
 
 

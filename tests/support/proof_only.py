@@ -85,6 +85,7 @@ FUNCTIONS: Final = frozenset(
     {
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
+        "tests/proof/test_exhaustive.py::test_nothing_is_wrong_in_a_large_space",
         "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
         "tests/recipes/test_kafka_away.py::test_under_load_no_transaction_stays_open",
         "tests/recipes/test_refused_blocks.py::test_no_block_is_blamed_for_what_is_owed",

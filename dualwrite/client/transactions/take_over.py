@@ -132,10 +132,17 @@ class TakeOver:
         return operation
 
     def committed(self, by_another: Described | None = None) -> None:
-        """Continue after a commit. `by_another`: the description of the id after another producer committed."""
+        """Continue after a commit. `by_another`: the description of the id after another producer committed.
+
+        If that transaction was begun by this producer, which had the id, the other one has taken the id over since.
+        Until its markers are written, a partition would add records with the old pair to the committed transaction.
+        """
         context = self._context
         if self._initialisation.found is None or context.transaction.leaves_id:
-            context.ended()
+            if by_another is None or context.transaction.leaves_id:
+                context.ended()
+            else:
+                self._committed_and_fenced(by_another)
             return
         if by_another is None:
             self._initialisation.committed(context.pair)
@@ -144,6 +151,13 @@ class TakeOver:
         context.happen(Event.STORED_IS_COMMITTED)
         context.forget_transaction()
         self._continue()
+
+    def _committed_and_fenced(self, by_another: Described) -> None:
+        """Let the commit succeed, and refuse every later call."""
+        context = self._context
+        context.forget_transaction()
+        context.pending.finish(None)
+        context.fail_fatal(id_taken_over(context.transactional_id, context.pair, by_another))
 
     # ---- responses to the steps -----------------------------------------------------------------------------
 

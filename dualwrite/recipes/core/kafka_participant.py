@@ -10,6 +10,7 @@ from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.client.transactions.states import ProducerState
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
@@ -49,6 +50,10 @@ class KafkaParticipant(Protocol):
 
     async def own(self) -> None:
         """Fence all other producers of the id. Call it after checking that the lock is still held."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the producer is of no use any more, as after a commit that another process has completed."""
 
     async def is_current(self) -> bool:
         """Return whether no other producer has used the id since, according to Kafka. Call it between transactions.
@@ -130,6 +135,10 @@ class BlockingKafkaParticipant:
 
     async def own(self) -> None:
         self._live.fence_others()
+
+    @property
+    def has_failed(self) -> bool:
+        return self._live.state is ProducerState.FATAL_ERROR
 
     async def is_current(self) -> bool:
         return self._live.is_current()
@@ -226,6 +235,10 @@ class AsyncKafkaParticipant:
 
     async def own(self) -> None:
         await self._live.fence_others()
+
+    @property
+    def has_failed(self) -> bool:
+        return self._live.state is ProducerState.FATAL_ERROR
 
     async def is_current(self) -> bool:
         return await self._live.is_current()

@@ -181,6 +181,9 @@ class OwnedId:
             self.in_doubt = NOTHING_PREPARED
             if outcome is Outcome.COMMITTED:
                 self.row = state
+            if self.kafka.has_failed:  # another process, which has the id now, has committed it
+                self.slot.move(SlotState.NEW)
+                await self.give_up()
 
     def _note_repair(self, state: PreparedTxnState) -> None:
         """Note that the row names `state` now, which holds what was owed: nothing is owed any more."""

@@ -1,0 +1,538 @@
+"""The process that owns a transactional id: the dual write's real steps over the real producer state machine.
+
+Only the outermost shell is replaced: what carries requests to a broker (`client/sender.py`) and statements to a
+database. Here both ask the world. A reply of `None` means that a request got no response; `GAVE_UP`, that the caller
+has waited for `max.block.ms` without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dualwrite.client import messages as m
+from dualwrite.client.admin.results import TopicDescription
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
+from dualwrite.client.pacing import Backoff
+from dualwrite.client.records.delivery import DeliveryResult, delivery_result
+from dualwrite.client.transactions.manager import TransactionManager
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import ProducerState
+from dualwrite.errors import (
+    Api,
+    DeliveryError,
+    DualWriteError,
+    FatalError,
+    KafkaTimeoutError,
+    OutcomeUnknown,
+    exception_for,
+)
+from dualwrite.guarantee import Guarantee
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.repairability import Repairability
+from dualwrite.recipes.core.store import NoStoredBlocks, state_in
+from dualwrite.recipes.core.waiting import direct
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from tests.proof.automaton import Program, Said, ask
+from tests.proof.kafka_model import (
+    NO_DEADLINE_MS,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    Added,
+    EndOf,
+    Produce,
+    Produced,
+    Profile,
+    RecordsOf,
+)
+
+GAVE_UP: Final = "gave up"
+"""The reply to a caller that has waited too long."""
+
+_NODE: Final = 1
+
+
+class Cast(NamedTuple):
+    """A request that is sent without waiting for a response, by a producer that is being closed."""
+
+    request: Hashable
+
+
+class Stuck(Exception):  # noqa: N818 - it is a finding, not an error of the product
+    """The producer's state machine has nothing to send and has not ended its call."""
+
+
+# ---- Kafka ----------------------------------------------------------------------------------------------------------
+
+
+class _Unsent:
+    """A batch that is not acknowledged."""
+
+    def __init__(self, records: list[bytes]) -> None:
+        self.records = records
+        self.sent_as: Produce | None = None
+
+
+class CheckedKafka:
+    """A `KafkaParticipant` over the real `TransactionManager`, whose requests go to the world."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._manager: TransactionManager | None = None
+        self._unsent: list[_Unsent] = []
+        self._sequences: dict[tuple[int, int], int] = {}
+        self._now_ms = 0.0
+
+    @property
+    def _live(self) -> TransactionManager:
+        assert self._manager is not None, "no producer: the id was not taken over"
+        return self._manager
+
+    async def take_over(self, kafka_id: str) -> PreparedTxnState:
+        await self.give_up()
+        manager = self._manager = TransactionManager(
+            transactional_id=kafka_id,
+            transaction_timeout_ms=NO_DEADLINE_MS,
+            two_phase_commit=True,
+            accepts_bound=True,
+            backoff=Backoff(100, 1000),
+        )
+        await self._run(lambda: manager.init_transactions(True))
+        return manager.transaction.prepared_state
+
+    def coordinator_knows(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_knows(row)
+
+    def coordinator_aborted(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_aborted(row)
+
+    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+        (part,) = manifest.partitions
+        pair = manifest.prepared_state
+        end = await self._read(EndOf(pair.producer_id, pair.producer_epoch, part.first_offset))
+        if end == GAVE_UP:
+            raise OutcomeUnknown("no leader responded", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair))
+        return TransactionEnd({part: PartitionEnd[end]})
+
+    async def records_of(
+        self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
+    ) -> Sequence[StoredRecord]:
+        (part,) = partitions
+        pair = manifest.prepared_state
+        values = await self._read(RecordsOf(pair.producer_id, pair.producer_epoch, part.first_offset))
+        if values == GAVE_UP:
+            raise KafkaTimeoutError("no leader responded; nothing was changed")
+        assert len(values) == part.record_count, f"{values} are not the records of {manifest}"
+        return [StoredRecord(TOPIC, 0, None, value, [], 1, part.first_offset) for value in values]
+
+    @staticmethod
+    async def _read(request: EndOf | RecordsOf) -> Any:
+        """Ask until there is a response, as the reader of the log does."""
+        while (response := await ask(request)) is None:
+            pass
+        return response
+
+    async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
+        await self._run(lambda: self._live.complete_transaction(row, fence_others=False, is_over=is_over))
+
+    async def own(self) -> None:
+        await self._run(self._live.fence_others)
+
+    @property
+    def has_failed(self) -> bool:
+        return self._live.state is ProducerState.FATAL_ERROR
+
+    async def is_current(self) -> bool:
+        await self._run(self._live.describe)
+        return self._live.is_current
+
+    @property
+    def bounded_ms(self) -> int | None:
+        return self._live.bounded_ms
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._live.guarantee
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        raise AssertionError("the bound was accepted by name")
+
+    @property
+    def next_state(self) -> PreparedTxnState:
+        return self._live.next_prepared_state
+
+    async def begin(self) -> None:
+        self._live.begin_transaction()
+
+    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
+        batch = _Unsent([])
+        for entry in entries:
+            assert isinstance(entry, BufferedRecord)
+            self._live.check_send()
+            assert entry.value is not None
+            batch.records.append(entry.value)
+            after_each()
+        if batch.records:
+            self._unsent.append(batch)
+            self._live.accepted()
+
+    async def prepare(self) -> PreparedTxnState:
+        await self._run(self._live.prepare_transaction)
+        return self._live.transaction.prepared_state
+
+    @property
+    def manifest(self) -> str:
+        return str(self._live.transaction.manifest("cluster") or "")
+
+    def start_commit(self) -> None:
+        raise AssertionError("confirm='kafka'")
+
+    async def commit(self) -> None:
+        await self._run(self._live.commit_transaction)
+
+    async def abort(self) -> None:
+        await self._run(self._live.abort_transaction)
+
+    async def give_up(self) -> None:
+        manager, self._manager = self._manager, None
+        if manager is None:
+            return
+        operation = manager.operation_before_close()
+        if manager.drops_unsent:
+            self._unsent.clear()
+        if operation is not None and not operation.done:
+            if not self._unsent:
+                manager.settle_without_kafka()
+            outgoing = manager.poll(self._now_ms, delivered=not self._unsent)
+            if outgoing is not None and not isinstance(outgoing.request, m.FindCoordinator | m.ApiVersions):
+                await ask(Cast(outgoing.request))
+        self._unsent.clear()
+        manager.close(FatalError("the producer was closed"))
+
+    # ---- the sender's part ----------------------------------------------------------------------------------
+
+    async def _run(self, call: Callable[[], Operation]) -> None:
+        manager = self._live
+        operation = call()
+        if not operation.done and not self._unsent:
+            manager.settle_without_kafka()
+        if not operation.done and manager.exchange.request is not None:
+            manager.on_no_response(self._now_ms)  # of a call that was given up; its connection is closed
+        while not operation.done:
+            await self._advance(manager, operation)
+        manager.acknowledge(operation)
+        if operation.error is not None:
+            raise operation.error
+
+    async def _advance(self, manager: TransactionManager, operation: Operation) -> None:
+        if manager.drops_unsent:
+            self._unsent.clear()
+        outgoing = manager.poll(self._now_ms, delivered=not self._unsent)
+        if outgoing is not None:
+            await self._exchange(manager, outgoing.request, operation)
+        elif operation.done:
+            return
+        elif self._unsent and manager.may_produce and manager.may_produce_to(TOPIC, 0):
+            await self._produce(manager, self._unsent[0], operation)
+        elif self._unsent and manager.wants_partitions and manager.retry_at_ms is None:
+            return  # `may_produce_to` has just asked for AddPartitionsToTxn
+        elif manager.retry_at_ms is not None:
+            self._now_ms = manager.retry_at_ms
+        else:
+            raise Stuck(f"{operation.name} waits, and nothing is sent: {manager.standing}")
+
+    async def _exchange(self, manager: TransactionManager, request: m.Request, operation: Operation) -> None:
+        if isinstance(request, m.FindCoordinator):
+            manager.on_response(m.FindCoordinatorResponse(0, _NODE, "localhost", 9092), self._now_ms)
+            return
+        if isinstance(request, m.ApiVersions):
+            manager.on_response(self._profile.features, self._now_ms)
+            return
+        response = await ask(request)
+        if response == GAVE_UP:
+            raise _no_outcome(operation)
+        if response is None:
+            manager.on_no_response(self._now_ms)
+        elif isinstance(response, Added) and isinstance(request, m.AddPartitionsToTxn):
+            codes = dict.fromkeys(request.partitions, response.error_code)
+            manager.on_response(m.AddPartitionsToTxnResponse(codes), self._now_ms)
+        else:
+            manager.on_response(response, self._now_ms)
+
+    async def _produce(self, manager: TransactionManager, batch: _Unsent, operation: Operation) -> None:
+        if batch.sent_as is None:
+            pair = manager.producer_id, manager.producer_epoch
+            sequence = self._sequences.get(pair, 0)
+            self._sequences[pair] = sequence + len(batch.records)
+            batch.sent_as = Produce(*pair, sequence, tuple(batch.records), manager.transaction_version)
+        manager.produced()
+        response = await ask(batch.sent_as)
+        if response == GAVE_UP:
+            raise _no_outcome(operation)
+        if response is None:
+            manager.produce_unanswered()
+            return
+        assert isinstance(response, Produced)
+        self._settle(manager, batch, response)
+
+    def _settle(self, manager: TransactionManager, batch: _Unsent, response: Produced) -> None:
+        code = response.error_code
+        result = delivery_result(code, unresolved_before=False)
+        if result is DeliveryResult.DELIVERED:
+            manager.stored(TOPIC, 0, response.base_offset, len(batch.records))
+            self._unsent.remove(batch)
+        elif result is DeliveryResult.LOST:
+            self._unsent.remove(batch)
+            manager.fail_abortable(DeliveryError(f"refused with {code}", error_code=code))
+        elif result is DeliveryResult.FATAL:
+            self._unsent.remove(batch)
+            manager.fail_fatal(exception_for(Api.PRODUCE, code, f"refused with {code}"))
+
+
+def _no_outcome(operation: Operation) -> KafkaTimeoutError:
+    return KafkaTimeoutError(f"{operation.name} has no outcome within max.block.ms")
+
+
+# ---- the database ---------------------------------------------------------------------------------------------------
+
+
+class DatabaseGone(Exception):  # noqa: N818 - as drivers name it
+    """The connection is lost, and with it the transaction, unless it was being committed."""
+
+
+class Begin(NamedTuple):
+    """Begin transaction `number` of this process."""
+
+    number: int
+
+
+class Insert(NamedTuple):
+    """Change the application's table."""
+
+    number: int
+    write: bytes
+
+
+class Lock(NamedTuple):
+    """Lock the state row and read it."""
+
+    number: int
+
+
+class Read(NamedTuple):
+    """Read the locked state row again, with its manifest."""
+
+    number: int
+
+
+class LockAndWrite(NamedTuple):
+    """Lock and replace the state row if it is free and holds `previous`."""
+
+    number: int
+    previous: str
+    state: str
+
+
+class Write(NamedTuple):
+    """Replace the locked state row."""
+
+    number: int
+    state: str
+    manifest: str
+
+
+class Commit(NamedTuple):
+    """Commit."""
+
+    number: int
+
+
+class Rollback(NamedTuple):
+    """Roll back."""
+
+    number: int
+
+
+class CheckedTransaction:
+    """A `DatabaseTransaction` whose statements go to the world. A reply of None: the connection is gone."""
+
+    def __init__(self, number: int, *, predicts: bool) -> None:
+        self._number = number
+        self._is_over = False
+        self._attached: Write | None = None
+        self.commit_was_sent = False
+        self.can_lock_and_write = predicts
+        self.stored_blocks = NoStoredBlocks()
+
+    async def insert(self, write: bytes) -> None:
+        await self._ask(Insert(self._number, write))
+
+    def doom(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+    def assert_intact(self) -> None:
+        pass
+
+    async def flush(self) -> None:
+        pass
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        state, _ = await self._ask(Lock(self._number))
+        return state_in(transactional_id, state)
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        state, _ = await self._ask(Read(self._number))
+        return state_in(transactional_id, state)
+
+    async def read_manifest(self, transactional_id: str) -> str:
+        _, manifest = await self._ask(Read(self._number))
+        assert isinstance(manifest, str)
+        return manifest
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
+        await self._ask(Write(self._number, str(new), manifest))
+
+    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
+        return bool(await self._ask(LockAndWrite(self._number, str(previous), str(new))))
+
+    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
+        self._attached = Write(self._number, str(state), manifest)
+
+    async def commit(self) -> None:
+        if self._attached is not None:
+            await self._ask(self._attached)
+        self.commit_was_sent = True
+        await self._ask(Commit(self._number))
+        self._is_over = True
+
+    async def rollback(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            await ask(Rollback(self._number))
+
+    async def close(self) -> None:
+        pass
+
+    def close_at_once(self) -> bool:
+        return True
+
+    async def _ask(self, request: Hashable) -> Any:
+        reply = await ask(request)
+        if reply is None:
+            raise DatabaseGone(str(request))
+        return reply
+
+
+class CheckedDatabase:
+    """A `Database` whose transactions are numbered per process.
+
+    `predicts`: the row is locked and written with one statement before the records are sent, as with psycopg.
+    """
+
+    def __init__(self, *, predicts: bool) -> None:
+        self._predicts = predicts
+        self._begun = 0
+        self.errors = (DatabaseGone,)
+
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        return DatabaseIdentity("")
+
+    async def prepare_to_store(self, transactional_id: str) -> None:
+        raise AssertionError("nothing is stored")
+
+    async def begin(self) -> CheckedTransaction:
+        self._begun += 1
+        await ask(Begin(self._begun))
+        return CheckedTransaction(self._begun, predicts=self._predicts)
+
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        pass
+
+
+# ---- the program ----------------------------------------------------------------------------------------------------
+
+
+async def _no_sleep(seconds: float) -> None:
+    pass
+
+
+class Owner:
+    """One process with a writer for the id, as an application has it."""
+
+    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool) -> None:
+        self._told = told
+        self._database = CheckedDatabase(predicts=predicts)
+        self._coordinator = DualWriteCoordinator(
+            TRANSACTIONAL_ID,
+            database=self._database,
+            kafka=CheckedKafka(profile),
+            sleep=_no_sleep,
+            lock_timeout_ms=None,
+            resolve_timeout_ms=NO_DEADLINE_MS,
+            pause=None,
+            repairability=Repairability(accepted=True),
+        )
+
+    async def write(self, value: bytes) -> None:
+        """Carry out one dual write, and note what its caller is told: its outcome, None for unknown."""
+        coordinator = self._coordinator
+        progress = None
+        try:
+            with coordinator.exclusively():
+                await coordinator.get_ready()
+                database = await self._database.begin()
+                records = RecordBuffer()
+                progress = DualWriteProgress(database, records, direct)
+                records.send(TOPIC, value, timestamp_ms=1)
+                try:
+                    await database.insert(value)
+                except DatabaseGone:
+                    await coordinator.roll_back(progress)
+                    raise
+                await coordinator.commit(progress)
+        except (DualWriteError, DatabaseGone) as error:
+            self._told.append((value, "raised", type(error).__name__))
+        if progress is not None:
+            self._told.append((value, None if progress.outcome is None else progress.outcome.name))
+
+    async def recover(self) -> bool:
+        """Recover, as an operator or a new process does. Return whether it succeeded."""
+        try:
+            with self._coordinator.exclusively():
+                await self._coordinator.recover()
+        except (DualWriteError, DatabaseGone) as error:
+            self._told.append(("recover", type(error).__name__))
+            return False
+        return True
+
+
+def writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False) -> Program:
+    """Return the program of a process that carries out dual writes."""
+
+    async def program(told: list[Said]) -> None:
+        owner = Owner(profile, told, predicts=predicts)
+        for value in values:
+            await owner.write(value)
+
+    return program
+
+
+def recovers(profile: Profile, values: Sequence[bytes] = (), *, tries: int = 1, predicts: bool = False) -> Program:
+    """Return the program of a process that recovers first, and if that fails, of others that try it again."""
+
+    async def program(told: list[Said]) -> None:
+        for _ in range(tries):
+            owner = Owner(profile, told, predicts=predicts)
+            if await owner.recover():
+                for value in values:
+                    await owner.write(value)
+                return
+
+    return program

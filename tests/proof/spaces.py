@@ -1,0 +1,66 @@
+"""The spaces that are searched: which broker, which faults, and which dual writes.
+
+`SMALL` is for `make test`, `LARGE` for `make proof`. Two processes share one transactional id in each. `python -m
+tests.proof.explore` searches any other space.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Final, NamedTuple
+
+from tests.proof.explore import Explorer, Found
+from tests.proof.kafka_model import PROFILES
+from tests.proof.world import Budget, Rules
+
+_ONE_EACH: Final = ((b"a1",), (b"b1",))
+_TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
+
+
+class Space(NamedTuple):
+    """One search."""
+
+    tier: int
+    budget: Budget
+    written: tuple[tuple[bytes, ...], ...] = _ONE_EACH
+    """The dual writes of each process."""
+    predicts: bool = False
+    """Whether the row is written ahead of the records, as with psycopg."""
+    most_states: int | None = None
+    """Where to stop at the end of a level; None: nowhere."""
+
+    @property
+    def name(self) -> str:
+        faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
+        count = sum(len(values) for values in self.written)
+        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{'-ahead' if self.predicts else ''}"
+
+    def search(self) -> Found:
+        """Visit every state."""
+        rules = Rules(PROFILES[self.tier], self.written, (b"c1",), predicts=self.predicts)
+        try:
+            return Explorer(rules, self.budget).search(self.most_states)
+        finally:
+            rules.close()
+
+
+SMALL: Final = (
+    Space(1, Budget(losses=1)),
+    Space(1, Budget(foreigners=1)),
+    Space(1, Budget(kills=1), _TWO_AND_ONE),
+    Space(2, Budget(expiries=1)),
+    Space(3, Budget(timeouts=1)),
+    Space(3, Budget(expiries=1)),
+    Space(3, Budget(), _TWO_AND_ONE, predicts=True),
+    Space(4, Budget(timeouts=1)),
+    Space(4, Budget(expiries=1)),
+)
+
+_ONE_FAULT: Final = tuple(Budget(**{name: 1}) for name in Budget._fields)
+
+LARGE: Final = (
+    *(Space(tier, budget) for tier, budget in product(PROFILES, _ONE_FAULT)),
+    *(Space(tier, Budget(kills=1), _TWO_AND_ONE, predicts=True) for tier in PROFILES),
+    *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
+    *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
+)

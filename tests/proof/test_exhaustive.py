@@ -1,0 +1,34 @@
+"""No interleaving of two processes with one transactional id loses a dual write, doubles it, or shows half of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.proof.spaces import LARGE, SMALL, Space
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Without log lines, of which there would be millions."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def assert_nothing_wrong(space: Space) -> None:
+    found = space.search()
+    assert found.wrong is None, "\n".join((found.wrong, *found.story))
+    assert found.at_rest > 0 or space.most_states is not None
+
+
+@pytest.mark.parametrize("space", SMALL, ids=lambda space: space.name)
+def test_nothing_is_wrong_in_a_small_space(space: Space) -> None:
+    assert_nothing_wrong(space)
+
+
+@pytest.mark.parametrize("space", LARGE, ids=lambda space: space.name)
+def test_nothing_is_wrong_in_a_large_space(space: Space) -> None:
+    assert_nothing_wrong(space)

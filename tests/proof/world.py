@@ -1,0 +1,394 @@
+"""`World`: the broker, the state row, the processes and the network as one value, and what can happen to it next.
+
+A request is carried out and answered in one step, because a process that waits for a response does nothing else: its
+next request may be as late as anything. What a process does to its own database transaction alone happens at once, for
+the same reason. Everything else interleaves: lost responses, requests that arrive late, connections and locks that
+vanish, commits that are in the air, crashes, the broker's timeouts, foreign programs, and ids that expire. How many
+faults there are in all is limited by the `Budget`, which makes the space finite.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from dualwrite.client.messages import DescribeTransaction
+from tests.proof import kafka_model as broker
+from tests.proof.automaton import Automaton
+from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf
+from tests.proof.owner import (
+    GAVE_UP,
+    Begin,
+    Cast,
+    Commit,
+    Insert,
+    Lock,
+    LockAndWrite,
+    Read,
+    Rollback,
+    Write,
+    recovers,
+    writes,
+)
+
+_MOST_LATE: Final = 3
+_SETTLING_TRIES: Final = 4
+_POLLS: Final = 3
+"""How often a process gets the same response to the same request in a row, before something else has to happen."""
+
+
+class Budget(NamedTuple):
+    """How often each kind of fault may still happen."""
+
+    crashes: int = 0
+    kills: int = 0
+    """Database connections that end, and with them their transactions and locks."""
+    losses: int = 0
+    """Responses that are lost: the request was carried out, or will be later, or never."""
+    give_ups: int = 0
+    """Callers that wait for longer than max.block.ms."""
+    timeouts: int = 0
+    """Transactions that the broker aborts."""
+    foreigners: int = 0
+    """Foreign programs that initialise the id."""
+    expiries: int = 0
+    """Ids that the broker forgets."""
+
+
+class Txn(NamedTuple):
+    """One database transaction, as its server knows it."""
+
+    process: int
+    incarnation: int
+    number: int
+    is_locked: bool = False
+    row: tuple[str, str] | None = None
+    inserted: tuple[bytes, ...] = ()
+    is_committing: bool = False
+    """Whether its COMMIT is on the way, and no process waits for it."""
+
+
+class Process(NamedTuple):
+    """A process: its program's node, and how often it was started again."""
+
+    program: int
+    node: int
+    incarnation: int = 0
+
+
+class World(NamedTuple):
+    """Everything."""
+
+    kafka: Kafka
+    row: tuple[str, str]
+    """The committed prepared state, and its manifest."""
+    table: frozenset[bytes]
+    """The committed changes of the application."""
+    txns: tuple[Txn, ...]
+    processes: tuple[Process, ...]
+    late: tuple[Any, ...]
+    """Requests that may still reach the broker."""
+    budget: Budget
+    is_settling: bool = False
+
+
+Step = tuple[str, World]
+
+
+class Rules:
+    """What can happen, for one kind of broker and the dual writes of some processes."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        written: Sequence[Sequence[bytes]],
+        after_crash: Sequence[bytes],
+        *,
+        predicts: bool = False,
+    ) -> None:
+        self.profile = profile
+        self._first = len(written)
+        self._settles = self._first + 1
+        self.programs = [Automaton(writes(profile, values, predicts=predicts)) for values in written]
+        self.programs.append(Automaton(recovers(profile, after_crash, predicts=predicts)))
+        self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES)))
+
+    def start(self, budget: Budget) -> World:
+        """Return the world before anything has happened."""
+        processes = tuple(Process(number, 0) for number in range(self._first))
+        world = World(Kafka(), ("", ""), frozenset(), (), processes, (), budget)
+        for number in range(self._first):
+            world = self._at_once(world, number)
+        return world
+
+    def close(self) -> None:
+        """Release the programs."""
+        for program in self.programs:
+            program.close()
+
+    # ---- what can happen ------------------------------------------------------------------------------------
+
+    def steps(self, world: World) -> Iterator[Step]:
+        """Yield each possible next world, with a sentence."""
+        for number in range(len(world.processes)):
+            yield from self._of_process(world, number)
+        yield from self._of_kafka(world)
+        yield from self._of_database(world)
+        if not world.is_settling and self._all_ended(world):
+            yield self._settle(world)
+
+    def _request(self, world: World, number: int) -> Hashable:
+        process = world.processes[number]
+        return self.programs[process.program].nodes[process.node].request
+
+    def _of_process(self, world: World, number: int) -> Iterator[Step]:
+        request = self._request(world, number)
+        if request is None:
+            return
+        name = f"P{number}"
+        match request:
+            case Lock() | Read():
+                yield from self._reads(world, number, request)
+            case LockAndWrite():
+                yield self._locks_and_writes(world, number, request)
+            case Commit():
+                yield from self._commits(world, number, request)
+            case _:
+                yield from self._asks_kafka(world, number, request)
+        if world.budget.crashes and not world.is_settling:
+            yield from self._crashes(world, number, name, request)
+
+    def _reads(self, world: World, number: int, request: Lock | Read) -> Iterator[Step]:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            yield f"P{number} finds its connection gone", self._answer(world, number, None)
+        elif isinstance(request, Read) or txn.is_locked:
+            yield f"P{number} reads the row under its lock", self._answer(world, number, txn.row or world.row)
+        elif not any(other.is_locked for other in world.txns):
+            locked = _with(world, txn, txn._replace(is_locked=True))
+            yield f"P{number} locks the row and reads it", self._answer(locked, number, world.row)
+
+    def _locks_and_writes(self, world: World, number: int, request: LockAndWrite) -> Step:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            return f"P{number} finds its connection gone", self._answer(world, number, None)
+        if world.row[0] != request.previous or any(other.is_locked for other in world.txns):
+            return f"P{number} finds the row locked or changed", self._answer(world, number, False)
+        written = _with(world, txn, txn._replace(is_locked=True, row=(request.state, world.row[1])))
+        return f"P{number} locks the row and writes {request.state}", self._answer(written, number, True)
+
+    def _commits(self, world: World, number: int, request: Commit) -> Iterator[Step]:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            yield f"P{number} finds its connection gone at COMMIT", self._answer(world, number, None)
+            return
+        done = _committed(world, txn)
+        yield f"P{number} commits the database", self._answer(done, number, True)
+        if world.budget.losses and not world.is_settling:
+            poorer = _spend(world, losses=1)
+            done, dropped = _committed(poorer, txn), _with(poorer, txn, None)
+            yield f"P{number} commits the database, and does not hear of it", self._answer(done, number, None)
+            yield f"P{number}'s COMMIT is lost", self._answer(dropped, number, None)
+            on_the_way = _with(poorer, txn, txn._replace(is_committing=True))
+            yield f"P{number}'s COMMIT is delayed, and its connection lost", self._answer(on_the_way, number, None)
+
+    def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
+        kafka, response = broker.serve(world.kafka, request, self.profile)
+        if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, request, response):
+            response = BLOCKED
+        if response is not BLOCKED:
+            yield f"P{number}: {request} -> {response}", self._answer(world._replace(kafka=kafka), number, response)
+        if world.is_settling:
+            return
+        if world.budget.losses:
+            poorer = _spend(world, losses=1)
+            if response is not BLOCKED:
+                text = f"P{number}: {request} is carried out, and the response {response} lost"
+                yield text, self._answer(poorer._replace(kafka=kafka), number, None)
+            yield (
+                f"P{number}: {request} is delayed, and its connection lost",
+                self._answer(_later(poorer, request), number, None),
+            )
+        if world.budget.give_ups:
+            text = f"P{number}: {request} is delayed, and its caller gives up"
+            yield text, self._answer(_later(_spend(world, give_ups=1), request), number, GAVE_UP)
+
+    def _only_polls(self, world: World, number: int, request: Hashable, response: object) -> bool:
+        """Return whether the process has just got this response to this request again and again: it would ask for ever.
+
+        Twice in a row is no poll: a step and the next one may ask the same.
+        """
+        process = world.processes[number]
+        nodes = self.programs[process.program].nodes
+        node = nodes[process.node]
+        for _ in range(_POLLS):
+            before = nodes[node.came_from]
+            if node.came_from < 0 or node.reply != response or before.request != request:
+                return False
+            node = before
+        return True
+
+    def _crashes(self, world: World, number: int, name: str, request: Hashable) -> Iterator[Step]:
+        poorer = _spend(world, crashes=1)
+        mine = [txn for txn in world.txns if txn.process == number and not txn.is_committing]
+        for txn in mine:
+            poorer = _with(poorer, txn, None)
+        match request:
+            case Commit():
+                committing = self._txn(world, number, request.number)
+                yield f"{name} is killed, and its COMMIT lost", self._restarted(poorer, number)
+                if committing is not None:
+                    done = _committed(_with_added(poorer, committing), committing)
+                    yield f"{name} is killed after its COMMIT", self._restarted(done, number)
+                    on_the_way = _with_added(poorer, committing._replace(is_committing=True))
+                    yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
+            case Lock() | Read() | LockAndWrite():
+                yield f"{name} is killed", self._restarted(poorer, number)
+            case _:
+                later = _later(poorer, request)
+                yield f"{name} is killed, and {request} may arrive later", self._restarted(later, number)
+
+    def _of_kafka(self, world: World) -> Iterator[Step]:
+        kafka, budget = world.kafka, world.budget
+        for at, request in enumerate(world.late):
+            after, response = broker.serve(kafka, request, self.profile)
+            if response is not BLOCKED:
+                rest = world.late[:at] + world.late[at + 1 :]
+                yield f"late: {request} -> {response}", world._replace(kafka=after, late=rest)
+        if broker.marker_is_due(kafka):
+            yield "Kafka writes the marker", world._replace(kafka=broker.write_marker(kafka))
+        if world.is_settling:
+            return
+        if budget.timeouts and (aborted := broker.timed_out(kafka, self.profile)) is not None:
+            yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
+        if budget.foreigners and (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
+            yield "a foreign program initialises the id", _spend(world, foreigners=1)._replace(kafka=taken)
+        if budget.expiries and (gone := broker.expired(kafka)) is not None:
+            yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
+
+    def _of_database(self, world: World) -> Iterator[Step]:
+        for txn in world.txns:
+            if txn.is_committing:
+                yield f"the delayed COMMIT of P{txn.process} takes effect", _committed(world, txn)
+                yield f"the delayed COMMIT of P{txn.process} is dropped", _with(world, txn, None)
+            elif world.budget.kills and not world.is_settling:
+                yield f"the database ends P{txn.process}'s connection", _with(_spend(world, kills=1), txn, None)
+
+    # ---- processes ------------------------------------------------------------------------------------------
+
+    def _all_ended(self, world: World) -> bool:
+        return not world.txns and all(self._request(world, at) is None for at in range(len(world.processes)))
+
+    def is_at_rest(self, world: World) -> bool:
+        """Return whether nothing is left to do: everything was recovered."""
+        return world.is_settling and self._all_ended(world) and not broker.marker_is_due(world.kafka)
+
+    def _settle(self, world: World) -> Step:
+        process = Process(self._settles, 0, incarnation=99)
+        settling = world._replace(processes=(*world.processes, process), is_settling=True)
+        return "everything is over; recover() is called", self._at_once(settling, len(settling.processes) - 1)
+
+    def _restarted(self, world: World, number: int) -> World:
+        process = Process(self._first, 0, world.processes[number].incarnation + 1)
+        return self._at_once(_with_process(world, number, process), number)
+
+    def _answer(self, world: World, number: int, reply: Hashable) -> World:
+        process = world.processes[number]
+        node = self.programs[process.program].step(process.node, reply)
+        return self._at_once(_with_process(world, number, process._replace(node=node)), number)
+
+    def _at_once(self, world: World, number: int) -> World:
+        """Carry out what only changes the process's own database transaction."""
+        while True:
+            request = self._request(world, number)
+            process = world.processes[number]
+            reply: Hashable = True
+            match request:
+                case Begin():
+                    world = _with_added(world, Txn(number, process.incarnation, request.number))
+                case Insert() | Write():
+                    txn = self._txn(world, number, request.number)
+                    if txn is None:
+                        reply = None
+                    elif isinstance(request, Insert):
+                        world = _with(world, txn, txn._replace(inserted=(*txn.inserted, request.write)))
+                    else:
+                        assert txn.is_locked, "the row was written without its lock"
+                        world = _with(world, txn, txn._replace(row=(request.state, request.manifest)))
+                case Rollback():
+                    txn = self._txn(world, number, request.number)
+                    world = world if txn is None else _with(world, txn, None)
+                case Cast():
+                    world = _later(world, request.request)
+                case _:
+                    return world
+            node = self.programs[process.program].step(process.node, reply)
+            world = _with_process(world, number, process._replace(node=node))
+
+    def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
+        incarnation = world.processes[number].incarnation
+        for txn in world.txns:
+            if txn[:3] == (number, incarnation, txn_number) and not txn.is_committing:
+                return txn
+        return None
+
+    # ---- what must hold -------------------------------------------------------------------------------------
+
+    def wrong(self, world: World) -> str | None:
+        """Return what is wrong with a world; None if nothing is."""
+        seen = broker.visible(world.kafka)
+        doubled = [value for value, count in Counter(seen).items() if count > 1]
+        if doubled:
+            return f"{doubled} are visible twice"
+        if not world.table.issuperset(seen):
+            return f"{set(seen) - world.table} are visible, and were not committed"
+        if broker.marker_is_refused(world.kafka):
+            return "the leader refuses the marker of a decided transaction"
+        for process in world.processes:
+            for said in self.programs[process.program].nodes[process.node].told:
+                if said[1] == "COMMITTED" and said[0] not in world.table:
+                    return f"{said[0]!r} was said to be committed, and is not"
+                if said[1] == "ROLLED_BACK" and said[0] in world.table:
+                    return f"{said[0]!r} was said to be rolled back, and is committed"
+        return self._wrong_at_rest(world, seen) if self.is_at_rest(world) else None
+
+    def _wrong_at_rest(self, world: World, seen: Sequence[bytes]) -> str | None:
+        lost = world.table.difference(seen)
+        if lost:
+            return f"{lost} are committed, and not visible"
+        if broker.is_open(world.kafka):
+            return "a transaction is open at rest"
+        return None
+
+
+# ---- changes --------------------------------------------------------------------------------------------------------
+
+
+def _spend(world: World, **spent: int) -> World:
+    budget = world.budget
+    return world._replace(budget=budget._replace(**{name: getattr(budget, name) - n for name, n in spent.items()}))
+
+
+def _later(world: World, request: Hashable) -> World:
+    if len(world.late) >= _MOST_LATE or isinstance(request, EndOf | RecordsOf | DescribeTransaction):
+        return world
+    return world._replace(late=tuple(sorted((*world.late, request), key=repr)))
+
+
+def _with_process(world: World, number: int, process: Process) -> World:
+    processes = world.processes
+    return world._replace(processes=(*processes[:number], process, *processes[number + 1 :]))
+
+
+def _with(world: World, txn: Txn, changed: Txn | None) -> World:
+    kept = (other if other != txn else changed for other in world.txns)
+    return world._replace(txns=tuple(other for other in kept if other is not None))
+
+
+def _with_added(world: World, txn: Txn) -> World:
+    return world._replace(txns=tuple(sorted((*world.txns, txn))))
+
+
+def _committed(world: World, txn: Txn) -> World:
+    return _with(world, txn, None)._replace(row=txn.row or world.row, table=world.table | set(txn.inserted))
