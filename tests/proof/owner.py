@@ -26,6 +26,7 @@ from dualwrite.errors import (
     DualWriteError,
     FatalError,
     KafkaTimeoutError,
+    NoMarkerError,
     OutcomeUnknown,
     exception_for,
 )
@@ -53,6 +54,9 @@ from tests.proof.kafka_model import (
 
 GAVE_UP: Final = "gave up"
 """The reply to a caller that has waited too long."""
+
+NO_MARKER: Final = "no marker"
+"""The reply to a reader who has come to the end of the log without the marker that it looks for."""
 
 _NODE: Final = 1
 
@@ -111,10 +115,19 @@ class CheckedKafka:
     def coordinator_aborted(self, row: PreparedTxnState) -> bool:
         return self._live.coordinator_aborted(row)
 
+    @property
+    def coordinator_is_ending(self) -> bool:
+        return self._live.coordinator_is_ending
+
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         (part,) = manifest.partitions
         pair = manifest.prepared_state
         end = await self._read(EndOf(pair.producer_id, pair.producer_epoch, part.first_offset))
+        if end == NO_MARKER:
+            where = (TOPIC, 0)
+            raise NoMarkerError(
+                "no marker", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair), partitions=(where,)
+            )
         if end == GAVE_UP:
             raise OutcomeUnknown("no leader responded", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair))
         return TransactionEnd({part: PartitionEnd[end]})

@@ -19,6 +19,7 @@ from tests.proof.automaton import Automaton
 from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf
 from tests.proof.owner import (
     GAVE_UP,
+    NO_MARKER,
     Begin,
     Cast,
     Commit,
@@ -199,8 +200,13 @@ class Rules:
             response = BLOCKED
         if response is not BLOCKED:
             yield f"P{number}: {request} -> {response}", self._answer(world._replace(kafka=kafka), number, response)
+        elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka) and not broker.is_open(world.kafka):
+            yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
         if world.is_settling:
             return
+        if world.budget.give_ups and isinstance(request, EndOf) and response is BLOCKED:
+            poorer = _spend(world, give_ups=1)
+            yield f"P{number}: {request} -> no marker yet", self._answer(poorer, number, NO_MARKER)
         if world.budget.losses:
             poorer = _spend(world, losses=1)
             if response is not BLOCKED:
