@@ -43,7 +43,7 @@ is cut off from the controller, does not know all topics."""
 class LogReader:
     """Reads partitions, over the connections of producers with the same settings. Changes nothing.
 
-    Each call raises KafkaUnreachableError after `unreachable.timeout.ms`: who asks may hold the lock of a row meanwhile.
+    Each call raises KafkaUnreachableError after `unreachable.timeout.ms`: who asks may hold the lock of a row.
     """
 
     def __init__(self, config: ProducerConfig, loop: asyncio.AbstractEventLoop) -> None:
