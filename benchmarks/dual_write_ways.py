@@ -223,7 +223,8 @@ STORED: dict[str, Way] = {
     f"psycopg: {STORE}": psycopg_ways.dual_write("kafka", when_kafka_is_away="store"),
     f"psycopg: {BARE}": without_manifest(psycopg_ways.dual_write("kafka")),
 }
-"""Of `benchmarks.stored_blocks` and `benchmarks.manifest`."""
+"""Of `benchmarks.stored_blocks` and `benchmarks.manifest_cost`."""
+EVERY_BY_THREADS: dict[str, Way] = {**BY_THREADS, **STORED}
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,7 @@ def write(way: str, job: Job, database_url: str) -> Written:
     if way in BY_TASKS:
         done = uvloop.run(_in_a_loop(BY_TASKS[way], work))
     else:
-        by_threads = {**BY_THREADS, **STORED}
-        done = measure_threads(lambda _, worker: by_threads[way](work, worker), job)
+        done = measure_threads(lambda _, worker: EVERY_BY_THREADS[way](work, worker), job)
         if work.pool is not None:
             work.pool.close()
     return Written(done, work.ended_s)

@@ -8,8 +8,8 @@
 pools of every kind, some with `redo="database"`, only writers of one key each, and a recovery service. Traps are set
 for the moment of Kafka's return, so that some die in the middle of publishing, and Kafka leaves again while others do.
 No block may fail because of Kafka. `--refuse`: blocks are refused while Kafka is away, and workers are only killed: a
-frozen one would hold its transaction open whatever Kafka does. No transaction may idle for a second, and a writer or
-pool that knows that Kafka is away answers within 100 ms.
+frozen one would hold its transaction open whatever Kafka does. No transaction may idle for long, and a writer or pool
+that knows that Kafka is away answers within 100 ms.
 
 The calm phase is that of `pool_chaos.py`; what is held against both sides besides that is in `away_verdict.py`.
 """
@@ -137,7 +137,8 @@ class Watch:
             if absence.published_s is None and not self._database.is_stored_before(absence.back_s):
                 absence.published_s = at_s - absence.back_s
         else:
-            absence.oldest_idle_s = max(absence.oldest_idle_s, self._database.longest_idle_s())
+            idle_s = min(self._database.longest_idle_s(), at_s - absence.gone_s)
+            absence.oldest_idle_s = max(absence.oldest_idle_s, idle_s)
             absence.stored, absence.stored_bytes = self._database.stored()
 
 
