@@ -14,7 +14,7 @@ import pytest
 
 from dualwrite.async_producer import AsyncProducer
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.broker_emulator.faults import CrashBefore, DropRequest, Fault
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import ConfigError, KafkaTimeoutError, KafkaUnreachableError
 from dualwrite.prepared_state import PreparedTxnState
@@ -130,6 +130,22 @@ def test_what_the_log_says_of_a_prepared_transaction(ready: Producer, emulator: 
         ready.end_of(manifest, timeout_ms=LONG_MS)
     with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
         ready.records_of(manifest, [part], timeout_ms=LONG_MS)
+    ready.close(timeout_s=0)
+
+
+@pytest.mark.parametrize("api", ["Metadata", "Produce", "EndTxn"])
+def test_the_only_broker_dies_of_a_request(ready: Producer, emulator: Emulator, api: str) -> None:
+    """The connection is lost with it: who waits for the response hears that no other one comes up."""
+    emulator.create_topic("new")
+    emulator.faults.add(Fault(api=api, action=CrashBefore()))
+
+    def write() -> None:
+        ready.begin_transaction()
+        ready.send("new", b"v")
+        ready.commit_transaction()
+
+    with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
+        write()
     ready.close(timeout_s=0)
 
 
