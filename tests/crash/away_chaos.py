@@ -7,9 +7,11 @@
 `--store`: blocks are stored by the database while Kafka is away. Workers are killed and frozen all the time, among them
 pools of every kind, some with `redo="database"`, only writers of one key each, and a recovery service. Traps are set
 for the moment of Kafka's return, so that some die in the middle of publishing, and Kafka leaves again while others do.
-No block may fail because of Kafka. `--refuse`: blocks are refused while Kafka is away, and workers are only killed: a
-frozen one would hold its transaction open whatever Kafka does. No transaction may idle for long, and a writer or pool
-that knows that Kafka is away answers within 100 ms.
+No block may fail, or with `--cuts`, which terminates backends of the database too, none because of Kafka.
+
+`--refuse`: blocks are refused while Kafka is away, and workers are only killed: a frozen one would hold its transaction
+open whatever Kafka does. No transaction may idle for long, and a writer or pool that knows that Kafka is away answers
+within 100 ms.
 
 The calm phase is that of `pool_chaos.py`; what is held against both sides besides that is in `away_verdict.py`.
 """
@@ -24,10 +26,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import sqlalchemy as sa
 
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -75,9 +80,13 @@ class AwayPlan(Plan):
     away_s_each: float = 60.0
     again_s: float = 5.0
     """For how long it is away again, soon after each of these."""
+    cuts: bool = False
+    """Whether backends of the database are terminated, too."""
 
 
-def plan_of(mode: str, *, away_s: float, seed: int, tier: Tier, real: bool = False, **changes: Any) -> AwayPlan:
+def plan_of(
+    mode: str, *, away_s: float, seed: int, tier: Tier, real: bool = False, cuts: bool = False, **changes: Any
+) -> AwayPlan:
     """Kafka away under load."""
     stores = mode == STORE
     plan = AwayPlan(
@@ -90,7 +99,8 @@ def plan_of(mode: str, *, away_s: float, seed: int, tier: Tier, real: bool = Fal
         niceness=0,
         tier=tier,
         real=real,
-        deeds=_KILLS_AND_FREEZES if stores else _KILLS,
+        deeds={**(_KILLS_AND_FREEZES if stores else _KILLS), **({"backend": 4} if cuts else {})},
+        cuts=cuts,
         kinds=(*ONLY_KINDS, *POOL_KINDS, *([RECOVERY] if stores else [])),
         keeps_kinds=True,
         lanes=2 if stores else 0,
@@ -127,9 +137,13 @@ class Watch:
         self._absence = absence
 
     def _look_on(self) -> None:
+        before_s = time.monotonic()
         while not self._ended.wait(_SAMPLE_S):
             if (absence := self._absence) is not None:
-                self._look(absence)
+                with suppress(sa.exc.SQLAlchemyError):  # its own backend was terminated
+                    self._look(absence)
+                absence.stall_s = max(absence.stall_s, time.monotonic() - before_s - _SAMPLE_S)
+            before_s = time.monotonic()
 
     def _look(self, absence: Absence) -> None:
         at_s = time.time()
@@ -194,7 +208,10 @@ class AwayChaos(Chaos):
                 self._send_trap(number, Trap(point, after_s, stop), sprung)
 
     def _verdict(self) -> AwayVerdict:
-        return AwayVerdict(self._job, self._database, self.absences, refuses=self._away_plan.mode == REFUSE)
+        plan = self._away_plan
+        return AwayVerdict(
+            self._job, self._database, self.absences, refuses=plan.mode == REFUSE, only_of_kafka=plan.cuts
+        )
 
 
 def run_away_chaos(plan: AwayPlan) -> Tally:
@@ -215,6 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tier", type=int, choices=[1, 2, 3, 4], default=1, help="of the broker (default: %(default)s)"
     )
     parser.add_argument("--real", action="store_true", help="an Apache Kafka of tier 2, 3 or 4")
+    parser.add_argument("--cuts", action="store_true", help="backends of the database are terminated, too")
     parser.add_argument("--keep", action="store_true", help="what was noted and logged, even where all is well")
     options = parser.parse_args(arguments)
     if options.real and options.tier == 1:
@@ -227,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=seed,
         tier=Tier(options.tier),
         real=options.real,
+        cuts=options.cuts,
         times=options.times,
         keep=options.keep,
     )

@@ -59,6 +59,12 @@ def test_on_every_tier(tier: Tier) -> None:
 
 
 @pytest.mark.timeout(AWAY_S * 3 + SECONDS_TO_COME_RIGHT)
+def test_while_connections_to_the_database_are_cut() -> None:
+    found = _run(STORE, AWAY_S, Tier.KEEP_PREPARED, seconds=5.0, cuts=True)
+    assert committed_away(found) > 0
+
+
+@pytest.mark.timeout(AWAY_S * 3 + SECONDS_TO_COME_RIGHT)
 def test_refused_for_longer() -> None:
     found = _run(REFUSE, AWAY_S, Tier.KEEP_PREPARED, seconds=5.0)
     assert committed_away(found) == 0

@@ -85,6 +85,7 @@ FUNCTIONS: Final = frozenset(
     {
         "tests/crash/test_away_chaos.py::test_on_every_tier",
         "tests/crash/test_away_chaos.py::test_refused_for_longer",
+        "tests/crash/test_away_chaos.py::test_while_connections_to_the_database_are_cut",
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
         "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
