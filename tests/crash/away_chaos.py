@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import random
 import signal
 import sys
@@ -137,13 +138,10 @@ class Watch:
         self._absence = absence
 
     def _look_on(self) -> None:
-        before_s = time.monotonic()
         while not self._ended.wait(_SAMPLE_S):
             if (absence := self._absence) is not None:
                 with suppress(sa.exc.SQLAlchemyError):  # its own backend was terminated
                     self._look(absence)
-                absence.stall_s = max(absence.stall_s, time.monotonic() - before_s - _SAMPLE_S)
-            before_s = time.monotonic()
 
     def _look(self, absence: Absence) -> None:
         at_s = time.time()
@@ -153,6 +151,7 @@ class Watch:
         else:
             idle_s = min(self._database.longest_idle_s(), at_s - absence.gone_s)
             absence.oldest_idle_s = max(absence.oldest_idle_s, idle_s)
+            absence.crowd = max(absence.crowd, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
             absence.stored, absence.stored_bytes = self._database.stored()
 
 

@@ -4,8 +4,8 @@ With "store": no block failed because of Kafka, no block is left in the database
 transactional id, and one living process at a time) is in the order of its commits. There is no order between keys, nor
 for the keys of a pool, whose blocks go under several ids.
 
-With "refuse": no transaction of a writer waited for its client for as long as a second, and what the machine itself has
-stalled. Whoever knew that Kafka is away said so within 100 ms; one in a hundred may wait for a CPU.
+With "refuse": no transaction of a writer waited for its client for as long as a second, or as many seconds as processes
+wanted each CPU. Whoever knew that Kafka is away said so within 100 ms; one in a hundred may wait for a CPU.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Absence:
     """When it had come back."""
     oldest_idle_s: float = 0.0
     """The longest that a transaction of the writers waited for its client while Kafka was away."""
-    stall_s: float = 0.0
-    """The longest that one look into the database took: it waits for CPU and disk as the writers do."""
+    crowd: float = 1.0
+    """How many processes of the machine wanted each CPU, at the worst."""
     stored: int = 0
     stored_bytes: int = 0
     """What was stored when it was about to come back."""
@@ -92,8 +92,8 @@ class AwayFindings(Findings):
             committed_s = [each.answer_s for each in told if each.how == COMMITTED]
             yield (
                 f"away for {absence.back_s - absence.gone_s:.1f} s: {counted}; committed in {_centiles(committed_s)}; "
-                f"longest idle in transaction {absence.oldest_idle_s * 1000:.0f} ms (the machine stalled for "
-                f"{absence.stall_s * 1000:.0f} ms)"
+                f"longest idle in transaction {absence.oldest_idle_s * 1000:.0f} ms ({absence.crowd:.1f} processes for "
+                "each CPU)"
             )
             if absence.stored:
                 published = "later" if absence.published_s is None else f"within {absence.published_s:.1f} s"
@@ -201,10 +201,10 @@ class AwayVerdict(Verdict):
 
     def _expect_quick_refusals(self, found: AwayFindings) -> None:
         for absence, told in found.absences:
-            if absence.oldest_idle_s >= MOST_IDLE_S + absence.stall_s:
+            if absence.oldest_idle_s >= MOST_IDLE_S * absence.crowd:
                 self._problems.append(
-                    f"a transaction idled for {absence.oldest_idle_s:.3f} s; the machine has stalled for at most "
-                    f"{absence.stall_s:.3f} s"
+                    f"a transaction idled for {absence.oldest_idle_s:.3f} s, with {absence.crowd:.1f} processes for "
+                    "each CPU"
                 )
             found.refused_s += _refusals_where_it_was_known(told)
         if not found.refused_s:

@@ -18,7 +18,7 @@ from tests.crash.away_verdict import AwayFindings
 from tests.crash.chaos_job import COMMITTED
 from tests.support.servers.required import servers_are_required
 
-SHORT_S = 2.0
+SHORT_S = 3.0
 AWAY_S = float(os.environ.get("CHAOS_AWAY_S", "15"))
 SECONDS_TO_COME_RIGHT = 180
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**31)))
