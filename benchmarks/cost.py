@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.clients import Job
-from benchmarks.dual_write_ways import BY_TASKS, BY_THREADS, DUAL, GROUPED, POOL
+from benchmarks.dual_write_ways import BY_TASKS, DUAL, EVERY_BY_THREADS, GROUPED, POOL
 from benchmarks.dual_write_work import Work, create_tables
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.network_proxy import NetworkProxy
@@ -69,7 +69,7 @@ def count_here(way: str, job: Job, database_url: str) -> None:
     if way in BY_TASKS:
         uvloop.run(_count_in_loop(way, work, counter))
         return
-    with BY_THREADS[way](work, "cost") as transact:
+    with EVERY_BY_THREADS[way](work, "cost") as transact:
         for _ in range(_WARM_UP):
             transact()
         _report_to_parent("ready")
@@ -160,7 +160,7 @@ def _expect(readline: Callable[[], str]) -> str:
 def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("ways", nargs="*", default=STYLES, help=f"of {', '.join([*BY_THREADS, *BY_TASKS])}")
+    parser.add_argument("ways", nargs="*", default=STYLES, help=f"of {', '.join([*EVERY_BY_THREADS, *BY_TASKS])}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     for hidden in ("--child", "--topic", "--bootstrap-servers", "--database-url"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)

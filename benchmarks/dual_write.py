@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -211,9 +211,13 @@ class Reader:
 
 
 @contextmanager
-def relay(database_url: str, bootstrap_servers: str, topic: str) -> Iterator[None]:
-    """Run the outbox's relay in a process of its own."""
+def relay(
+    database_url: str, bootstrap_servers: str, topic: str, transactional_id: str | None = None
+) -> Iterator[list[float]]:
+    """Run the outbox's relay in a process of its own; yield where its CPU seconds are put at the end."""
     options = ["--database-url", database_url, "--bootstrap-servers", bootstrap_servers, "--topic", topic]
+    options += [] if transactional_id is None else ["--transactional-id", transactional_id]
+    cpu_s: list[float] = []
     command = [sys.executable, "-m", "benchmarks.outbox_relay", *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -221,9 +225,10 @@ def relay(database_url: str, bootstrap_servers: str, topic: str) -> Iterator[Non
     try:
         if process.stdout.readline() != "ready\n":
             raise SystemExit(f"the relay ended with exit status {process.wait(10)}")
-        yield
+        yield cpu_s
     finally:
         process.stdin.close()
+        cpu_s += [float(line) for line in process.stdout]
         process.stdout.close()
         process.wait(10)
 
@@ -239,7 +244,9 @@ def measure(
     with new_topic(bootstrap_servers) as topic:
         reader = Reader(bootstrap_servers, topic)
         try:
-            with relay(libpq_url, bootstrap_servers, topic) if way.endswith(OUTBOX) else nullcontext():
+            with ExitStack() as stack:
+                if way.endswith(OUTBOX):
+                    stack.enter_context(relay(libpq_url, bootstrap_servers, topic))
                 written = run_way(way, workers, url, bootstrap_servers, topic, duration_s, processes)
                 reader.wait_for(set(written.ended_s))
         finally:

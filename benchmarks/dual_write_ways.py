@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from unittest.mock import patch
 
 import uvloop
 from sqlalchemy.orm import Session
@@ -22,6 +23,8 @@ from benchmarks.clients import Done, Job, Transact, measure_tasks, measure_threa
 from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
 from dualwrite import DualWriterPool, Producer
+from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
 DATABASE = "database alone"
@@ -150,13 +153,13 @@ def dual_write(work: Work, worker: str) -> Iterator[Transact]:
         yield transact
 
 
-def pooled(confirm: str) -> Way:
+def pooled(confirm: str, **settings: str) -> Way:
     """Use one DualWriterPool for all workers."""
 
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(DualWriterPool, work.engine, confirm)
+        pool = work.shared_pool(DualWriterPool, work.engine, confirm, **settings)
 
         def transact() -> None:
             key = key_of_next()
@@ -196,6 +199,34 @@ BY_TASKS: dict[str, AsyncWay] = {
 WAYS = [*BY_THREADS, *BY_TASKS]
 
 
+def without_manifest(way: Way) -> Way:
+    """Store no manifest beside the prepared state, and build none: for the rest of the process."""
+
+    @contextmanager
+    def bare(work: Work, worker: str) -> Iterator[Transact]:
+        patch.object(Manifest, "__str__", lambda _: "").start()
+        patch.object(PsycopgTransaction, "attach", lambda *_: None).start()
+        with way(work, worker) as transact:
+            yield transact
+
+    return bare
+
+
+REDO = "dual write, pool, redo=database"
+STORE = "dual write, pool, when_kafka_is_away=store"
+BARE = "dual write, pool, no manifest"
+STORED: dict[str, Way] = {
+    REDO: pooled("kafka", redo="database"),
+    STORE: pooled("kafka", when_kafka_is_away="store"),
+    BARE: without_manifest(pooled("kafka")),
+    f"psycopg: {REDO}": psycopg_ways.dual_write("kafka", redo="database"),
+    f"psycopg: {STORE}": psycopg_ways.dual_write("kafka", when_kafka_is_away="store"),
+    f"psycopg: {BARE}": without_manifest(psycopg_ways.dual_write("kafka")),
+}
+"""Of `benchmarks.stored_blocks` and `benchmarks.manifest_cost`."""
+EVERY_BY_THREADS: dict[str, Way] = {**BY_THREADS, **STORED}
+
+
 @dataclass(frozen=True)
 class Written:
     """The measurements, and the `time.perf_counter()` at which the block of each key ended."""
@@ -215,7 +246,7 @@ def write(way: str, job: Job, database_url: str) -> Written:
     if way in BY_TASKS:
         done = uvloop.run(_in_a_loop(BY_TASKS[way], work))
     else:
-        done = measure_threads(lambda _, worker: BY_THREADS[way](work, worker), job)
+        done = measure_threads(lambda _, worker: EVERY_BY_THREADS[way](work, worker), job)
         if work.pool is not None:
             work.pool.close()
     return Written(done, work.ended_s)
@@ -232,7 +263,7 @@ async def _in_a_loop(way: AsyncWay, work: Work) -> Done:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dual_write_ways")
-    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("way", choices=[*WAYS, *STORED])
     parser.add_argument("--database-url", required=True)
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--topic", required=True)

@@ -33,6 +33,9 @@ outbox = sa.Table(
 )
 INSERT = sa.insert(rows).inline()
 INSERT_OUTBOX = sa.insert(outbox).inline()
+PREFIX = "bench-"
+"""Of the prefixes of all pools."""
+
 PSYCOPG_INSERT = "INSERT INTO bench_rows (key, body) VALUES (%s, %s)"
 PSYCOPG_INSERT_OUTBOX = "INSERT INTO bench_outbox (key, body) VALUES (%s, %s)"
 
@@ -72,7 +75,7 @@ class Work:
             self.group_commit = AsyncPsycopgGroupCommit(pool)
         return self.group_commit
 
-    def shared_pool(self, make: Callable[..., PoolT], source: Any, confirm: str) -> PoolT:
+    def shared_pool(self, make: Callable[..., PoolT], source: Any, confirm: str, **settings: Any) -> PoolT:
         """Return the pool that all workers share.
 
         With confirm="database" it has two ids per worker, because an id is not free before Kafka has confirmed it.
@@ -80,10 +83,11 @@ class Work:
         if self.pool is None:
             self.pool = make(
                 source,
-                prefix=f"bench-{uuid.uuid4().hex[:8]}",
+                prefix=f"{PREFIX}{uuid.uuid4().hex[:8]}",
                 max_writers=self.job.producers * (2 if confirm == "database" else 1),
                 bootstrap_servers=self.job.bootstrap_servers,
                 confirm=confirm,
+                **settings,
             )
         pool: PoolT = self.pool
         return pool

@@ -175,12 +175,15 @@ def table(broker: str, workload: Workload, rounds: Rounds) -> Table:
 @contextmanager
 def new_topic(bootstrap_servers: str) -> Iterator[str]:
     """Create a topic of one partition, and delete it afterwards, because a fast client would fill memory and disk."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": _WARNINGS})
     name = f"bench-{uuid.uuid4().hex[:8]}"
+    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": _WARNINGS}
+    admin = AdminClient(settings)
     admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(_TIMEOUT_S)
+    del admin  # it would complain if the broker was away meanwhile
     try:
         yield name
     finally:
+        admin = AdminClient(settings)
         admin.delete_topics([name])[name].result(_TIMEOUT_S)
 
 

@@ -46,11 +46,11 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
         yield transact
 
 
-def dual_write(confirm: str) -> Way:
+def dual_write(confirm: str, **settings: str) -> Way:
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(PsycopgDualWriterPool, work.conninfo, confirm)
+        pool = work.shared_pool(PsycopgDualWriterPool, work.conninfo, confirm, **settings)
 
         def transact() -> None:
             key = key_of_next()

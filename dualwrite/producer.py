@@ -163,8 +163,9 @@ class Producer(ProducerBase[RecordFuture]):
         """Return how the transaction ended in each of its partitions, by reading the log. For the recipes.
 
         Changes nothing, and may be called in any state. Waits up to `timeout_ms` for markers that are being written,
-        and for leaders. Raises `OutcomeUnknown` (nothing was changed; ask again), `AuthorizationError` without READ on
-        a topic, `AnotherClusterError`, `AuthenticationError`.
+        and for leaders. Raises `OutcomeUnknown` (nothing was changed; ask again), `KafkaUnreachableError` after
+        `unreachable.timeout.ms`, `AuthorizationError` without READ on a topic, `AnotherClusterError`,
+        `AuthenticationError`.
         """
         return self._read(self._read_end(manifest, timeout_ms))
 

@@ -222,8 +222,7 @@ class ProducerBase(Generic[FutureT]):
 
     async def _describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Do what `describe_topics()` does. In the loop of the connections."""
-        config = self._core.config
-        reader = LogReader(config, self._loop, unreachable_timeout_ms=config.unreachable_timeout_ms)
+        reader = LogReader(self._core.config, self._loop)
         try:
             return await reader.describe_topics(topics, self.max_block_ms)
         finally:

@@ -158,14 +158,16 @@ class Sender:
                     self._poll_manager(now_ms)
             if self._new_topics:
                 new_topics, self._new_topics = self._new_topics, []
+            awaits_topics = bool(self._topic_waiters)
         for topic in new_topics:
             self._cluster.want_topic(topic)
         if self._outgoing is not None:
             self._send_outgoing(now_ms, self._outgoing)
         for connection, node_id, batches in drained:
             self._send_produce(connection, node_id, batches)
-        if new_topics and self._unreachable_timeout_ms is not None:
-            self._cluster.to_any(now_ms)  # to be notified if that fails: metadata are requested elsewhere
+        if awaits_topics and self._unreachable_timeout_ms is not None:
+            self._cluster.to_any(now_ms)  # to be notified if that fails: metadata are requested elsewhere,
+            self._cluster.notify_of_change()  # and may be lost with their connection
         unreachable_at_ms = _NEVER
         if self._cluster.is_obstructed:
             self._end_waits_on_refusal()

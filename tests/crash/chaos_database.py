@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from tests.crash.chaos_job import events
@@ -27,6 +28,14 @@ _TERMINATE = sa.text(
     "AND backend_type = 'client backend' AND pid <> pg_backend_pid() "
     "ORDER BY (state <> 'idle') DESC, random() LIMIT 1"
 )
+
+_LONGEST_IDLE = sa.text(
+    "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - state_change)), 0) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() "
+    "AND state LIKE 'idle in transaction%'"
+)
+_STORED = sa.text(f"SELECT count(*), coalesce(sum(length(records)), 0) FROM {REDO_TABLE} WHERE seq > 0")
+_STORED_BEFORE = sa.text(f"SELECT EXISTS (SELECT FROM {REDO_TABLE} WHERE seq > 0 AND stored_at_ms < :before_ms)")
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,22 @@ class ChaosDatabase:
     def terminate_a_backend(self) -> None:
         with self.engine.begin() as connection:
             connection.execute(_TERMINATE)
+
+    def longest_idle_s(self) -> float:
+        """For how long a transaction has waited for its client by now."""
+        with self.engine.connect() as connection:
+            return float(connection.scalar(_LONGEST_IDLE) or 0)
+
+    def stored(self) -> tuple[int, int]:
+        """How many blocks are stored because Kafka was away, and their bytes."""
+        with self.engine.connect() as connection:
+            number, size = connection.execute(_STORED).one()
+            return int(number), int(size)
+
+    def is_stored_before(self, at_s: float) -> bool:
+        """Whether a block is stored since before that time, in seconds since 1970."""
+        with self.engine.connect() as connection:
+            return bool(connection.scalar(_STORED_BEFORE, {"before_ms": int(at_s * 1000)}))
 
     def bodies(self) -> dict[str, int]:
         """Every row, with the database transaction that wrote it."""

@@ -50,6 +50,8 @@ UNKNOWN: Final = "unknown"
 LOST: Final = "lost"
 """The database has committed, and the caller was told that Kafka has not: it must never be."""
 MISTAKE: Final = "mistake"
+NEW_WRITER: Final = "new-writer"
+"""The blocks that follow are those of another writer, which knows nothing of Kafka yet."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Job:
     confirm: Confirm = "kafka"
     kafka: dict[str, Any] = field(default_factory=dict)
     """Settings of the producers that follow from the tier."""
+    away: dict[str, Any] = field(default_factory=dict)
+    """Settings of the writers: what blocks do while Kafka is away, and where copies of records are kept."""
 
     @property
     def conninfo(self) -> str:
@@ -142,7 +146,7 @@ class Block:
         if isinstance(error, IllegalStateError) or not isinstance(error, EXPECTED):
             return MISTAKE
         outcome = None if self.tx is None else self.tx.outcome
-        if outcome is Outcome.COMMITTED:
+        if outcome in (Outcome.COMMITTED, Outcome.STORED):
             return LOST if isinstance(error, PreparedTransactionLost) else COMMITTED
         if outcome is not None:
             return ROLLED_BACK

@@ -72,10 +72,10 @@ class Findings:
 class Verdict:
     """One look at what a run has left."""
 
-    def __init__(self, job: Job, database: ChaosDatabase) -> None:
+    def __init__(self, job: Job, database: ChaosDatabase, found: Findings | None = None) -> None:
         self._job = job
         self._database = database
-        self._found = Findings()
+        self._found = Findings() if found is None else found
         self._problems = self._found.problems
 
     def reach(self) -> Findings:

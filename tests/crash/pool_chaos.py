@@ -51,7 +51,7 @@ from tests.crash.chaos_servers import DEADLINE_S, KillableEmulator, KillableKafk
 from tests.crash.chaos_verdict import Findings, Verdict
 from tests.crash.operator_worker import OPERATOR, work_as_operator
 from tests.crash.pool_worker import work_through_pool
-from tests.crash.rival_worker import RECOVERY, work_as_recovery, work_as_rival
+from tests.crash.rival_worker import ONLY_KINDS, RECOVERY, work_as_only_writer, work_as_recovery, work_as_rival
 from tests.support.conditions import until
 from tests.support.forked_processes import processes
 from tests.support.real_kafkas import OLDER, RELEASED, TWO_PHASE_COMMIT, Kind
@@ -130,6 +130,8 @@ class Plan:
     """What is done, by weight."""
     kinds: Sequence[str] = POOLS
     """Of the processes, in turns."""
+    keeps_kinds: bool = False
+    """Whether the process that takes the place of a dead one is of its kind."""
     lanes: int = 0
     idle_timeout_ms: int | None = None
     """After which the database ends a session that idles in a transaction."""
@@ -138,6 +140,10 @@ class Plan:
     """On tiers 3 and 4."""
     follows_later: float = 0.0
     """How many of the processes do not wait for Kafka's commit."""
+    away: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of all writers: what blocks do while Kafka is away."""
+    with_copy: float = 0.0
+    """How many of the processes have `redo="database"`."""
     niceness: int = 10
     """Of the workers: others go first where they hardly pause."""
     keep: bool = False
@@ -170,6 +176,7 @@ def with_freezes(
         real=real,
         deeds=KILLS_AND_FREEZES,
         kinds=kinds,
+        keeps_kinds=True,
         lanes=_LANES,
         idle_timeout_ms=random.Random(seed).choice((400, 600, 800)),
         lease_ms=1_000,
@@ -263,6 +270,7 @@ class Chaos:
             lease_ms=plan.lease_ms,
             niceness=plan.niceness,
             kafka=bounded if plan.is_bounded else {},
+            away=dict(plan.away),
         )
         if plan.idle_timeout_ms is not None:
             self._database.end_idle_transactions_after(plan.idle_timeout_ms)
@@ -274,8 +282,11 @@ class Chaos:
         until(lambda: bool(self._database.bodies()), DEADLINE_S)
         self._rage()
         self._calm_down()
-        self.tally.findings = Verdict(self._job, self._database).reach()
+        self.tally.findings = self._verdict().reach()
         return self.tally
+
+    def _verdict(self) -> Verdict:
+        return Verdict(self._job, self._database)
 
     def _expect_the_tier(self) -> None:
         with Producer(
@@ -289,24 +300,33 @@ class Chaos:
     def _start_worker(self, number: int) -> None:
         self._lives += 1
         kinds = self._plan.kinds
-        kind = kinds[(number if self._lanes else self._lives) % len(kinds)]
+        kind = kinds[(number if self._plan.keeps_kinds else self._lives) % len(kinds)]
         follows = kind != "grouped" and self._chance.random() < self._plan.follows_later
         lane = self._chance.choice((None, *range(len(self._lanes))))
         way = self._broker.bootstrap_servers if lane is None else self._lanes[lane].address
-        job = dataclasses.replace(self._job, bootstrap_servers=way, confirm="database" if follows else "kafka")
+        job = dataclasses.replace(
+            self._job, bootstrap_servers=way, confirm="database" if follows else "kafka", away=self._away_settings()
+        )
         ours, theirs = self._processes.Pipe()
         name = f"w{number}.{self._lives}"
         process = self._processes.Process(target=_work_of(kind), args=(job, name, kind, theirs))
         process.start()
         theirs.close()
         self._workers[number] = _Worker(kind, process, ours, lane)
-        self._note(f"{name} is {kind}, by {way}, confirm={job.confirm}, process {process.pid}")
+        self._note(f"{name} is {kind}, by {way}, confirm={job.confirm}, {job.away}, process {process.pid}")
+
+    def _away_settings(self) -> dict[str, Any]:
+        has_copy = self._plan.with_copy > 0 and self._chance.random() < self._plan.with_copy
+        return {**self._plan.away, **({"redo": "database"} if has_copy else {})}
 
     def _note(self, what: str) -> None:
         self._log.write(f"{time.time():.3f} {what}\n")
 
     def _rage(self) -> None:
-        end_s = time.monotonic() + self._plan.seconds
+        self._rage_for(self._plan.seconds)
+
+    def _rage_for(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             self._let_time_pass(self._chance.uniform(*self._plan.pause_s))
             (deed,) = self._chance.choices(list(self._plan.deeds), list(self._plan.deeds.values()))
@@ -520,6 +540,8 @@ class Chaos:
 def _work_of(kind: str) -> Callable[[Job, str, str, Any], None]:
     if kind in _OTHERS:
         return _OTHERS[kind]
+    if kind in ONLY_KINDS:
+        return work_as_only_writer
     return work_as_rival if kind.startswith("rival") else work_through_pool
 
 
@@ -530,7 +552,7 @@ class ChaosError(AssertionError):
     """What did not come right, and where everything stands that the processes have noted."""
 
 
-def run_chaos(plan: Plan) -> Tally:
+def run_chaos(plan: Plan, kind: Callable[..., Chaos] = Chaos) -> Tally:
     """One run; raises ChaosError where something did not come right."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-chaos-")))
@@ -542,7 +564,7 @@ def run_chaos(plan: Plan) -> Tally:
             stack.callback(lane.close)
         broker = _broker(plan, directory, lanes)
         stack.callback(broker.stop)
-        chaos = Chaos(plan, directory, postgres, broker, lanes)
+        chaos = kind(plan, directory, postgres, broker, lanes)
         try:
             tally = chaos.run()
         except BaseException as error:

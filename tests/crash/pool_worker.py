@@ -42,6 +42,7 @@ def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dic
         "resolve_timeout_ms": 5_000,
         "confirm": job.confirm,
         "pause": pause,
+        **job.away,
         **job.producer,
     }
 

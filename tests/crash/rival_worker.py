@@ -1,6 +1,7 @@
-"""Processes of the chaos test that take one transactional id from each other, and one that recovers all ids.
+"""Processes of the chaos test with one transactional id each: rivals, the only writer of a key, and a recovery of all.
 
-A rival that is fenced makes a new writer.
+Rivals take one id from each other; one that is fenced makes a new writer. An only writer has an id and a key of its
+own, which the process that takes its place gets. So the order of that key is known: it is that of the names of blocks.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.crash.chaos_job import (
     AFTER_TROUBLE_S,
     EXPECTED,
     INSERT,
+    NEW_WRITER,
     Block,
     GivenUpError,
     Job,
@@ -47,7 +49,7 @@ ROUND_S: Final = 0.3
 class Writer(Protocol):
     """One writer of any kind. What blocks never suspends."""
 
-    async def write(self, block: Block, topic: str, *, give_up: bool) -> None: ...
+    async def write(self, block: Block, topic: str, *, key: str, give_up: bool) -> None: ...
 
     async def recover(self) -> None: ...
 
@@ -63,6 +65,7 @@ def _settings(job: Job, transactional_id: str, orders: Orders) -> dict[str, Any]
         "resolve_timeout_ms": 5_000,
         "confirm": job.confirm,
         "pause": orders.reach,
+        **job.away,
         **job.producer,
     }
 
@@ -74,7 +77,7 @@ class _Blocking:
         self._writer = writer
         self._dispose = dispose
 
-    async def write(self, block: Block, topic: str, *, give_up: bool) -> None:
+    async def write(self, block: Block, topic: str, *, key: str, give_up: bool) -> None:
         with self._writer.transaction() as tx:
             block.tx = tx
             for body in bodies_of(block.name):
@@ -82,7 +85,7 @@ class _Blocking:
                     tx.session.execute(sa.insert(events), {"body": body})
                 else:
                     tx.connection.execute(INSERT, (body,))
-                tx.send(topic, value=body, key=block.name)
+                tx.send(topic, value=body, key=key)
             if give_up:
                 raise GivenUpError
 
@@ -106,7 +109,7 @@ class _Awaited:
         self._writer = writer
         self._dispose = dispose
 
-    async def write(self, block: Block, topic: str, *, give_up: bool) -> None:
+    async def write(self, block: Block, topic: str, *, key: str, give_up: bool) -> None:
         async with self._writer.transaction() as tx:
             block.tx = tx
             for body in bodies_of(block.name):
@@ -114,7 +117,7 @@ class _Awaited:
                     await tx.session.execute(sa.insert(events), {"body": body})
                 else:
                     await tx.connection.execute(INSERT, (body,))
-                tx.send(topic, value=body, key=block.name)
+                tx.send(topic, value=body, key=key)
             if give_up:
                 raise GivenUpError
 
@@ -151,10 +154,20 @@ def _on_async_psycopg(job: Job, transactional_id: str, orders: Orders) -> Writer
 
 
 class Rival:
-    """One process: a writer after the other."""
+    """One process: a writer after the other. Without a `key`, that of each record is the name of its block."""
 
-    def __init__(self, job: Job, name: str, orders: Orders, make: Callable[[Job, str, Orders], Writer]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        name: str,
+        orders: Orders,
+        make: Callable[[Job, str, Orders], Writer],
+        transactional_id: str,
+        key: str | None = None,
+    ) -> None:
         self._job = job
+        self._transactional_id = transactional_id
+        self._key = key
         self._name = name
         self._orders = orders
         self._make = make
@@ -171,7 +184,8 @@ class Rival:
 
     async def work(self) -> None:
         while not self._is_stopped:
-            writer = self._make(self._job, self._job.rival_id, self._orders)
+            self._journal.note(self._name, NEW_WRITER, "")
+            writer = self._make(self._job, self._transactional_id, self._orders)
             try:
                 await self._use(writer)
             finally:
@@ -189,7 +203,8 @@ class Rival:
     async def _write(self, writer: Writer) -> BaseException | None:
         self._number += 1
         with self._journal.block(f"{self._name}/{self._number}") as block:
-            await writer.write(block, self._job.topic, give_up=self._chance.random() < GIVES_UP)
+            gives_up = self._chance.random() < GIVES_UP
+            await writer.write(block, self._job.topic, key=self._key or block.name, give_up=gives_up)
         return block.error
 
     async def _recover(self, writer: Writer) -> BaseException | None:
@@ -211,13 +226,31 @@ RIVAL_KINDS: Final[dict[str, Callable[[Job, str, Orders], Writer]]] = {
 def work_as_rival(job: Job, name: str, kind: str, orders: Any) -> None:
     """What a process of one of `RIVAL_KINDS` does."""
     os.nice(job.niceness)
-    rival = Rival(job, name, Orders(orders), RIVAL_KINDS[kind])
+    _work(Rival(job, name, Orders(orders), RIVAL_KINDS[kind], job.rival_id), kind)
+
+
+def _work(rival: Rival, kind: str) -> None:
     listener = threading.Thread(target=rival.obey, daemon=True)
     listener.start()
     if "async" in kind:
         asyncio.run(rival.work())
     else:
         blocking.run(rival.work())
+
+
+ONLY_KINDS: Final = {kind.replace("rival", "only"): make for kind, make in RIVAL_KINDS.items()}
+
+
+def key_of(name: str) -> str:
+    """Return the key of an only writer, which is that of every life of its process."""
+    return name.partition(".")[0]
+
+
+def work_as_only_writer(job: Job, name: str, kind: str, orders: Any) -> None:
+    """What a process of one of `ONLY_KINDS` does."""
+    os.nice(job.niceness)
+    key = key_of(name)
+    _work(Rival(job, name, Orders(orders), ONLY_KINDS[kind], f"{job.prefix}-only-{key}", key), kind)
 
 
 RECOVERY: Final = "recovery"

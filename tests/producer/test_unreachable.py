@@ -14,8 +14,10 @@ import pytest
 
 from dualwrite.async_producer import AsyncProducer
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.broker_emulator.faults import CrashBefore, DropRequest, Fault
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import ConfigError, KafkaTimeoutError, KafkaUnreachableError
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from tests.producer.conftest import MakeProducer, ReadCommitted
 
@@ -114,6 +116,37 @@ def test_descriptions_of_topics(refusing: str) -> None:
         with pytest.raises(KafkaUnreachableError, match=r"for 0\.\d s \(.*Connection refused"):
             producer.describe_topics(["orders"])
         producer.close(timeout_s=0)
+
+
+def test_what_the_log_says_of_a_prepared_transaction(ready: Producer, emulator: Emulator) -> None:
+    """Who asks holds the lock of a row meanwhile."""
+    ready.begin_transaction()
+    ready.send("orders", b"v")
+    ready.flush()
+    part = PartitionManifest("orders", 0, 0, 0, 1)
+    manifest = Manifest(PreparedTxnState("1:0"), "", (part,), has_offsets=False)
+    crash(emulator)
+    with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
+        ready.end_of(manifest, timeout_ms=LONG_MS)
+    with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
+        ready.records_of(manifest, [part], timeout_ms=LONG_MS)
+    ready.close(timeout_s=0)
+
+
+@pytest.mark.parametrize("api", ["Metadata", "Produce", "EndTxn"])
+def test_the_only_broker_dies_of_a_request(ready: Producer, emulator: Emulator, api: str) -> None:
+    """The connection is lost with it: who waits for the response hears that no other one comes up."""
+    emulator.create_topic("new")
+    emulator.faults.add(Fault(api=api, action=CrashBefore()))
+
+    def write() -> None:
+        ready.begin_transaction()
+        ready.send("new", b"v")
+        ready.commit_transaction()
+
+    with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
+        write()
+    ready.close(timeout_s=0)
 
 
 @pytest.mark.parametrize("end", ["prepare_transaction", "commit_transaction", "abort_transaction"])

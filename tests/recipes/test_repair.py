@@ -15,6 +15,7 @@ from dualwrite.errors import (
     AbortableError,
     FencedError,
     KafkaTimeoutError,
+    KafkaUnreachableError,
     RetriableError,
 )
 from dualwrite.guarantee import Tier
@@ -29,6 +30,9 @@ from tests.support.conditions import until
 from tests.support.databases import Database
 
 UNTIL_DECIDED: Final = list(PausePoint)[: list(PausePoint).index(PausePoint.AFTER_DATABASE_COMMIT)]
+
+LONG_MS: Final = 300_000
+"""Longer than a test may take."""
 
 every_tier = pytest.mark.parametrize("tier", Tier, ids=[tier.name for tier in Tier])
 every_way = pytest.mark.parametrize(
@@ -76,6 +80,28 @@ def test_what_was_aborted_against_the_decision_is_published_again(
         sleeper.wake()
         site.write("last")
         site.assert_agreed("before", "decided", "later", "last")
+
+
+def test_kafka_leaves_while_the_log_is_read(site: Site) -> None:
+    """The row is locked meanwhile, so its transaction ends as soon as no broker can be reached."""
+    site.write("before")
+    site.decided()
+    let_end(site, Way.OPERATOR)
+    has_left = False
+
+    def leave(point: PausePoint) -> None:
+        nonlocal has_left
+        if point is PausePoint.AFTER_INIT and not has_left:
+            site.emulator.crash_node(0)
+            has_left = True
+
+    with site.writer(pause=leave, resolve_timeout_ms=LONG_MS, max_block_ms=LONG_MS) as writer:
+        with pytest.raises(KafkaUnreachableError, match="neither side was changed"):
+            write(writer, "refused")
+        site.emulator.start_node(0)
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+        write(writer, "later")
+    site.assert_agreed("before", "decided", "later")
 
 
 @pytest.mark.parametrize("at", PausePoint)

@@ -53,6 +53,7 @@ LONGEST: Final = (
     "tests/conformance/test_databases.py",
     "tests/crash/test_matrix.py",
     "tests/crash/test_pool_chaos.py",
+    "tests/crash/test_away_chaos.py",
     "tests/spark/test_chaos.py",
     "tests/crash/test_psycopg_matrix.py",
     "tests/crash/test_pool_leases.py",

@@ -83,6 +83,9 @@ FILES: Final = frozenset(
 
 FUNCTIONS: Final = frozenset(
     {
+        "tests/crash/test_away_chaos.py::test_on_every_tier",
+        "tests/crash/test_away_chaos.py::test_refused_for_longer",
+        "tests/crash/test_away_chaos.py::test_while_connections_to_the_database_are_cut",
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
         "tests/proof/test_exhaustive.py::test_nothing_is_wrong_in_a_large_space",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import stored_blocks
 from benchmarks.clients import Done
 from benchmarks.dual_write import (
     Measured,
@@ -82,3 +83,12 @@ def test_the_pools_in_several_processes(capsys: pytest.CaptureFixture[str]) -> N
     run(chosen.way, [8], chosen)
     output = capsys.readouterr().out
     assert all(f"8 workers, {way}: " in output for way in ways)
+
+
+def test_one_round_of_what_storing_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    options_given = ["--rounds", "1", "--duration-s", "0.3", "--workers", "2", "--style", "psycopg"]
+    stored_blocks.run(stored_blocks.options().parse_args(options_given))
+    output = capsys.readouterr().out
+    for way in stored_blocks.WAYS:
+        assert f"of 6: psycopg, 2 workers, {way}: " in output
+        assert way == stored_blocks.PLAIN or f"{way}, as a multiple of dual write: writes/s" in output

@@ -332,7 +332,9 @@ class AdminDriver:
             if unknown:
                 try:
                     located = await look_up(unknown)
-                except KafkaTimeoutError as error:  # keep the results that there are
+                except KafkaUnreachableError as error:  # keep the results that there are, and wait for no more
+                    located = Located({}, dict.fromkeys(unknown, error), {})
+                except KafkaTimeoutError as error:
                     out_of_time = NoResponseError(str(error), out_of_time=True)
                     located = Located({}, {}, dict.fromkeys(unknown, out_of_time))
                 nodes.update(located.nodes)

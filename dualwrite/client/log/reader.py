@@ -25,7 +25,14 @@ from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import AnotherClusterError, KafkaTimeoutError, NoMarkerError, OutcomeUnknown, RecordsGoneError
+from dualwrite.errors import (
+    AnotherClusterError,
+    KafkaTimeoutError,
+    KafkaUnreachableError,
+    NoMarkerError,
+    OutcomeUnknown,
+    RecordsGoneError,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -35,14 +42,15 @@ is cut off from the controller, does not know all topics."""
 
 
 class LogReader:
-    """Reads partitions, over the connections of producers with the same settings. Changes nothing."""
+    """Reads partitions, over the connections of producers with the same settings. Changes nothing.
 
-    def __init__(
-        self, config: ProducerConfig, loop: asyncio.AbstractEventLoop, *, unreachable_timeout_ms: int | None = None
-    ) -> None:
+    Each call raises KafkaUnreachableError after `unreachable.timeout.ms`: who asks may hold the lock of a row.
+    """
+
+    def __init__(self, config: ProducerConfig, loop: asyncio.AbstractEventLoop) -> None:
         settings = ClusterSettings.of(config)
         self._transactional_id = config.transactional_id or ""
-        self._transport = AdminTransport(settings, loop, unreachable_timeout_ms=unreachable_timeout_ms)
+        self._transport = AdminTransport(settings, loop, unreachable_timeout_ms=config.unreachable_timeout_ms)
         self._driver = AdminDriver(settings, self._transport)
         self._leaders: dict[TopicPartition, int] = {}
 
@@ -55,6 +63,8 @@ class LogReader:
         searches = [EndSearch(part, manifest.prepared_state) for part in manifest.partitions]
         try:
             ends = await self._run(manifest, searches, timeout_ms)
+        except KafkaUnreachableError:
+            raise
         except KafkaTimeoutError as error:
             raise self._end_unknown(manifest, searches, error) from error
         return TransactionEnd(dict(zip(manifest.partitions, ends, strict=True)))

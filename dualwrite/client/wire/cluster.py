@@ -87,7 +87,7 @@ class Cluster:
         self._waiting: dict[LeaseUser, None] = {}
 
     def notify_of_change(self, user: LeaseUser) -> None:
-        """Call `user.on_change()` once, when the next connection comes up or fails to."""
+        """Call `user.on_change()` once, when the next connection comes up, fails to, or is lost."""
         self._waiting[user] = None
 
     def forget(self, user: LeaseUser) -> None:
@@ -156,6 +156,10 @@ class Lease:
         if found is NodeState.CONNECTING:
             self._cluster.notify_of_change(self.user)
         return found
+
+    def notify_of_change(self) -> None:
+        """Notify the user, once, when the next connection has come up, has failed to, or is lost."""
+        self._cluster.notify_of_change(self.user)
 
     @property
     def refusal(self) -> AuthenticationError | None:
