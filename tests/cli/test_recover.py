@@ -87,7 +87,7 @@ def test_dry_then_apply_then_nothing(scenario: Scenario, call: Call) -> None:
     applied = call(*options(scenario, *select, "--apply"))
     assert (applied.code, applied.out.splitlines()[-1]) == (0, "1 resolved, 0 left, 0 waiting, 0 settled")
     again = call(*options(scenario, *select, "--apply", "--json"))
-    assert again.document == {"applied": True, "clean": True, "settled": 1, "unseen": [], "found": []}
+    assert again.document == {"applied": True, "clean": True, "settled": 1, "unseen": [], "found": [], "taken_out": []}
     scenario.assert_both_sides_agree()
 
 

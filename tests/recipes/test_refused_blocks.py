@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +47,9 @@ from tests.support.topics import read_topic
 REFUSING: Final = "refusing"
 """The topic that refuses; other blocks go to the scenario's own."""
 
-SETTINGS: Final = AWAY | {"max_block_ms": 2_000, "retry_backoff_ms": 20}
+SETTINGS: Final = AWAY | {"max_block_ms": 20_000, "retry_backoff_ms": 20}
+IMPATIENT: Final = SETTINGS | {"max_block_ms": 4_000}
+"""For a topic that does not exist, which is waited for as long."""
 
 AnyFace = Any
 
@@ -59,6 +61,7 @@ class Cause:
     begin: Callable[[Emulator], object]
     end: Callable[[Emulator], object]
     why: str
+    settings: Mapping[str, Any] = field(default_factory=lambda: SETTINGS)
 
 
 def forbid(emulator: Emulator) -> None:
@@ -80,6 +83,7 @@ CAUSES: Final = {
         lambda emulator: emulator.call_in_loop(lambda: emulator.cluster.delete_topic(REFUSING)),
         lambda emulator: emulator.create_topic(REFUSING, 1),
         "UNKNOWN_TOPIC_OR_PARTITION",
+        IMPATIENT,
     ),
 }
 
@@ -171,7 +175,7 @@ def refusal(writer: Any) -> StoredBlockRefusedError:
 
 @pytest.mark.parametrize("cause", list(CAUSES))
 def test_it_is_named_and_those_behind_it_wait_in_order(face: AnyFace, emulator: Emulator, cause: str) -> None:
-    with face.writer(**SETTINGS) as writer:
+    with face.writer(**CAUSES[cause].settings) as writer:
         store(face, writer, face.topic, REFUSING, face.topic)
         CAUSES[cause].begin(emulator)
         for _ in range(2):
@@ -264,7 +268,8 @@ def test_a_writer_that_stores_nothing_is_told(scenario: Scenario, emulator: Emul
 
 def test_a_block_for_a_missing_topic_is_not_stored(face: AnyFace, emulator: Emulator) -> None:
     """Kafka is there, and says that the topic is not: the block would keep all others from being published."""
-    with face.writer(**SETTINGS) as writer:
+    with face.writer(**IMPATIENT) as writer:
+        assert write_to(face, writer, face.topic, 0).outcome is Outcome.COMMITTED
         assert isinstance(write_to(face, writer, "missing", 1).error, KafkaTimeoutError)
         assert numbers_stored(face) == []
         assert write_to(face, writer, face.topic, 2).outcome is Outcome.COMMITTED
@@ -410,7 +415,7 @@ def test_on_other_tiers(tier: Tier, cause: str, tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path)
     with broker(tier) as emulator:
         scenario = Scenario(database, emulator)
-        with scenario.writer(**SETTINGS) as writer:
+        with scenario.writer(**CAUSES[cause].settings) as writer:
             store(scenario, writer, scenario.topic, REFUSING, scenario.topic)
             CAUSES[cause].begin(emulator)
             error = refusal(writer)
