@@ -29,6 +29,7 @@ from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import decode, encode
 from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.telemetry import count_unproven
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -117,7 +118,8 @@ async def _by_copy(owned: OwnedId, database: DatabaseTransaction, row: PreparedT
 
 
 def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
-    """Log that nothing can tell any more how the transaction in a row ended."""
+    """Log, and count, that nothing can tell any more how the transaction in a row ended."""
+    count_unproven()
     _log.error(_EVIDENCE_GONE, transactional_id, row, _places(end))
 
 

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -28,6 +29,14 @@ SPAN: Final = "dualwrite.commit"
 
 _RUNNING: Final = frozenset({SlotState.OPEN, SlotState.DECIDING})
 _IN_DOUBT: Final = frozenset({SlotState.IN_DOUBT, SlotState.UNRESOLVED})
+
+
+class NoManifest(StrEnum):
+    """Why the state row gets no manifest."""
+
+    NOT_KNOWN = "not known"
+    """A broker acknowledged a batch without its offset (DUPLICATE_SEQUENCE_NUMBER)."""
+    TOO_LONG = "too long"
 
 
 class Instruments:
@@ -59,6 +68,12 @@ class Instruments:
         )
         self.proofs: Final = meter.create_counter(
             "dualwrite.proofs", "{transaction}", "transactions whose end was read from the log"
+        )
+        self.unproven: Final = meter.create_counter(
+            "dualwrite.unproven", "{transaction}", "transactions of which nothing can tell any more how they ended"
+        )
+        self.no_manifest: Final = meter.create_counter(
+            "dualwrite.no_manifest", "{transaction}", "dual writes whose state row got no manifest, by reason"
         )
         self.repaired: Final = meter.create_counter(
             "dualwrite.repaired",
@@ -170,6 +185,9 @@ class Telemetry:
     def proved(self) -> None:
         """Note that the log is read to prove how a transaction ended."""
 
+    def wrote_no_manifest(self, reason: NoManifest) -> None:
+        """Note that the state row of a dual write gets no manifest."""
+
     def repaired(self, records: int) -> None:
         """Note that the records of an aborted transaction were published again."""
 
@@ -253,6 +271,9 @@ class OpenTelemetry(Telemetry):
     def proved(self) -> None:
         self._instruments.proofs.add(1)
 
+    def wrote_no_manifest(self, reason: NoManifest) -> None:
+        self._instruments.no_manifest.add(1, {"reason": reason})
+
     def repaired(self, records: int) -> None:
         self._instruments.repaired.add(1)
         self._instruments.republished.add(records)
@@ -281,6 +302,13 @@ def count_consumed(outcome: str, records: int) -> None:
     found = instruments()
     if found is not None:
         found.consumed.add(records, {"outcome": outcome})
+
+
+def count_unproven() -> None:
+    """Count a transaction of which nothing can tell any more how it ended."""
+    found = instruments()
+    if found is not None:
+        found.unproven.add(1)
 
 
 class SlotWait:
