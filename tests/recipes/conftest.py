@@ -26,6 +26,7 @@ def writer(scenario: Scenario) -> Iterator[DualWriter]:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    monkeypatch.setattr(telemetry, "_availabilities", {})  # of this test alone
     made = Heard()
     monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
     return made

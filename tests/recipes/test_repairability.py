@@ -35,6 +35,7 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.producer.test_tiers import BOUNDED, TIERS, World
+from tests.recipes.repairs import delete_records
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
@@ -371,6 +372,34 @@ def test_without_a_bound_no_manifest_is_needed(
         assert site.run(face, [Write("a"), Write("b")]) == [None, None]
     assert caplog.messages == []
     site.assert_both_have("a", "b")
+
+
+@pytest.mark.parametrize("tier", [Tier.BOUNDED])
+def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready(site)
+    create_lease_table(site.engine)
+    where = site.where(accept_bounded_guarantee=True)
+    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+        with pool.transaction() as tx:
+            Write("known").send(tx)
+        assert (pool.status.no_manifest_total, pool.status.unproven_total) == (0, 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
+            with pool.transaction() as tx:
+                Write("unknown").send(tx)
+        assert (pool.status.no_manifest_total, pool.status.unproven_total) == (1, 0)
+        with pool.transaction() as tx:
+            Write("gone").send(tx)
+        slots = pool.coordinator.registry.all_slots()
+    assert len(slots) == 1
+    site.world.ready(transactional_id=str(slots[0].coordinator.kafka_transactional_id)).close()  # erases the trace
+    site.grant(Acl.allow(ME, AclOperation.DELETE, ResourceType.TOPIC, "*"))
+    delete_records(site.emulator.bootstrap_servers, "orders")
+    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+        pool.recover()
+        with pool.transaction() as tx:
+            Write("later").send(tx)
+        assert (pool.status.no_manifest_total, pool.status.unproven_total) == (0, 1)
 
 
 @bounded

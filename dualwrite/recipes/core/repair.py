@@ -104,6 +104,7 @@ async def prove(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnS
         return IS_OVER
     proof = NOT_PROVEN if end.is_visible else await _by_copy(owned, database, row)
     if end.gone and proof is NOT_PROVEN:
+        owned.tally.unproven += 1
         log_evidence_gone(owned.transactional_id, row, end)
     return proof
 

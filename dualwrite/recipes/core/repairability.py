@@ -139,6 +139,7 @@ class Repairability:
             if not self._accepted:
                 self._refuse_without_text(manifest, write, owned)
             _log.warning(_NO_MANIFEST, owned.transactional_id, write.prepared_state, _reason(manifest))
+        owned.tally.no_manifest += 1
         owned.telemetry.wrote_no_manifest(_reason(manifest))
         return ""
 

@@ -102,6 +102,9 @@ class Instruments:
         self.consumed: Final = meter.create_counter(
             "dualwrite.consumed", "{record}", "consumed records that became part of a dual write, by outcome"
         )
+        meter.create_observable_gauge(
+            "dualwrite.kafka.away", [_kafka_away], "s", "for how long no broker could be reached"
+        )
         self._since_s: dict[str, float] = {}
         self._lock = threading.Lock()
         meter.create_observable_gauge(
@@ -387,6 +390,36 @@ def observe_pool(pool: ObservedPool) -> None:
 def forget_pool(pool: ObservedPool) -> None:
     """Stop showing a pool that is closed."""
     _pools.pop(id(pool), None)
+
+
+class ObservedAvailability(Protocol):
+    """What a writer or pool of this process knows about Kafka's presence."""
+
+    @property
+    def away_for_s(self) -> float | None: ...
+
+
+_availabilities: dict[int, weakref.ref[ObservedAvailability]] = {}
+
+
+def observe_availability(availability: ObservedAvailability) -> None:
+    """Show in the gauge since when Kafka is AWAY, for as long as `availability` lives, or until it is forgotten."""
+    key = id(availability)
+    _availabilities[key] = weakref.ref(availability, lambda _: _availabilities.pop(key, None))
+
+
+def forget_availability(availability: ObservedAvailability) -> None:
+    """Stop showing what a closed writer or pool knows."""
+    _availabilities.pop(id(availability), None)
+
+
+def _kafka_away(options: CallbackOptions) -> Iterable[Observation]:
+    """Return the longest time for which Kafka is AWAY; nothing while it is not."""
+    from opentelemetry.metrics import Observation
+
+    living = [found for each in list(_availabilities.values()) if (found := each()) is not None]
+    longest_s = max((away_s for each in living if (away_s := each.away_for_s) is not None), default=None)
+    return [] if longest_s is None else [Observation(longest_s)]
 
 
 def _pool_slots(options: CallbackOptions) -> Iterable[Observation]:

@@ -27,6 +27,7 @@ from dualwrite.recipes.core.settings import (
     store_policy,
 )
 from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.waiting import Waiting
 
 _LEAST_LEASE_MS: Final = 100
@@ -87,6 +88,7 @@ class PoolSettings:
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
         )
+        self.tally: Final = Tally()
         self._repairability = Repairability(accepted=kafka.accepts_bound, keeps_copy=self.policy.keeps_copy)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
@@ -105,7 +107,7 @@ class PoolSettings:
         """Return the function that creates the coordinator of a slot."""
 
         def new_coordinator(transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
-            return DualWriteCoordinator(
+            made = DualWriteCoordinator(
                 transactional_id,
                 database=database,
                 kafka=waiting.new_kafka(self._kafka(transactional_id).producer),
@@ -119,6 +121,8 @@ class PoolSettings:
                 repairability=self._repairability,
                 availability=availability,
             )
+            made.owned.tally = self.tally
+            return made
 
         return new_coordinator
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dualwrite.recipes.core.availability import Away
+from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.pool.slots import Places
 
 
@@ -35,6 +37,14 @@ class PoolStatus:
     """The last error of the background; None again after a round without errors."""
     stored: tuple[str, ...] = ()
     """Transactional ids of which the database may store blocks, because Kafka was away."""
+    kafka_away_since_s: float | None = None
+    """Since when no broker can be reached, in seconds since 1970; None if Kafka is not known to be away."""
+    kafka_problem: str | None = None
+    """What the last attempt to reach Kafka ran into; None if Kafka is not known to be away."""
+    no_manifest_total: int = 0
+    """Dual writes that went on without a manifest, so that the log cannot tell how they ended."""
+    unproven_total: int = 0
+    """Transactions of which nothing can tell any more how they ended: an ERROR in the log names each."""
 
 
 @dataclass(slots=True)
@@ -51,7 +61,7 @@ class Counts:
     kafka_failed: bool = False
     """Whether that was an error of Kafka."""
 
-    def status(self, max_writers: int, places: Places) -> PoolStatus:
+    def status(self, max_writers: int, places: Places, tally: Tally, away: Away | None) -> PoolStatus:
         return PoolStatus(
             max_writers=max_writers,
             in_use=places.in_use,
@@ -66,4 +76,8 @@ class Counts:
             background_failures_total=self.background_failures,
             last_background_error=self.last_background_error,
             stored=places.stored,
+            kafka_away_since_s=None if away is None else away.since_s,
+            kafka_problem=None if away is None else away.problem,
+            no_manifest_total=tally.no_manifest,
+            unproven_total=tally.unproven,
         )
