@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import signal
@@ -10,8 +11,11 @@ import sys
 import threading
 from contextlib import suppress
 
-from dualwrite.admin import TopicPartition, TransactionDescription
+from rich.console import Console
+
+from dualwrite.admin import TopicPartition, TransactionAdmin, TransactionDescription
 from dualwrite.broker_emulator import Emulator
+from dualwrite.cli import top
 from dualwrite.cli.output import duration
 from dualwrite.cli.top import lines_of
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -91,6 +95,20 @@ def test_what_is_stored_while_kafka_cannot_be_asked() -> None:
     (line,) = lines_of({}, {"away": IdInDatabase(row, 3, 400), "quiet": IdInDatabase(row)}, 1_000, 0)
     assert (line.transactional_id, line.state, line.database) == ("away", "NotKnown", "stored")
     assert (line.stored_blocks, line.stored_age_ms) == (3, 600)
+
+
+def test_the_live_view_shows_what_is_stored_while_kafka_is_away(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator, transactional_id="a-storing")
+    shown = Console(width=200, file=io.StringIO(), record=True)
+    with scenario.writer(when_kafka_is_away="store") as writer:
+        scenario.write(writer, 1)
+        with kafka_away(emulator), TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
+            scenario.write(writer, 2)
+            shown.print(top._view(admin, database.aside, "", 200, 500))
+    text = shown.export_text()
+    assert "no broker has responded" in text
+    assert "a-storing" in text
+    assert "1 block, " in text
 
 
 def test_what_is_owed_without_a_manifest_is_told_without_a_number() -> None:
