@@ -49,6 +49,14 @@ _NOT_KNOWN: Final = "whether dual writes work here is unknown until both can be 
     multiple=True,
     help="Check whether what a broker aborts in this topic can be published again; may be repeated.",
 )
+@click.option(
+    "--max-stored-age",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Warn of stored blocks that have waited for longer than this.",
+)
 @json_option
 @click.pass_context
 def command(
@@ -58,6 +66,7 @@ def command(
     database_url: str | None,
     transactional_id: str,
     topics: tuple[str, ...],
+    max_stored_age: float,
     as_json: bool,
 ) -> None:
     """Check what this cluster and this database support, which guarantee results, and what to fix. Changes nothing.
@@ -67,7 +76,7 @@ def command(
     guarantees: list[Guarantee] = []
     checks, reached = _reached("kafka", lambda: _kafka(access, transactional_id, topics, guarantees))
     if database_url is not None:
-        found, reached_too = _reached("database", lambda: _database(database_url))
+        found, reached_too = _reached("database", lambda: _database(database_url, max_stored_age))
         checks, reached = checks + found, reached and reached_too
     if as_json:
         print_json(_document(checks, guarantees))
@@ -92,9 +101,9 @@ def _kafka(
     return [Check("kafka", "cluster", f"{cluster.cluster_id}, {counted(len(cluster.brokers), 'broker')}"), *found]
 
 
-def _database(url: str) -> list[Check]:
+def _database(url: str, max_stored_age_s: float) -> list[Check]:
     with database(url) as engine:
-        return database_checks(engine)
+        return database_checks(engine, max_stored_age_s=max_stored_age_s)
 
 
 def _reached(where: str, look: Callable[[], list[Check]]) -> tuple[list[Check], bool]:

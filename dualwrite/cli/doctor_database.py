@@ -28,11 +28,14 @@ _RIGHTS: Final = {
 }
 
 
-def database_checks(engine: sa.Engine) -> list[Check]:
-    """Return all checks. Raises the database's error if it cannot be reached."""
+def database_checks(engine: sa.Engine, *, max_stored_age_s: float = 60.0) -> list[Check]:
+    """Return all checks; warn of stored blocks older than `max_stored_age_s`.
+
+    Raises the database's error if it cannot be reached.
+    """
     with engine.connect() as connection:
         checks = [_version(connection), *_isolation(connection), *_table(connection), _leases(connection)]
-        checks += _stored(connection)
+        checks += _stored(connection, max_stored_age_s)
         return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
 
 
@@ -80,8 +83,8 @@ def _leases(connection: sa.Connection) -> Check:
     return Check(_WHERE, table.name, _rows(connection, table))
 
 
-def _stored(connection: sa.Connection) -> list[Check]:
-    """Check whether blocks are stored that could not reach Kafka, if the table exists."""
+def _stored(connection: sa.Connection, max_age_s: float) -> list[Check]:
+    """Check whether blocks that could not reach Kafka have been stored for too long, if the table exists."""
     name = kafka_transaction_redo.name
     if not sa.inspect(connection).has_table(name):
         return []
@@ -97,9 +100,15 @@ def _stored(connection: sa.Connection) -> list[Check]:
         return [Check(_WHERE, name, f"present, but not readable: {first_line(error)}")]
     if not ids:
         return [Check(_WHERE, name, "no stored blocks")]
-    age_s = max(0, int(time.time() - since_ms / 1000))
-    found = f"{int(size)} bytes of blocks stored under {counted(ids, 'transactional id')}, the oldest for {age_s} s"
-    return [warning(_WHERE, name, found, "once Kafka is back, the writers or dualwrite recover publish them")]
+    age_s = max(0.0, time.time() - since_ms / 1000)
+    found = f"{int(size)} bytes of blocks stored under {counted(ids, 'transactional id')}, the oldest for {age_s:.0f} s"
+    if age_s <= max_age_s:
+        return [Check(_WHERE, name, found)]
+    remedy = (
+        "get Kafka back, and see that a writer or dualwrite recover publishes them: dualwrite top names the ids, and "
+        "the writers' log says what Kafka refuses. At max_stored_age_ms and max_stored_bytes blocks are refused"
+    )
+    return [warning(_WHERE, name, found, remedy)]
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> str:

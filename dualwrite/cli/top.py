@@ -1,11 +1,11 @@
-"""`dualwrite top`: a live view of the open transactions, and of their state in the database."""
+"""`dualwrite top`: a live view of what is open in Kafka, and of what the database decided, stores and is owed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import click
@@ -15,15 +15,18 @@ from rich.live import Live
 from dualwrite.admin import TransactionAdmin, TransactionDescription
 from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
 from dualwrite.cli.failures import sentence
-from dualwrite.cli.output import columns_that_fit, console, duration, only, print_json, print_table, table
-from dualwrite.errors import DualWriteError
-from dualwrite.recipes.recovery.service import known_database, stored_rows
+from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
+from dualwrite.errors import DualWriteError, KafkaError
+from dualwrite.recipes.recovery.overview import IdInDatabase, Owed, ids_in_database, owed_by
+from dualwrite.recipes.recovery.service import transaction_version
 
 _HEADERS: Final = (
     "TransactionalId",
     "TransactionState",
     "Age",
     "Database",
+    "Stored",
+    "Owed",
     "Pair",
     "Timeout",
     "Coordinator",
@@ -31,21 +34,29 @@ _HEADERS: Final = (
 )
 _DISPENSABLE: Final = ("Coordinator", "TopicPartitions", "Timeout", "TransactionState")
 """The columns that a narrow terminal leaves out, in this order."""
+_NOT_FOUND: Final = "NotFound"
+_NOT_KNOWN: Final = "NotKnown"
+"""The state where Kafka could not be asked."""
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """One line of the view. `database` is the state of the row, read without its lock."""
+class Line:
+    """One id. What the database says is read without the lock of its row, and None without a database."""
 
     transactional_id: str
     state: str
-    age_ms: int | None
-    database: str | None
-    pair: str
-    timeout_ms: int | None
-    coordinator_id: int
-    topic_partitions: tuple[str, ...]
+    age_ms: int | None = None
+    database: str | None = None
+    pair: str | None = None
+    timeout_ms: int | None = None
+    coordinator_id: int | None = None
+    topic_partitions: tuple[str, ...] = ()
+    stored_blocks: int | None = None
+    stored_age_ms: int | None = None
+    """For how long the oldest stored block has waited; None if none is stored."""
+    owed_records: int | None = None
+    """How many records are owed; None if none are, and if the row does not say how many."""
 
 
 @click.command("top", short_help="Show the open transactions, live.")
@@ -76,8 +87,9 @@ def command(
     """Show the open transactions, oldest first, until Ctrl-C.
 
     With a database, each transaction has the state of its row: "committed" is in doubt, Kafka's commit is still
-    missing; "undecided" is running, or will be aborted; "no row" does not belong to this database. Changes nothing and
-    takes no locks.
+    missing; "undecided" is running, or will be aborted; "no row" does not belong to this database. Ids with nothing
+    open are shown where the database stores blocks that could not reach Kafka ("stored"), and where Kafka has aborted
+    what the database decided ("owed"). Changes nothing and takes no locks.
     """
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
@@ -86,11 +98,13 @@ def command(
             _show_live(lambda width: _view(admin, engine, prefix, width, access.reach_ms, schema), interval)
 
 
-def _show_once(found: list[OpenTransaction], *, as_json: bool) -> None:
+def _show_once(found: list[Line], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(row) for row in found])
     else:
-        print_table(_HEADERS, map(_cells, found))
+        cells = [tuple(map(str, _cells(line))) for line in found]
+        headers = _headers(found)
+        print_table(headers, only(headers, _HEADERS, cells))
 
 
 def _show_live(view: Callable[[int], Any], interval_s: float) -> None:
@@ -112,26 +126,50 @@ def _view(
 ) -> Any:
     """Return the view, or the error of a failed update, after which updates continue.
 
-    `timeout_ms` bounds the update, because older data would not be a live view.
+    While Kafka cannot be asked, that is the title of what the database says alone. `timeout_ms` bounds the update,
+    because older data would not be a live view.
     """
-    title = time.strftime("%H:%M:%S")
+    clock = time.strftime("%H:%M:%S")
     try:
-        found = look(admin, engine, prefix, timeout_ms, schema)
+        try:
+            found = look(admin, engine, prefix, timeout_ms, schema)
+            title = _title(clock, found, engine is not None)
+        except KafkaError as error:
+            title = f"{clock}  {sentence(error)}"
+            found = [] if engine is None else _by_database_alone(engine, schema, prefix)
+            if not found:
+                return title
     except (DualWriteError, sa.exc.SQLAlchemyError) as error:
-        return f"{title}  {sentence(error)}"
+        return f"{clock}  {sentence(error)}"
     cells = [tuple(map(str, _cells(row))) for row in found]
-    headers = columns_that_fit(_HEADERS, cells, width, dispensable=_DISPENSABLE)
+    wanted = _headers(found)
+    headers = columns_that_fit(wanted, only(wanted, _HEADERS, cells), width, dispensable=_DISPENSABLE)
     made = table(headers, only(headers, _HEADERS, cells), width)
-    made.title = _title(title, found, engine is not None)
+    made.title = title
     made.title_justify = "left"
     return made
 
 
-def _title(clock: str, found: Sequence[OpenTransaction], has_database: bool) -> str:
+def _headers(found: Sequence[Line]) -> tuple[str, ...]:
+    needed = {"Stored": any(line.stored_blocks for line in found), "Owed": any(map(_is_owed, found))}
+    return tuple(header for header in _HEADERS if needed.get(header, True))
+
+
+def _is_owed(line: Line) -> bool:
+    return line.database == "owed"
+
+
+def _title(clock: str, found: Sequence[Line], has_database: bool) -> str:
+    count = sum(line.state in _OPEN for line in found)
     if not has_database:
-        return f"{clock}  {len(found)} open; use --database to see which of them are in doubt"
-    in_doubt = sum(row.database == "committed" for row in found)
-    return f"{clock}  {len(found)} open, {in_doubt} in doubt"
+        return f"{clock}  {count} open; use --database to see which of them are in doubt"
+    in_doubt = sum(line.database == "committed" for line in found)
+    title = f"{clock}  {count} open, {in_doubt} in doubt"
+    if blocks := sum(line.stored_blocks or 0 for line in found):
+        title += f", {counted(blocks, 'stored block')}"
+    if owed := sum(map(_is_owed, found)):
+        title += f", {owed} owed"
+    return title
 
 
 def look(
@@ -140,61 +178,92 @@ def look(
     prefix: str,
     timeout_ms: int | None = None,
     schema: str | None = None,
-) -> list[OpenTransaction]:
-    """Return the open transactions, oldest first. `timeout_ms` bounds each request to Kafka."""
+) -> list[Line]:
+    """Return the lines, oldest first. `timeout_ms` bounds each request to Kafka."""
     listed = [row for row in admin.transactions_of_prefix(prefix, timeout_ms=timeout_ms) if row.state in _OPEN]
     ids = [row.transactional_id for row in listed]
-    described = admin.describe_transactions(ids, timeout_ms=timeout_ms) if ids else {}
-    texts = None if engine is None else _texts_of(engine, schema, ids)
-    found = (each for each in described.values() if each is not None and each.state in _OPEN)
-    return rows_of(found, texts, int(time.time() * 1000))
+    known = None if engine is None else ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
+    asked = sorted({*ids, *(known or ())})
+    described = admin.describe_transactions(asked, timeout_ms=timeout_ms) if asked else {}
+    version = transaction_version(admin.describe_features()) if known else 0
+    return lines_of(described, known, int(time.time() * 1000), version)
 
 
-def _texts_of(engine: sa.Engine, schema: str | None, kafka_ids: list[str]) -> dict[str, str]:
-    """Return the states in the rows, by the ids as Kafka sees them."""
-    pinned, identity = known_database(engine, schema)
-    names = {name for each in kafka_ids if (name := identity.name_of(each)) is not None}
-    rows = stored_rows(engine, pinned, prefix=None, transactional_ids=names)
-    return {identity.kafka_id(name): row.state for name, row in rows.items()}
+def _by_database_alone(engine: sa.Engine, schema: str | None, prefix: str) -> list[Line]:
+    known = ids_in_database(engine, schema, prefix=prefix, kafka_ids=())
+    return lines_of({}, known, int(time.time() * 1000), 0)
 
 
-def rows_of(
-    found: Iterable[TransactionDescription], texts: dict[str, str] | None, now_ms: int
-) -> list[OpenTransaction]:
-    """Return the lines, oldest first; `texts` are the states in the database's rows, None without a database."""
-    rows = [_row(each, texts, now_ms) for each in found]
-    return sorted(rows, key=lambda row: (-(row.age_ms or 0), row.transactional_id))
+def lines_of(
+    described: Mapping[str, TransactionDescription | None],
+    known: Mapping[str, IdInDatabase] | None,
+    now_ms: int,
+    transaction_version: int,
+) -> list[Line]:
+    """Return the lines, oldest first: what is open, stored or owed. `known` is None without a database."""
+    lines = []
+    for transactional_id in {**described, **(known or {})}:
+        found = described.get(transactional_id)
+        ours = None if known is None else known.get(transactional_id)
+        owed = None if ours is None else owed_by(ours.row, found, transaction_version)
+        is_open = found is not None and found.state in _OPEN
+        if is_open or owed is not None or (ours is not None and ours.stored_blocks):
+            state = _NOT_FOUND if transactional_id in described else _NOT_KNOWN
+            line = Line(transactional_id, state) if found is None else _line(found, now_ms)
+            lines.append(line if known is None else _with_database(line, ours, owed, now_ms))
+    return sorted(lines, key=lambda line: (-max(line.age_ms or 0, line.stored_age_ms or 0), line.transactional_id))
 
 
-def _row(found: TransactionDescription, texts: dict[str, str] | None, now_ms: int) -> OpenTransaction:
+def _line(found: TransactionDescription, now_ms: int) -> Line:
+    """Return what Kafka says of an id."""
     started_ms = found.transaction_start_time_ms
-    pair = f"{found.producer_id}:{found.producer_epoch}"
-    return OpenTransaction(
+    return Line(
         transactional_id=found.transactional_id,
         state=found.state,
         age_ms=None if started_ms is None else max(now_ms - started_ms, 0),
-        database=None if texts is None else _row_state(texts.get(found.transactional_id), pair),
-        pair=pair,
+        pair=f"{found.producer_id}:{found.producer_epoch}",
         timeout_ms=found.transaction_timeout_ms if found.has_timeout else None,
         coordinator_id=found.coordinator_id,
         topic_partitions=tuple(f"{topic}-{partition}" for topic, partition in sorted(found.topic_partitions)),
     )
 
 
-def _row_state(text: str | None, pair: str) -> str:
-    if text is None:
-        return "no row"
-    return "committed" if text == pair else "undecided"
-
-
-def _cells(row: OpenTransaction) -> tuple[object, ...]:
-    return (
-        row.transactional_id,
-        row.state,
-        duration(row.age_ms),
-        row.database or "-",
-        row.pair,
-        "none" if row.timeout_ms is None else duration(row.timeout_ms),
-        row.coordinator_id,
-        ",".join(row.topic_partitions) or "-",
+def _with_database(line: Line, ours: IdInDatabase | None, owed: Owed | None, now_ms: int) -> Line:
+    """Return the line with what the database says of the id."""
+    if ours is None:
+        return replace(line, database="no row", stored_blocks=0)
+    since_ms = ours.stored_since_ms
+    return replace(
+        line,
+        database="owed" if owed is not None else _row_state(line, ours.row.state),
+        stored_blocks=ours.stored_blocks,
+        stored_age_ms=max(now_ms - since_ms, 0) if ours.stored_blocks and since_ms is not None else None,
+        owed_records=None if owed is None else owed.records,
     )
+
+
+def _row_state(line: Line, text: str) -> str:
+    if line.state not in _OPEN:
+        return "stored"
+    return "committed" if text == line.pair else "undecided"
+
+
+def _cells(line: Line) -> tuple[object, ...]:
+    return (
+        line.transactional_id,
+        line.state,
+        duration(line.age_ms),
+        line.database or "-",
+        f"{counted(line.stored_blocks, 'block')}, {duration(line.stored_age_ms)}" if line.stored_blocks else "-",
+        _owed_cell(line),
+        line.pair or "-",
+        "none" if line.timeout_ms is None else duration(line.timeout_ms),
+        "-" if line.coordinator_id is None else line.coordinator_id,
+        ",".join(line.topic_partitions) or "-",
+    )
+
+
+def _owed_cell(line: Line) -> str:
+    if not _is_owed(line):
+        return "-"
+    return "not known" if line.owed_records is None else counted(line.owed_records, "record")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import signal
@@ -10,12 +11,20 @@ import sys
 import threading
 from contextlib import suppress
 
-from dualwrite.admin import TopicPartition, TransactionDescription
+from rich.console import Console
+
+from dualwrite.admin import TopicPartition, TransactionAdmin, TransactionDescription
 from dualwrite.broker_emulator import Emulator
+from dualwrite.cli import top
 from dualwrite.cli.output import duration
-from dualwrite.cli.top import rows_of
+from dualwrite.cli.top import lines_of
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.recovery.overview import IdInDatabase
+from dualwrite.recipes.recovery.service import StoredRecords, StoredRow
 from tests.cli.conftest import Call
-from tests.crash.scenario import Predecessor, Scenario
+from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
+from tests.interop.wire import Code, Identity, Wire
+from tests.recipes.test_stored_blocks import kafka_away
 from tests.recovery.world import left_open
 from tests.support.databases import Database
 
@@ -43,13 +52,82 @@ def test_one_look(call: Call, database: Database, emulator: Emulator) -> None:
     assert emulator.transactions() == before
 
 
+def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulator: Emulator) -> None:
+    storing = Scenario(database, emulator, transactional_id="a-storing")
+    owing = Scenario(database, emulator, transactional_id="b-owing")
+
+    def fail() -> None:
+        raise InjectedError
+
+    with owing.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, fail)) as dies:
+        owing.write(dies, 9)
+    pair = Identity(owing.row().producer_id, owing.row().producer_epoch)
+    with Wire(emulator.bootstrap_servers) as wire:
+        assert wire.end_settled(owing.kafka_id, pair, commit=False).error == Code.NONE
+    with storing.writer(when_kafka_is_away="store") as writer:
+        storing.write(writer, 1)
+        with kafka_away(emulator):
+            storing.write(writer, 2)
+            storing.write(writer, 3)
+        url = database.url.render_as_string(hide_password=False)
+        options = ("top", "--bootstrap-server", emulator.bootstrap_servers, "--database", url)
+        told = {row["transactional_id"]: row for row in call(*options, "--json").document}
+        assert told.keys() == {storing.kafka_id, owing.kafka_id}
+        stored, owed = told[storing.kafka_id], told[owing.kafka_id]
+        assert (stored["state"], stored["database"]) == ("CompleteCommit", "stored")
+        assert (stored["stored_blocks"], stored["owed_records"]) == (2, None)
+        assert stored["stored_age_ms"] >= 0
+        assert (owed["state"], owed["database"]) == ("CompleteAbort", "owed")
+        assert (owed["stored_blocks"], owed["stored_age_ms"]) == (0, None)
+        assert owed["owed_records"] == 2
+        text = call(*options, "--once").out
+        assert text.splitlines()[0].split()[:6] == [
+            *("TransactionalId", "TransactionState", "Age"),
+            *("Database", "Stored", "Owed"),
+        ]
+        assert "2 blocks, " in text
+        assert "2 records" in text
+        assert not call(*options, "--prefix", "c-", "--json").document
+
+
+def test_what_is_stored_while_kafka_cannot_be_asked() -> None:
+    row = StoredRow("7:1", "", StoredRecords(400))
+    (line,) = lines_of({}, {"away": IdInDatabase(row, 3, 400), "quiet": IdInDatabase(row)}, 1_000, 0)
+    assert (line.transactional_id, line.state, line.database) == ("away", "NotKnown", "stored")
+    assert (line.stored_blocks, line.stored_age_ms) == (3, 600)
+
+
+def test_the_live_view_shows_what_is_stored_while_kafka_is_away(database: Database, emulator: Emulator) -> None:
+    scenario = Scenario(database, emulator, transactional_id="a-storing")
+    shown = Console(width=200, file=io.StringIO(), record=True)
+    with scenario.writer(when_kafka_is_away="store") as writer:
+        scenario.write(writer, 1)
+        with kafka_away(emulator), TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
+            scenario.write(writer, 2)
+            shown.print(top._view(admin, database.aside, "", 200, 500))
+    text = shown.export_text()
+    assert "no broker has responded" in text
+    assert "a-storing" in text
+    assert "1 block, " in text
+
+
+def test_what_is_owed_without_a_manifest_is_told_without_a_number() -> None:
+    found = TransactionDescription("id", 0, "CompleteAbort", 7, 2, 60_000, None, frozenset())
+    (line,) = lines_of({"id": found}, {"id": IdInDatabase(StoredRow("7:1", ""))}, 1_000, 2)
+    assert (line.database, line.owed_records) == ("owed", None)
+    assert lines_of({"id": found}, {"id": IdInDatabase(StoredRow("7:1", "committed 7:1"))}, 1_000, 2) == []
+    assert lines_of({"id": found}, {"id": IdInDatabase(StoredRow("damaged", ""))}, 1_000, 2) == []
+
+
 def test_the_oldest_is_first() -> None:
     def open_since(transactional_id: str, start_ms: int | None) -> TransactionDescription:
         where = frozenset({TopicPartition("t", 1), TopicPartition("t", 0)})
         return TransactionDescription(transactional_id, 0, "Ongoing", 7, 1, 2**31 - 1, start_ms, where)
 
-    found = [open_since("new", 900), open_since("unknown", None), open_since("old", 100), open_since("ahead", 2_000)]
-    rows = rows_of(found, {"old": "7:1", "new": "7:0"}, 1_000)
+    starts = {"new": 900, "unknown": None, "old": 100, "ahead": 2_000}
+    found = {name: open_since(name, start_ms) for name, start_ms in starts.items()}
+    known = {"old": IdInDatabase(StoredRow("7:1", "")), "new": IdInDatabase(StoredRow("7:0", ""))}
+    rows = lines_of(found, known, 1_000, 2)
     assert [(row.transactional_id, row.age_ms, row.database) for row in rows] == [
         ("old", 900, "committed"),
         ("new", 100, "undecided"),
@@ -57,7 +135,7 @@ def test_the_oldest_is_first() -> None:
         ("unknown", None, "no row"),
     ]
     assert rows[0].topic_partitions == ("t-0", "t-1")
-    assert {row.database for row in rows_of(found, None, 1_000)} == {None}
+    assert {row.database for row in lines_of(found, None, 1_000, 2)} == {None}
 
 
 def test_durations() -> None:

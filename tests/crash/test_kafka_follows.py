@@ -261,7 +261,7 @@ def test_a_pool_hears_of_commits_under_ids_that_nobody_uses_again(scenario: Psyc
 
 
 def test_a_pool_resolves_ids_whose_commit_kafka_did_not_confirm(scenario: PsycopgScenario) -> None:
-    with pool_of(scenario, lease_ms=300, max_block_ms=300) as pool:
+    with pool_of(scenario, lease_ms=300, max_block_ms=1_000) as pool:
         fault = scenario.emulator.faults.add(Fault(api="EndTxn", action=CloseBefore(), count=None))
         put(pool, scenario, 1)
         until(lambda: bool(pool.status.set_aside))

@@ -167,7 +167,7 @@ def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyScenario) 
             await put(tx, awaited_pool, 1)
             await (holder := PooledBlock(pool.coordinator)).take_slot()
             waiting = [asyncio.create_task(write(pool, awaited_pool, number)) for number in (2, 3)]
-            await until(lambda: pool.status.waiting == 2)
+            await until(lambda: pool.status.waiting + pool.status.timeouts_total == 2)
             waiting[0].cancel()
             for task in waiting:
                 with pytest.raises((asyncio.CancelledError, PoolTimeoutError)):

@@ -19,7 +19,7 @@ def test_the_report() -> None:
     config = BrokerConfig(transaction_partition_verification_enable=False)
     with Emulator(config=config, topics={"orders": 2}) as broker:
         servers = broker.bootstrap_servers
-        with TransactionAdmin(bootstrap_servers=servers, default_api_timeout_ms=500) as admin:
+        with TransactionAdmin(bootstrap_servers=servers, default_api_timeout_ms=2_000) as admin:
             assert report(admin) == (["no transaction is open"], True)
             with Producer(
                 bootstrap_servers=servers, transactional_id="a", transaction_two_phase_commit_enable=True

@@ -182,7 +182,7 @@ def test_a_prepare_that_times_out_may_be_aborted(
 def test_records_that_are_never_acknowledged_expire(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    producer = make_producer(delivery_timeout_ms=300, request_timeout_ms=100)
+    producer = make_producer(delivery_timeout_ms=1_000, request_timeout_ms=500)
     producer.init_transactions()
     fault = emulator.faults.add(Fault(api="Produce", action=Error(19), count=None))
     producer.begin_transaction()

@@ -263,12 +263,12 @@ def _is_v1(world: World) -> bool:
 
 @EACH
 def test_records_that_nobody_acknowledges_expire_and_the_transaction_is_aborted(world: World) -> None:
-    producer = world.ready(delivery_timeout_ms=150, request_timeout_ms=60)
+    producer = world.ready(delivery_timeout_ms=1_000, request_timeout_ms=500)
     world.run(producer, "before")
     fault = world.fault("Produce", DropRequest(), count=None)
     producer.begin_transaction()
     future = producer.send("orders", "lost", partition=0)
-    with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms=150"):
+    with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms=1000"):
         producer.commit_transaction()
     with pytest.raises(DeliveryError):
         future.result(0)

@@ -199,8 +199,8 @@ class CheckedKafka:
         return self._live.transaction.prepared_state
 
     @property
-    def manifest(self) -> str:
-        return str(self._live.transaction.manifest("cluster") or "")
+    def manifest(self) -> Manifest | None:
+        return self._live.transaction.manifest("cluster")
 
     def start_commit(self) -> None:
         raise AssertionError("confirm='kafka'")

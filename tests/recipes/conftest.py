@@ -5,9 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.core import telemetry
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.conftest import awaited as awaited
 from tests.crash.scenario import Scenario
+from tests.recipes.heard import Heard
 from tests.support.databases import Database
 
 
@@ -20,3 +22,11 @@ def scenario(database: Database, emulator: Emulator) -> Scenario:
 def writer(scenario: Scenario) -> Iterator[DualWriter]:
     with scenario.writer() as made:
         yield made
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    monkeypatch.setattr(telemetry, "_availabilities", {})  # of this test alone
+    made = Heard()
+    monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
+    return made

@@ -51,6 +51,18 @@ def site_of(tier: Tier, store: Database, *, nodes: int = 1, **settings: Any) -> 
             producer.close(timeout_s=0)
 
 
+def delete_records(bootstrap_servers: str, topic: str, partition: int = 0, before: int = -1) -> None:
+    """Delete what is below an offset (-1: below the high watermark), as retention does."""
+    from kafka import TopicPartition
+    from kafka.admin import KafkaAdminClient
+
+    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        admin.delete_records({TopicPartition(topic, partition): before})
+    finally:
+        admin.close()
+
+
 class Site:
     """Processes of an application with one transactional id, one database and one Kafka."""
 
@@ -135,14 +147,7 @@ class Site:
 
     def delete_records(self, topic: str = "orders", partition: int = 0, *, before: int = -1) -> None:
         """Delete what is below an offset (-1: below the high watermark), as retention does."""
-        from kafka import TopicPartition
-        from kafka.admin import KafkaAdminClient
-
-        admin: Any = KafkaAdminClient(bootstrap_servers=self.emulator.bootstrap_servers)
-        try:
-            admin.delete_records({TopicPartition(topic, partition): before})
-        finally:
-            admin.close()
+        delete_records(self.emulator.bootstrap_servers, topic, partition, before)
 
     def recreate(self, topic: str = "orders") -> None:
         """Delete a topic, and create it anew."""

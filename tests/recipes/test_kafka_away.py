@@ -31,6 +31,7 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter, AsyncDual
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, conninfo_of
 from tests.crash.scenario import AtPoint
+from tests.recipes.heard import Heard
 from tests.recipes.pools import QUIET_LEASE_MS
 from tests.support.awaited_databases import awaited_engine
 from tests.support.conditions import until
@@ -433,6 +434,31 @@ def test_a_pool_resolves_what_is_aside_by_itself(world: World) -> None:
         world.bring_kafka_back()
         until(lambda: not face.writer.status.set_aside)
         world.assert_both_sides_have(1)
+
+
+@pytest.mark.parametrize("kind", POOLS, ids=lambda kind: kind.__name__)
+def test_the_status_of_a_pool_and_the_gauge_say_since_when(world: World, kind: type[Face], heard: Heard) -> None:
+    with face_of(kind, world) as face:
+        face.write(1)
+        assert (face.writer.status.kafka_away_since_s, face.writer.status.kafka_problem) == (None, None)
+        assert heard.points("dualwrite.kafka.away") == []
+        before_s = time.time()
+        world.lose_kafka()
+        refused(face, 2)
+        status = face.writer.status
+        assert before_s - 1 < status.kafka_away_since_s < time.time()
+        assert "Connection refused" in status.kafka_problem
+        (told,) = heard.points("dualwrite.kafka.away")
+        assert 0 < told.value <= time.time() - status.kafka_away_since_s
+        world.bring_kafka_back()
+        write_when_kafka_is_back(face, 3)
+        assert face.writer.status.kafka_away_since_s is None
+        assert heard.points("dualwrite.kafka.away") == []
+        world.lose_kafka()
+        refused(face, 4)
+    assert heard.points("dualwrite.kafka.away") == []  # a closed pool knows nothing any more
+    world.bring_kafka_back()
+    world.assert_both_sides_have(1, 3)
 
 
 def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,14 +29,14 @@ from dualwrite.recipes.core.repair import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import TIERS
+from tests.recipes.heard import Heard
 from tests.recipes.repairs import DEADLINE_S, FOREIGN, Site, Way, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store
-from tests.recipes.test_telemetry import Heard, heard
 from tests.recipes.test_tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 
-__all__ = ["heard", "site", "store"]  # fixtures
+__all__ = ["site", "store"]  # fixtures
 
 CODECS: Final = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -264,7 +264,9 @@ def test_a_topic_that_was_deleted(site: Site) -> None:
 
 @pytest.mark.parametrize("by", ["writer", "service"])
 @every_tier
-def test_evidence_that_is_gone_is_loud(store: Database, tier: Tier, caplog: pytest.LogCaptureFixture, by: str) -> None:
+def test_evidence_that_is_gone_is_loud(
+    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture, heard: Heard, by: str
+) -> None:
     """Where neither the coordinator nor the log can tell, it is taken for committed, and an error is logged, once."""
     with site_of(tier, store) as site:
         site.decided()
@@ -280,6 +282,7 @@ def test_evidence_that_is_gone_is_loud(store: Database, tier: Tier, caplog: pyte
         assert site.text() == settled_text(site.row())
         site.write("later")
         assert len(errors_in(caplog)) == 1
+        assert heard.sums("dualwrite.unproven") == {"": 1}
         assert site.committed() == ["later"]
         assert rows(store.aside) == ["decided", "later"]
 
@@ -358,13 +361,18 @@ def test_without_a_manifest_a_commit_stays_a_commit(store: Database, tier: Tier,
         site.assert_agreed("before", "decided", "later")
 
 
-def test_a_manifest_that_is_too_long_is_left_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manifest_that_is_too_long_is_left_out_where_no_bound_needs_it(
+    store: Database, monkeypatch: pytest.MonkeyPatch, heard: Heard
+) -> None:
     monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 80)
-    site.write("before")
-    site.decided()
-    assert site.text() is None
-    let_end(site, Way.OPERATOR)
-    assert_lost(site, "before")
+    with site_of(Tier.STORED_PAIR, store) as site:
+        site.write("before")
+        site.decided()
+        assert site.text() is None
+        (told,) = heard.points("dualwrite.no_manifest")
+        assert (told.value, told.attributes["reason"]) == (2, "too long")
+        let_end(site, Way.OPERATOR)
+        assert_lost(site, "before")
 
 
 @pytest.mark.parametrize("text", ["{", '{"format": 99}', "committed"])

@@ -13,9 +13,16 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.broker_emulator import Acl, AclOperation, Emulator, ResourceType
+from dualwrite.broker_emulator import Acl, AclOperation, Emulator, Fault, PartitionError, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.errors import ConfigError, DualWriteError, KafkaUnreachableError, UnsupportedByBrokerError
+from dualwrite.client.transactions import manifest as manifests
+from dualwrite.errors import (
+    ConfigError,
+    DualWriteError,
+    KafkaUnreachableError,
+    RetriableError,
+    UnsupportedByBrokerError,
+)
 from dualwrite.guarantee import Tier
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
@@ -28,6 +35,7 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.producer.test_tiers import BOUNDED, TIERS, World
+from tests.recipes.repairs import delete_records
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
@@ -263,6 +271,165 @@ def test_consumed_offsets_belong_in_the_database(site: Site, tier: Tier, face: s
     site.assert_both_have("later")
 
 
+# ---- manifests -----------------------------------------------------------------------------------------------------
+
+DUPLICATE: Final = PartitionError(46)  # DUPLICATE_SEQUENCE_NUMBER, without an offset
+
+
+def ready(site: Site) -> None:
+    site.grant(READS_ALL, CONFIGS)
+
+
+@bounded
+@both_faces
+def test_a_manifest_that_is_not_known_refuses_the_block_before_the_decision(site: Site, tier: Tier, face: str) -> None:
+    ready(site)
+
+    def forget_where() -> None:
+        site.emulator.faults.add(Fault(api="Produce", action=DUPLICATE, topic="orders"))
+
+    before, refused, repeated = site.run(face, [Write("before"), forget_where, Write("refused"), Write("repeated")])
+    assert before is None
+    assert type(refused) is RetriableError
+    assert f"This cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in str(refused)
+    assert "neither side was changed: repeat the dual write" in str(refused)
+    assert repeated is None
+    site.assert_both_have("before", "repeated")
+
+
+@bounded
+@both_faces
+def test_a_manifest_that_is_too_long_refuses_the_block_before_the_decision(
+    site: Site, tier: Tier, face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready(site)
+
+    def leave_no_room_for_another_topic() -> None:
+        with site.engine.connect() as connection:
+            text = connection.scalar(sa.text("SELECT manifest FROM kafka_transaction_state"))
+        monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", len(text) + 8)
+
+    before, refused, later = site.run(
+        face,
+        [Write("before"), leave_no_room_for_another_topic, Write("refused", ("orders", "others")), Write("later")],
+    )
+    assert (before, later) == (None, None)
+    text = refusal(refused)
+    assert f"this cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in text
+    assert "In 2 partitions at once that cannot work: the manifest" in text
+    assert "Neither side was changed: write to fewer partitions in one block, or keep the records" in text
+    assert 'redo="database"' in text
+    assert "accept_bounded_guarantee=True" in text
+    assert site.records("others") == []
+    site.assert_both_have("before", "later")
+
+
+@bounded
+@both_faces
+def test_a_bound_accepted_by_name_goes_without_a_manifest(
+    site: Site, face: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready(site)
+    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
+    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
+        assert site.run(face, [Write("a")], accept_bounded_guarantee=True) == [None]
+    (warning,) = [message for message in caplog.messages if "without a manifest" in message]
+    assert "transactional id tid: the dual write" in warning
+    assert "because it is too long: if the broker aborts it against the decision" in warning
+    site.assert_both_have("a")
+
+
+@bounded
+def test_a_copy_in_the_database_goes_without_a_manifest(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator proves the abort, and the copy has the records."""
+    ready(site)
+    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
+    where = site.where(transactional_id="tid", redo="database")
+    with (
+        caplog.at_level(logging.WARNING, "dualwrite.recipes"),
+        DualWriter(site.engine, pause=die_at(PausePoint.AFTER_DATABASE_COMMIT), **where) as writer,
+        pytest.raises(Crash),
+        writer.transaction() as tx,
+    ):
+        Write("owed").send(tx)
+        tx.connection.execute(ROWS.insert().values(value="owed"))
+    assert not [message for message in caplog.messages if "without a manifest" in message]
+    site.world.abort_by_timeout()
+    with DualWriter(site.engine, **where) as writer:
+        assert writer.recover().outcome is Outcome.REPAIRED
+    site.assert_both_have("owed")
+
+
+@unbounded
+@both_faces
+def test_without_a_bound_no_manifest_is_needed(
+    site: Site, face: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
+    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
+        assert site.run(face, [Write("a"), Write("b")]) == [None, None]
+    assert caplog.messages == []
+    site.assert_both_have("a", "b")
+
+
+@pytest.mark.parametrize("tier", [Tier.BOUNDED])
+def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready(site)
+    create_lease_table(site.engine)
+    where = site.where(accept_bounded_guarantee=True)
+    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+        with pool.transaction() as tx:
+            Write("known").send(tx)
+        assert (pool.status.no_manifest_total, pool.status.unproven_total) == (0, 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
+            with pool.transaction() as tx:
+                Write("unknown").send(tx)
+        assert (pool.status.no_manifest_total, pool.status.unproven_total) == (1, 0)
+        with pool.transaction() as tx:
+            Write("gone").send(tx)
+        slots = pool.coordinator.registry.all_slots()
+    assert len(slots) == 1
+    site.world.ready(transactional_id=str(slots[0].coordinator.kafka_transactional_id)).close()  # erases the trace
+    site.grant(Acl.allow(ME, AclOperation.DELETE, ResourceType.TOPIC, "*"))
+    delete_records(site.emulator.bootstrap_servers, "orders")
+    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+        pool.recover()
+        with pool.transaction() as tx:
+            Write("later").send(tx)
+        assert (pool.status.no_manifest_total, pool.status.unproven_total) == (0, 1)
+
+
+@bounded
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_is_owed_waits_for_a_manifest_that_can_be_known(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_known: bool
+) -> None:
+    """It was decided. Another attempt may say where the records are; it does not make a manifest shorter."""
+    ready(site)
+    where = site.where(transactional_id="tid")
+    with (
+        DualWriter(site.engine, pause=die_at(PausePoint.AFTER_DATABASE_COMMIT), **where) as writer,
+        pytest.raises(Crash),
+        writer.transaction() as tx,
+    ):
+        Write("owed").send(tx)
+        tx.connection.execute(ROWS.insert().values(value="owed"))
+    site.world.abort_by_timeout()
+    with DualWriter(site.engine, **where) as writer:
+        if is_known:
+            monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
+        else:
+            site.emulator.faults.add(Fault(api="Produce", action=DUPLICATE, topic="orders"))
+            with pytest.raises(RetriableError, match="neither side was changed"):
+                writer.recover()
+        assert writer.recover().outcome is Outcome.REPAIRED
+    assert is_known is any("without a manifest" in message for message in caplog.messages)
+    site.assert_both_have("owed")
+
+
 # ---- acceptance by name --------------------------------------------------------------------------------------------
 
 
@@ -433,16 +600,13 @@ def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> 
     """It was decided; and a block that is refused meanwhile does not lose it."""
     site.grant(READS_ALL, CONFIGS)
 
-    def crash(point: PausePoint) -> None:
-        if point is PausePoint.AFTER_DATABASE_COMMIT:
-            raise Crash
-
     where: dict[str, Any] = {
         "bootstrap_servers": site.emulator.bootstrap_servers,
         "transactional_id": "tid",
         "linger_ms": 0,
     }
-    with DualWriter(site.engine, pause=crash, **where) as writer, pytest.raises(Crash), writer.transaction() as tx:
+    dies = die_at(PausePoint.AFTER_DATABASE_COMMIT)
+    with DualWriter(site.engine, pause=dies, **where) as writer, pytest.raises(Crash), writer.transaction() as tx:
         tx.connection.execute(ROWS.insert().values(value="owed"))
         tx.send("orders", "owed", "k")
     site.world.abort_by_timeout()
@@ -458,3 +622,11 @@ def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> 
 
 class Crash(BaseException):
     """The process is gone."""
+
+
+def die_at(point: PausePoint) -> Callable[[PausePoint], None]:
+    def die(reached: PausePoint) -> None:
+        if reached is point:
+            raise Crash
+
+    return die

@@ -7,15 +7,9 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.faults import Error, Fault
@@ -26,67 +20,11 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.coordinator import PooledBlock
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
+from tests.recipes.heard import Heard
 from tests.recipes.pools import make_pool, write, written
 from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import events
-
-
-class Heard:
-    """What an OpenTelemetry SDK was told."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self._reader = InMemoryMetricReader()
-        self._spans = InMemorySpanExporter()
-        tracers = TracerProvider()
-        tracers.add_span_processor(SimpleSpanProcessor(self._spans))
-        meter = MeterProvider([self._reader]).get_meter("test")
-        self.instruments = telemetry.Instruments(meter, tracers.get_tracer("test"), lambda: self.now_s)
-
-    def points(self, name: str) -> list[Any]:
-        data = self._reader.get_metrics_data()
-        metrics = [
-            metric
-            for resource in (data.resource_metrics if data else [])
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        ]
-        return [point for metric in metrics if metric.name == name for point in metric.data.data_points]
-
-    def sums(self, name: str) -> dict[str, int]:
-        return {point.attributes.get("outcome", ""): point.value for point in self.points(name)}
-
-    def count(self, name: str) -> int:
-        return sum(point.count for point in self.points(name))
-
-    @property
-    def in_doubt(self) -> int:
-        (point,) = self.points("dualwrite.in_doubt")
-        return int(point.value)
-
-    @property
-    def ages_s(self) -> dict[str, float]:
-        return {
-            point.attributes["messaging.kafka.transactional_id"]: point.value
-            for point in self.points("dualwrite.in_doubt.age")
-        }
-
-    @property
-    def slots(self) -> dict[tuple[str, str], int]:
-        points = self.points("dualwrite.pool.slots")
-        return {(point.attributes["prefix"], point.attributes["state"]): point.value for point in points}
-
-    @property
-    def spans(self) -> list[Any]:
-        return list(self._spans.get_finished_spans())
-
-
-@pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
-    made = Heard()
-    monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
-    return made
 
 
 def test_a_dual_write_is_measured_step_by_step(heard: Heard, scenario: Scenario) -> None:

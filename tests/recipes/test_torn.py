@@ -31,10 +31,10 @@ from dualwrite.recipes.core.repair import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
 from dualwrite.testing.postgres import PostgresServer
+from tests.recipes.heard import Heard
 from tests.recipes.repairs import FOREIGN, Site, Way, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store
 from tests.recipes.test_repair_evidence import ALLOWED, DENIALS, NOT_READABLE, errors_in, serviced
-from tests.recipes.test_telemetry import Heard, heard
 from tests.recipes.test_tiers import ROWS, Crash, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase

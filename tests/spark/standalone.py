@@ -54,7 +54,8 @@ class Cluster:
         until(lambda: "I have been elected leader" in log.read_text(), _DEADLINE_S)
         for host in _HOSTS:
             self._start("worker.Worker", host, "--cores", "2", "--memory", "1g", self.master)
-        until(lambda: log.read_text().count("Registering worker") == len(_HOSTS), _DEADLINE_S)
+        # a worker that waits long for the response registers once more
+        until(lambda: all(f"Registering worker {host}:" in log.read_text() for host in _HOSTS), _DEADLINE_S)
 
     def _start(self, name: str, host: str, *arguments: str) -> Path:
         log = self._directory / f"{name}-{host}.log"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import weakref
 
 import pytest
@@ -49,6 +50,20 @@ class World:
 def test_present_at_first() -> None:
     world = World()
     assert (world.availability.is_away, world.watch.starts) == (False, 0)
+
+
+def test_for_how_long_is_known_in_the_process_that_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    seen = [world.availability.away_for_s]
+    world.note(since_s=0.5)
+    world.now_s += 9
+    seen.append(world.availability.away_for_s)
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        seen.append(world.availability.away_for_s)
+    world.availability.note_present()
+    seen.append(world.availability.away_for_s)
+    assert seen == [None, 9.5, None, None]
 
 
 def test_away_since_the_first_failure() -> None:

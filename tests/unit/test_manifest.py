@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 
 import pytest
@@ -17,6 +18,10 @@ PARTS = (
     PartitionManifest("payments", 0, 0, 0, 1),
 )
 TEXT = (
+    '{"format":2,"prepared":"4711:5","cluster":"MkU3OEVBNTcwNTJENDM2Qk","offsets":false,'
+    '"topics":{"orders":"64+3,c:7+2-1","payments":"0"}}'
+)
+OLD_TEXT = (
     '{"format":1,"prepared":"4711:5","cluster":"MkU3OEVBNTcwNTJENDM2Qk","offsets":false,'
     '"topics":{"orders":[[0,100,103,4],[12,7,9,2]],"payments":[[0,0,0,1]]}}'
 )
@@ -26,6 +31,10 @@ MANIFEST = Manifest(STATE, "MkU3OEVBNTcwNTJENDM2Qk", PARTS, has_offsets=False)
 def test_the_text() -> None:
     assert str(MANIFEST) == TEXT
     assert Manifest.parse(TEXT) == MANIFEST
+
+
+def test_a_text_of_an_older_version_is_read() -> None:
+    assert Manifest.parse(OLD_TEXT) == MANIFEST
 
 
 def test_the_text_is_the_same_in_whatever_order_the_partitions_are() -> None:
@@ -40,11 +49,12 @@ def test_the_text_is_the_same_in_whatever_order_the_partitions_are() -> None:
             STATE, 'a"b\\c\u00fc\U0001f600', (PartitionManifest("t", 2**31 - 1, 0, 2**63 - 1, 5),), has_offsets=True
         ),
         Manifest(STATE, "c", (PartitionManifest("'; --", 0, 5, 5, 1),), has_offsets=False),
+        Manifest(STATE, "c", tuple(PartitionManifest("t", 3 * i // 2, i, 3 * i, i + 1) for i in range(40)), False),
     ],
 )
 def test_any_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
     assert str(manifest).isascii()
-    assert json.loads(str(manifest))["format"] == 1
+    assert json.loads(str(manifest))["format"] == 2
     assert Manifest.parse(str(manifest)) == manifest
 
 
@@ -53,11 +63,20 @@ def test_no_text_is_no_manifest() -> None:
 
 
 def test_a_text_that_would_not_fit_is_not_written() -> None:
-    parts = [PartitionManifest("t" * 249, partition, 10**12, 10**12, 1) for partition in range(2_000)]
-    fits = max(count for count in range(0, 2_001) if str(Manifest(STATE, "c", tuple(parts[:count]), has_offsets=False)))
-    assert 1_500 < fits < 2_000
-    assert len(str(Manifest(STATE, "c", tuple(parts[:fits]), has_offsets=False))) > MAX_MANIFEST_BYTES - 50
-    assert str(Manifest(STATE, "c", tuple(parts[: fits + 1]), has_offsets=False)) == ""
+    def text(count: int) -> str:
+        parts = [PartitionManifest("t" * 249, partition, 10**12, 10**12, 1) for partition in range(count)]
+        return str(Manifest(STATE, "c", tuple(parts), has_offsets=False))
+
+    fits = bisect.bisect_left(range(10_000), True, key=lambda count: text(count) == "") - 1
+    assert fits > 5_000
+    assert MAX_MANIFEST_BYTES - 50 < len(text(fits)) <= MAX_MANIFEST_BYTES
+    assert text(fits + 1) == ""
+
+
+def test_five_thousand_partitions_with_some_records_in_each_fit() -> None:
+    parts = tuple(PartitionManifest("orders", partition, 10**9, 10**9 + 9, 10) for partition in range(5_000))
+    manifest = Manifest(STATE, "MkU3OEVBNTcwNTJENDM2Qk", parts, has_offsets=False)
+    assert Manifest.parse(str(manifest)) == manifest
 
 
 @pytest.mark.parametrize(
@@ -77,16 +96,30 @@ def test_a_text_that_would_not_fit_is_not_written() -> None:
         TEXT.replace('"4711:5"', "null"),
         TEXT.replace("false", "0"),
         TEXT.replace('"MkU3OEVBNTcwNTJENDM2Qk"', "null"),
-        TEXT.replace("[0,100,103,4]", "[0,100,103]"),
-        TEXT.replace("[0,100,103,4]", "[0,100,103,5]"),
-        TEXT.replace("[0,100,103,4]", "[0,100,103,0]"),
-        TEXT.replace("[0,100,103,4]", "[0,103,100,1]"),
-        TEXT.replace("[0,100,103,4]", "[-1,100,103,4]"),
-        TEXT.replace("[0,100,103,4]", "[0,-1,103,4]"),
-        TEXT.replace("[0,100,103,4]", '["0",100,103,4]'),
-        TEXT.replace("[0,100,103,4]", "[true,100,103,4]"),
-        TEXT.replace("[0,100,103,4]", "7"),
-        TEXT.replace("[0,100,103,4]", "[12,100,103,4]"),
+        OLD_TEXT.replace("[0,100,103,4]", "[0,100,103]"),
+        OLD_TEXT.replace("[0,100,103,4]", "[0,100,103,5]"),
+        OLD_TEXT.replace("[0,100,103,4]", "[0,100,103,0]"),
+        OLD_TEXT.replace("[0,100,103,4]", "[0,103,100,1]"),
+        OLD_TEXT.replace("[0,100,103,4]", "[-1,100,103,4]"),
+        OLD_TEXT.replace("[0,100,103,4]", "[0,-1,103,4]"),
+        OLD_TEXT.replace("[0,100,103,4]", '["0",100,103,4]'),
+        OLD_TEXT.replace("[0,100,103,4]", "[true,100,103,4]"),
+        OLD_TEXT.replace("[0,100,103,4]", "7"),
+        OLD_TEXT.replace("[0,100,103,4]", "[12,100,103,4]"),
+        TEXT.replace("64+3", "64+"),
+        TEXT.replace("64+3", "64-1"),
+        TEXT.replace("64+3", "-64"),
+        TEXT.replace("64+3", "64+3-4"),
+        TEXT.replace("64+3", ""),
+        TEXT.replace("64+3", "6G"),
+        TEXT.replace("64+3", "6\u0664"),
+        TEXT.replace("64+3", " 64"),
+        TEXT.replace("64+3", "c:64"),
+        TEXT.replace("64+3,", "64+3,,"),
+        TEXT.replace('"0"', '""'),
+        TEXT.replace('"0"', "0"),
+        TEXT.replace('"0"', "[[0,0,0,1]]"),
+        OLD_TEXT.replace("[[0,0,0,1]]", '"0"'),
         TEXT[:-1],
     ],
 )
@@ -96,8 +129,8 @@ def test_what_is_not_a_manifest_is_refused(text: str) -> None:
 
 
 def test_the_format_of_a_later_version_is_refused_as_such() -> None:
-    with pytest.raises(ValueError, match=r"has format 2 and this version of dualwrite reads 1: upgrade it"):
-        Manifest.parse('{"format":2,"more":[]}')
+    with pytest.raises(ValueError, match=r"has format 3 and this version of dualwrite reads up to 2: upgrade it"):
+        Manifest.parse('{"format":3,"more":[]}')
 
 
 # ---- what the open transaction collects ---------------------------------------------------------------------------

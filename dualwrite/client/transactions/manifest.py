@@ -7,6 +7,8 @@ aborted although the database had decided it can be read and published again.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from json.encoder import encode_basestring_ascii
@@ -18,8 +20,10 @@ from dualwrite.prepared_state import PreparedTxnState
 MAX_MANIFEST_BYTES: Final = 60_000
 """The longest text of a manifest; the smallest column of those that hold it is MySQL's TEXT, of 65,535 bytes."""
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _BY_TOPIC: Final = attrgetter("topic")
+_RANGE: Final = re.compile(r"(?:([0-9a-f]+):)?([0-9a-f]+)(?:\+([0-9a-f]+)(?:-([0-9a-f]+))?)?", re.ASCII)
+"""`partition:first+more-others`, in hexadecimal digits."""
 
 
 class PartitionManifest(NamedTuple):
@@ -45,11 +49,16 @@ class Manifest:
     """Whether consumed offsets went with the transaction: they are not in the log, so it cannot be repaired."""
 
     def __str__(self) -> str:
-        """Return the text to store, in ASCII, equal for equal manifests; "" if it would be too long to be stored."""
+        """Return the text to store, in ASCII, equal for equal manifests; "" if it would be too long to be stored.
+
+        5,000 partitions of a topic fit, with some records in each. Each is `partition:first+more-others` in hexadecimal
+        digits: the first offset, how many offsets follow it up to the last one, and how many of these are of records of
+        other transactions. What goes without saying is left out: zeros behind `first`, and the number of a partition
+        that follows the one before.
+        """
         topics = []
         for topic, parts in groupby(sorted(self.partitions), _BY_TOPIC):
-            numbers = ",".join([f"[{partition},{first},{last},{count}]" for _, partition, first, last, count in parts])
-            topics.append(f"{encode_basestring_ascii(topic)}:[{numbers}]")
+            topics.append(f'{encode_basestring_ascii(topic)}:"{",".join(_ranges_of(parts))}"')
         text = (
             f'{{"format":{_FORMAT},"prepared":"{self.prepared_state}","cluster":'
             f'{encode_basestring_ascii(self.cluster_id)},"offsets":{"true" if self.has_offsets else "false"},'
@@ -67,29 +76,66 @@ class Manifest:
             return None
         try:
             stored = json.loads(text)
-            is_readable = stored["format"] == _FORMAT
+            read = _READS.get(stored["format"])
         except (ValueError, TypeError, LookupError, RecursionError):
             raise _unreadable(text) from None
-        if not is_readable:
+        if read is None:
             raise ValueError(
-                f"the manifest has format {stored['format']!r} and this version of dualwrite reads {_FORMAT}: "
+                f"the manifest has format {stored['format']!r} and this version of dualwrite reads up to {_FORMAT}: "
                 "upgrade it; nothing was changed"
             )
         try:
-            return cls._of(stored)
+            return cls._of(stored, read)
         except (ValueError, TypeError, LookupError, AttributeError):
             raise _unreadable(text) from None
 
     @classmethod
-    def _of(cls, stored: Any) -> Manifest:
+    def _of(cls, stored: Any, read: _Read) -> Manifest:
         prepared, cluster_id, has_offsets = stored["prepared"], stored["cluster"], stored["offsets"]
         topics = stored["topics"].items()
-        partitions = tuple(PartitionManifest(topic, *_checked(numbers)) for topic, parts in topics for numbers in parts)
+        partitions = tuple(PartitionManifest(topic, *numbers) for topic, parts in topics for numbers in read(parts))
         if len({part[:2] for part in partitions}) < len(partitions):
             raise ValueError(partitions)
         if not (prepared and isinstance(cluster_id, str) and isinstance(has_offsets, bool)):
             raise ValueError(stored)
         return cls(PreparedTxnState(prepared), cluster_id, partitions, has_offsets)
+
+
+def _ranges_of(parts: Iterable[PartitionManifest]) -> Iterator[str]:
+    """Yield the texts of the partitions of one topic, in order."""
+    expected = 0
+    for _, partition, first, last, count in parts:
+        text = f"{first:x}" if partition == expected else f"{partition:x}:{first:x}"
+        more = last - first
+        others = more + 1 - count
+        if others:
+            yield f"{text}+{more:x}-{others:x}"
+        else:
+            yield f"{text}+{more:x}" if more else text
+        expected = partition + 1
+
+
+def _read_ranges(text: str) -> Iterator[tuple[int, int, int, int]]:
+    expected = 0
+    for each in text.split(","):
+        found = _RANGE.fullmatch(each)
+        if found is None:
+            raise ValueError(each)
+        partition, first, more, others = (int(digits or "0", 16) for digits in found.groups())
+        if found[1] is None:
+            partition = expected
+        yield _checked((partition, first, first + more, more + 1 - others))
+        expected = partition + 1
+
+
+def _read_numbers(parts: Iterable[Any]) -> Iterator[tuple[int, int, int, int]]:
+    """Read the ranges of format 1: lists of numbers."""
+    return map(_checked, parts)
+
+
+_Read = Callable[[Any], Iterator[tuple[int, int, int, int]]]
+_READS: Final[Mapping[object, _Read]] = {1: _read_numbers, 2: _read_ranges}
+"""What reads the ranges of a topic, by the format."""
 
 
 def _checked(numbers: Any) -> tuple[int, int, int, int]:

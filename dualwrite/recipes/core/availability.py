@@ -7,6 +7,7 @@ are refused before they begin a database transaction, because each would hold it
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import weakref
@@ -19,6 +20,7 @@ from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.client.wire.reachability import wait_until_reachable
 from dualwrite.errors import KafkaUnreachableError
 from dualwrite.recipes.core.kafka_watch import KafkaWatch
+from dualwrite.recipes.core.telemetry import forget_availability, observe_availability
 
 _log = logging.getLogger(__name__)
 
@@ -56,11 +58,21 @@ class Availability:
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._is_closed = False
+        self._noted_by = 0
+        """The process that noted `away`; a forked child knows nothing of Kafka yet."""
+        if watch is not None:
+            observe_availability(self)
 
     @property
     def is_away(self) -> bool:
         """Whether a block would be refused now."""
         return self.away is not None
+
+    @property
+    def away_for_s(self) -> float | None:
+        """For how long Kafka has been AWAY; None while it is not, and in a child that has not found that out itself."""
+        away = self.away
+        return None if away is None or self._noted_by != os.getpid() else self._clock_s() - away.since_s
 
     def note(self, error: KafkaUnreachableError) -> KafkaUnreachableError:
         """Note that no broker can be reached. Return the error for the block that found it, which is rolled back."""
@@ -68,7 +80,7 @@ class Availability:
         with self._lock:
             begins = self.away is None and self._watch is not None and not self._is_closed
             if begins:
-                self.away = away
+                self.away, self._noted_by = away, os.getpid()
         if begins:
             _log.warning("%s; the writers notice by themselves that it is back", away.sentence(self._clock_s()))
             self.keep_watching()
@@ -109,6 +121,7 @@ class Availability:
 
     def close(self) -> None:
         """Watch no longer."""
+        forget_availability(self)
         with self._lock:
             self._is_closed = True
         if self._watch is not None:

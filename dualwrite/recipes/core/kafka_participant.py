@@ -85,8 +85,8 @@ class KafkaParticipant(Protocol):
         """Wait until everything is stored. Return the producer id and epoch by which it can be committed."""
 
     @property
-    def manifest(self) -> str:
-        """Where the records of the prepared transaction are stored; empty if that is not known or too long."""
+    def manifest(self) -> Manifest | None:
+        """Where the records of the prepared transaction are stored; None if that is not known."""
 
     def start_commit(self) -> None:
         """Start `commit`, which a later call joins."""
@@ -176,8 +176,8 @@ class BlockingKafkaParticipant:
         return self._live.prepare_transaction()
 
     @property
-    def manifest(self) -> str:
-        return str(self._live.manifest or "")
+    def manifest(self) -> Manifest | None:
+        return self._live.manifest
 
     def start_commit(self) -> None:
         self._live.start_commit()
@@ -276,8 +276,8 @@ class AsyncKafkaParticipant:
         return await self._live.prepare_transaction()
 
     @property
-    def manifest(self) -> str:
-        return str(self._live.manifest or "")
+    def manifest(self) -> Manifest | None:
+        return self._live.manifest
 
     def start_commit(self) -> None:
         self._live.start_commit()

@@ -28,6 +28,7 @@ from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
 from dualwrite.recipes.core.waiting import Uninterrupted
 
@@ -68,6 +69,8 @@ class OwnedId:
         """Records of the transaction in the row that Kafka aborted: the next transaction of the id begins with them."""
         self.manifest = ""
         """Where the records of the last prepared transaction are stored; empty if that is not known."""
+        self.tally = Tally()
+        """A pool gives all its ids one."""
         self.has_stored = False
         """Whether the database may store blocks of the id, so that none is sent before that is known."""
         self.policy: Final = policy

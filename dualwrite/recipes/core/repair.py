@@ -36,7 +36,7 @@ from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import decode, encode
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.core.telemetry import TornEnd
+from dualwrite.recipes.core.telemetry import TornEnd, count_unproven
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -125,6 +125,7 @@ async def prove(
         return IS_OVER
     proof = NOT_PROVEN if end.is_visible else await _by_copy(owned, database, row)
     if end.gone and proof is NOT_PROVEN:
+        owned.tally.unproven += 1
         log_evidence_gone(owned.transactional_id, row, end)
     return proof
 
@@ -235,7 +236,8 @@ async def _by_copy(owned: OwnedId, database: DatabaseTransaction, row: PreparedT
 
 
 def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
-    """Log that nothing can tell any more how the transaction in a row ended."""
+    """Log, and count, that nothing can tell any more how the transaction in a row ended."""
+    count_unproven()
     _log.error(_EVIDENCE_GONE, transactional_id, row, _places(end))
 
 

@@ -1,8 +1,8 @@
 """Refuse, before the decision, what could be lost on brokers that abort prepared transactions after a time.
 
 What such a broker (tiers 3 and 4) aborts although the database has decided it is published again from the log
-(`repair.py`). That needs the right to read the topic, and a log that still has the records. Where it cannot work, the
-dual write is refused, unless the bound is accepted by name.
+(`repair.py`). That needs the right to read the topic, a log that still has the records, and a manifest that says where.
+Where it cannot work, the dual write is refused, unless the bound is accepted by name.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.errors import KafkaError, UnsupportedByBrokerError
+from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest
+from dualwrite.errors import KafkaError, RetriableError, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
+from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
+from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.telemetry import NoManifest
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
 
 LookUp = Callable[[Collection[str]], Awaitable[Mapping[str, TopicDescription]]]
 """Returns whether topics can be read, and how their logs are cleaned."""
+
+_REDO: Final = ', or keep the records in the database with redo="database"'
 
 
 class Obstacle(NamedTuple):
@@ -36,19 +42,18 @@ class Obstacle(NamedTuple):
 def obstacle_of(topic: str, found: TopicDescription) -> Obstacle | None:
     """Return what prevents the repair of records in a topic; None if nothing does, as far as is known."""
     where = f"in topic {topic!r}"
-    redo = ', or keep the records in the database with redo="database"'
     if found.is_readable is False:
         return Obstacle(
             where,
             "this client is not allowed READ on it, and so could not read what it has to publish again",
-            f"grant READ on the topic to this client{redo}",
+            f"grant READ on the topic to this client{_REDO}",
         )
     if found.is_compacted:
         return Obstacle(
             where,
             f"its cleanup.policy is {found.cleanup_policy!r}, and compaction removes the records of aborted "
             "transactions",
-            f"take 'compact' out of its cleanup.policy{redo}",
+            f"take 'compact' out of its cleanup.policy{_REDO}",
         )
     return None
 
@@ -59,6 +64,16 @@ def obstacle_of_offsets(offsets: BufferedOffsets) -> Obstacle:
         f"with consumed offsets of group {offsets.group_metadata.group_id!r}",
         "the group may have moved since, so that publishing the records again could double what was derived from them",
         "keep the consumed offsets in the database (OffsetsInDatabase), where the same commit decides them",
+    )
+
+
+def obstacle_of_length(manifest: Manifest) -> Obstacle:
+    """Return what prevents the repair of records in so many partitions."""
+    return Obstacle(
+        f"in {len(manifest.partitions)} partitions at once",
+        f"the manifest, which says where the records are, would be longer than the {MAX_MANIFEST_BYTES} bytes that the "
+        "state row holds",
+        f"write to fewer partitions in one block{_REDO}",
     )
 
 
@@ -143,19 +158,57 @@ class Repairability:
             if obstacle is not None:
                 raise _refused(guarantee, obstacle)
 
+    def text_of(self, manifest: Manifest | None, write: DualWriteProgress, owned: OwnedId) -> str:
+        """Return the text for the state row of a prepared dual write; empty without a manifest, or if it is too long.
+
+        Raises RetriableError or UnsupportedByBrokerError where such a dual write could not be repaired.
+        """
+        text = "" if manifest is None else str(manifest)
+        if text:
+            return text
+        if write.bounded_ms is not None and not self._keeps_copy:
+            if not self._accepted:
+                self._refuse_without_text(manifest, write, owned)
+            _log.warning(_NO_MANIFEST, owned.transactional_id, write.prepared_state, _reason(manifest))
+        owned.tally.no_manifest += 1
+        owned.telemetry.wrote_no_manifest(_reason(manifest))
+        return ""
+
+    def _refuse_without_text(self, manifest: Manifest | None, write: DualWriteProgress, owned: OwnedId) -> None:
+        """Raise the error, unless the records were decided before, and would not be published by another attempt."""
+        if manifest is None:
+            raise RetriableError(
+                f"a broker acknowledged records of the dual write {write.prepared_state} of transactional id "
+                f"{owned.transactional_id!r} and did not say where it stored them (DUPLICATE_SEQUENCE_NUMBER). This "
+                f"cluster {_aborts(owned.kafka.guarantee)}, and then they could not be published again; neither side "
+                "was changed: repeat the dual write"
+            )
+        if write.records:
+            raise _refused(owned.kafka.guarantee, obstacle_of_length(manifest))
+
     def _warn_once(self, about: str, warning: str, *arguments: object) -> None:
         if about not in self._warned:
             self._warned.add(about)
             _log.warning(warning, *arguments)
 
 
-def _refused(guarantee: Guarantee, obstacle: Obstacle) -> UnsupportedByBrokerError:
+def _reason(manifest: Manifest | None) -> NoManifest:
+    return NoManifest.NOT_KNOWN if manifest is None else NoManifest.TOO_LONG
+
+
+def _aborts(guarantee: Guarantee) -> str:
     tier = 0 if guarantee.tier is None else int(guarantee.tier)
+    return (
+        f"is tier {tier}: it aborts a prepared transaction {guarantee.bounded_ms} ms after its first record "
+        "(transaction.timeout.ms)"
+    )
+
+
+def _refused(guarantee: Guarantee, obstacle: Obstacle) -> UnsupportedByBrokerError:
     return UnsupportedByBrokerError(
-        f"this cluster is tier {tier}: it aborts a prepared transaction {guarantee.bounded_ms} ms after its first "
-        "record (transaction.timeout.ms), and a dual write that was decided by then is published again from the log. "
-        f"{obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: {obstacle.why}. Neither side was changed: "
-        f"{obstacle.remedy}, or accept the bound, and with it the loss, with accept_bounded_guarantee=True"
+        f"this cluster {_aborts(guarantee)}, and a dual write that was decided by then is published again from the "
+        f"log. {obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: {obstacle.why}. Neither side was "
+        f"changed: {obstacle.remedy}, or accept the bound, and with it the loss, with accept_bounded_guarantee=True"
     )
 
 
@@ -166,6 +219,10 @@ _ACCEPTED: Final = (
 _POLICY_NOT_KNOWN: Final = (
     "topic %r: whether it is compacted is not known (%s); compaction would remove the records of aborted transactions, "
     "and then they could not be published again"
+)
+_NO_MANIFEST: Final = (
+    "transactional id %s: the dual write %s is written without a manifest, because it is %s: if the broker aborts it "
+    "against the decision, it cannot be published again"
 )
 _NOT_SEEN: Final = (
     "topic %r: whether this client may read it, and whether it is compacted, is not known; else what a broker aborts "

@@ -102,8 +102,8 @@ class DualWriteSteps:
     async def send_and_write(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
         """Send what is owed, what is `ahead`, and the block's records; prepare Kafka, and write the locked row.
 
-        The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError, before anything is sent,
-        if Kafka may abort the block's records against the decision and they could not be published again.
+        The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError or RetriableError if Kafka
+        may abort the block's records against the decision and they could not be published again.
         """
         owned, kafka = self._owned, self._owned.kafka
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
@@ -125,7 +125,7 @@ class DualWriteSteps:
         owned.reach(PausePoint.AFTER_PREPARE)
         if write.prepared_state == write.locked_row:
             raise self._names_another(write)
-        owned.manifest = kafka.manifest
+        owned.manifest = self._repairability.text_of(kafka.manifest, write, owned)
         if owned.policy.keeps_copy:
             await keep_copy(owned, write, (*owned.owed, *ahead))
         if write.written_row == write.prepared_state:

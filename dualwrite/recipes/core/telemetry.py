@@ -38,6 +38,14 @@ class TornEnd(StrEnum):
     HANGING = "hanging"
 
 
+class NoManifest(StrEnum):
+    """Why the state row gets no manifest."""
+
+    NOT_KNOWN = "not known"
+    """A broker acknowledged a batch without its offset (DUPLICATE_SEQUENCE_NUMBER)."""
+    TOO_LONG = "too long"
+
+
 class Instruments:
     """The instruments, one set per process, and the in-doubt dual writes of this process."""
 
@@ -67,6 +75,12 @@ class Instruments:
         )
         self.proofs: Final = meter.create_counter(
             "dualwrite.proofs", "{transaction}", "transactions whose end was read from the log"
+        )
+        self.unproven: Final = meter.create_counter(
+            "dualwrite.unproven", "{transaction}", "transactions of which nothing can tell any more how they ended"
+        )
+        self.no_manifest: Final = meter.create_counter(
+            "dualwrite.no_manifest", "{transaction}", "dual writes whose state row got no manifest, by reason"
         )
         self.repaired: Final = meter.create_counter(
             "dualwrite.repaired",
@@ -106,6 +120,9 @@ class Instruments:
         )
         self.consumed: Final = meter.create_counter(
             "dualwrite.consumed", "{record}", "consumed records that became part of a dual write, by outcome"
+        )
+        meter.create_observable_gauge(
+            "dualwrite.kafka.away", [_kafka_away], "s", "for how long no broker could be reached"
         )
         self._since_s: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -207,6 +224,9 @@ class Telemetry:
     def torn(self, end: TornEnd) -> None:
         """Note that the row's transaction has in some of its partitions another end than its coordinator decided."""
 
+    def wrote_no_manifest(self, reason: NoManifest) -> None:
+        """Note that the state row of a dual write gets no manifest."""
+
     def repaired(self, records: int) -> None:
         """Note that the records of an aborted transaction were published again."""
 
@@ -296,6 +316,9 @@ class OpenTelemetry(Telemetry):
     def torn(self, end: TornEnd) -> None:
         self._instruments.torn.add(1, {"outcome": end})
 
+    def wrote_no_manifest(self, reason: NoManifest) -> None:
+        self._instruments.no_manifest.add(1, {"reason": reason})
+
     def repaired(self, records: int) -> None:
         self._instruments.repaired.add(1)
         self._instruments.republished.add(records)
@@ -327,6 +350,13 @@ def count_consumed(outcome: str, records: int) -> None:
     found = instruments()
     if found is not None:
         found.consumed.add(records, {"outcome": outcome})
+
+
+def count_unproven() -> None:
+    """Count a transaction of which nothing can tell any more how it ended."""
+    found = instruments()
+    if found is not None:
+        found.unproven.add(1)
 
 
 class SlotWait:
@@ -405,6 +435,36 @@ def observe_pool(pool: ObservedPool) -> None:
 def forget_pool(pool: ObservedPool) -> None:
     """Stop showing a pool that is closed."""
     _pools.pop(id(pool), None)
+
+
+class ObservedAvailability(Protocol):
+    """What a writer or pool of this process knows about Kafka's presence."""
+
+    @property
+    def away_for_s(self) -> float | None: ...
+
+
+_availabilities: dict[int, weakref.ref[ObservedAvailability]] = {}
+
+
+def observe_availability(availability: ObservedAvailability) -> None:
+    """Show in the gauge since when Kafka is AWAY, for as long as `availability` lives, or until it is forgotten."""
+    key = id(availability)
+    _availabilities[key] = weakref.ref(availability, lambda _: _availabilities.pop(key, None))
+
+
+def forget_availability(availability: ObservedAvailability) -> None:
+    """Stop showing what a closed writer or pool knows."""
+    _availabilities.pop(id(availability), None)
+
+
+def _kafka_away(options: CallbackOptions) -> Iterable[Observation]:
+    """Return the longest time for which Kafka is AWAY; nothing while it is not."""
+    from opentelemetry.metrics import Observation
+
+    living = [found for each in list(_availabilities.values()) if (found := each()) is not None]
+    longest_s = max((away_s for each in living if (away_s := each.away_for_s) is not None), default=None)
+    return [] if longest_s is None else [Observation(longest_s)]
 
 
 def _pool_slots(options: CallbackOptions) -> Iterable[Observation]:

@@ -177,6 +177,7 @@ class PoolCoordinator:
         self._stores_blocks = settings.policy.stores_blocks
         self.registry: Final = SlotRegistry(settings.max_writers)
         self._counts = Counts()
+        self._tally = settings.tally
         self._last_block_bell = runtime.bell()
         self.is_of_this_process = True
         self.maintenance: Final = PoolMaintenance(
@@ -194,7 +195,13 @@ class PoolCoordinator:
 
     def status(self) -> PoolStatus:
         """Return the current numbers, and totals since the pool was created."""
-        return self._counts.status(self._max_writers, self.registry.places(), self.maintenance.refused_of_dead)
+        return self._counts.status(
+            self._max_writers,
+            self.registry.places(),
+            self._tally,
+            self.availability.away,
+            self.maintenance.refused_of_dead,
+        )
 
     # ---- blocks ---------------------------------------------------------------------------------------------
 

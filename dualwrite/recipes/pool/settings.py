@@ -27,6 +27,7 @@ from dualwrite.recipes.core.settings import (
     store_policy,
 )
 from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.waiting import Waiting
 
 _LEAST_LEASE_MS: Final = 100
@@ -91,6 +92,7 @@ class PoolSettings:
         )
         self.connection: Final = {name: value for name, value in kafka.producer.items() if name not in _OF_TRANSACTIONS}
         """The settings of a producer without transactions, which reaches the same brokers."""
+        self.tally: Final = Tally()
         self.repairability: Final = Repairability(accepted=kafka.accepts_bound, keeps_copy=self.policy.keeps_copy)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
@@ -109,7 +111,7 @@ class PoolSettings:
         """Return the function that creates the coordinator of a slot."""
 
         def new_coordinator(transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
-            return DualWriteCoordinator(
+            made = DualWriteCoordinator(
                 transactional_id,
                 database=database,
                 kafka=waiting.new_kafka(self._kafka(transactional_id).producer),
@@ -123,6 +125,8 @@ class PoolSettings:
                 repairability=self.repairability,
                 availability=availability,
             )
+            made.owned.tally = self.tally
+            return made
 
         return new_coordinator
 

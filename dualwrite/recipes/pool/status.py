@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dualwrite.recipes.core.availability import Away
 from dualwrite.recipes.core.refused import RefusedBlock
+from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.pool.slots import Places
 
 
@@ -39,6 +41,14 @@ class PoolStatus:
     refused: tuple[RefusedBlock, ...] = ()
     """Stored blocks that Kafka refuses for good, in this process's slots and in those of dead ones that it tried to
     recover: what is stored under their ids waits for a person."""
+    kafka_away_since_s: float | None = None
+    """Since when no broker can be reached, in seconds since 1970; None if Kafka is not known to be away."""
+    kafka_problem: str | None = None
+    """What the last attempt to reach Kafka ran into; None if Kafka is not known to be away."""
+    no_manifest_total: int = 0
+    """Dual writes that went on without a manifest, so that the log cannot tell how they ended."""
+    unproven_total: int = 0
+    """Transactions of which nothing can tell any more how they ended: an ERROR in the log names each."""
 
 
 @dataclass(slots=True)
@@ -55,7 +65,14 @@ class Counts:
     kafka_failed: bool = False
     """Whether that was an error of Kafka."""
 
-    def status(self, max_writers: int, places: Places, refused_of_dead: tuple[RefusedBlock, ...] = ()) -> PoolStatus:
+    def status(
+        self,
+        max_writers: int,
+        places: Places,
+        tally: Tally,
+        away: Away | None,
+        refused_of_dead: tuple[RefusedBlock, ...],
+    ) -> PoolStatus:
         return PoolStatus(
             max_writers=max_writers,
             in_use=places.in_use,
@@ -71,4 +88,8 @@ class Counts:
             last_background_error=self.last_background_error,
             stored=places.stored,
             refused=places.refused + refused_of_dead,
+            kafka_away_since_s=None if away is None else away.since_s,
+            kafka_problem=None if away is None else away.problem,
+            no_manifest_total=tally.no_manifest,
+            unproven_total=tally.unproven,
         )

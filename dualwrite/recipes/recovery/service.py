@@ -208,7 +208,7 @@ class RecoveryService:
         self, progress: Progress | None, *, apply: bool, stopped: threading.Event | None = None
     ) -> RecoveryReport:
         unseen: list[str] = []
-        version = _transaction_version(self._admin.describe_features())
+        version = transaction_version(self._admin.describe_features())
         database = _DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply))
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
@@ -613,7 +613,7 @@ _DONE: Final = {
 """The action that was carried out, by the row and the outcome of the take-over."""
 
 
-def _transaction_version(features: Mapping[int, BrokerFeatures]) -> int:
+def transaction_version(features: Mapping[int, BrokerFeatures]) -> int:
     """Return the cluster's `transaction.version`, from the broker with the latest finalized features."""
     newest = max(features.values(), key=lambda each: each.finalized_features_epoch)
     return newest.finalized_features.get("transaction.version", (0, 0))[1]

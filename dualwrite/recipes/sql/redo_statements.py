@@ -33,6 +33,7 @@ SELECT_HEADS: Final = (
     "SELECT transactional_id, newest_seq, stored_at_ms, prepared_transaction_state"
     f" FROM {REDO_TABLE} WHERE seq = 0 AND (newest_seq > 0 OR prepared_transaction_state IS NOT NULL)"
 )
+SELECT_COUNTS: Final = f"SELECT transactional_id, count(*) FROM {REDO_TABLE} WHERE seq > 0 GROUP BY transactional_id"
 INSERT_HEAD: Final = f"INSERT INTO {REDO_TABLE} (transactional_id, seq) VALUES (:id, 0)"
 _UPDATE_HEAD: Final = (
     f"UPDATE {REDO_TABLE} SET newest_seq = :newest, stored_bytes = :size, stored_at_ms = :since WHERE {_OF_HEAD}"

@@ -498,6 +498,28 @@ def test_classic_members_join_a_consumer_group(members: Group) -> None:
     assert members.refused("m1", 5) == 69
 
 
+def test_a_classic_member_joins_again_for_a_new_target_only(members: Group) -> None:
+    """Neither a newer group epoch (KAFKA-20272) nor a changed topic is told it before there is a new target."""
+    members.live("m1", topics="az")
+    members.live("m2", topics="b")
+    first = join(members)
+    kept = members.live("m1")[1]
+    assert kept is not None
+    members.live("m1", owned=kept)
+    joined = join(members, first.member_id)
+    assert (joined.generation_id, beat(members, joined)) == (4, 0)
+    members.request("m2", -1)
+    assert beat(members, joined) == 0
+    assert members.live("m1") == (5, None)
+    assert beat(members, joined) == 27
+    joined = join(members, first.member_id)
+    assert (joined.generation_id, beat(members, joined)) == (5, 0)
+    members.create_topic("z", 1)
+    assert beat(members, joined) == 0
+    assert members.live("m1")[0] == 6
+    assert beat(members, joined) == 27
+
+
 def test_a_static_member_changes_its_protocol_and_back(members: Group) -> None:
     instance: dict[str, Any] = {"group_instance_id": "i"}
     first = join(members, **instance)

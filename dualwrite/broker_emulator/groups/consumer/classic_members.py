@@ -164,7 +164,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, context: DecisionContext) -
             ErrorCode.inconsistent_group_protocol,
             f"The protocol of member {member.member_id} is not the one in the response to its JoinGroup.",
         )
-    if group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+    if _has_newer_target(group, member) and member.state is not MemberState.UNREVOKED_PARTITIONS:
         return _awaiting_join(group, member, context), SyncResponse(ErrorCode.rebalance_in_progress)
     version = read_version(classic.protocols[0].metadata)
     assignment = assignment_bytes(frozenset(member.assigned), context.topics, version)
@@ -176,7 +176,11 @@ def sync(group: ConsumerGroup, request: SyncRequest, context: DecisionContext) -
 def heartbeat(
     group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation: int, context: DecisionContext
 ) -> tuple[ConsumerGroup, ErrorCode]:
-    """Decide a Heartbeat; the error tells the member whether to join again. Raises RefusedError."""
+    """Decide a Heartbeat; the error tells the member whether to join again. Raises RefusedError.
+
+    As in Kafka, it neither looks for changed topics nor makes a new target assignment: both happen when a member joins,
+    or when one of the new protocol sends a heartbeat.
+    """
     member, classic = _classic_member(group, member_id, group_instance_id)
     _check_generation(member, generation)
     alive = _alive(member, classic, context)
@@ -187,9 +191,14 @@ def heartbeat(
 
 def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
     """Return whether there is a newer target, or partitions to revoke, or ones that others have released meanwhile."""
-    if member.member_epoch < group.group_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+    if _has_newer_target(group, member) or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
+
+
+def _has_newer_target(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Return whether there is a newer target; a newer group epoch alone has nothing to join for (KAFKA-20272)."""
+    return member.member_epoch < group.assignment_epoch
 
 
 def _alive(member: ConsumerMember, classic: ClassicMetadata, context: DecisionContext) -> ConsumerMember:

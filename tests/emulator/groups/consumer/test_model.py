@@ -187,12 +187,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if isinstance(group, ConsumerGroup) and self.stored is not None:
             assert without_deadlines(self.stored) == without_deadlines(group)
 
-    def teardown(self) -> None:
-        """Let all clients behave: every subscribed partition gets assigned, evenly, and the group is stable."""
-        group = self.coordinator.group
-        if not isinstance(group, ConsumerGroup):
-            return
-        self.coordinator.pass_time(11_000)  # regular expressions may be resolved again
+    def _let_all_live(self) -> None:
         for _ in range(60):
             for client in self.clients.values():
                 if client.epoch == 0:
@@ -204,6 +199,19 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 if self.coordinator.consumers.members:  # an empty group would become a classic one
                     classic.live()
             self.coordinator.pass_time(1_000)
+
+    def teardown(self) -> None:
+        """Let all clients behave: every subscribed partition gets assigned, evenly, and the group is stable."""
+        group = self.coordinator.group
+        if not isinstance(group, ConsumerGroup):
+            return
+        self.coordinator.pass_time(11_000)  # regular expressions may be resolved again
+        self._let_all_live()
+        # without members of the new protocol, only a join looks for changed topics and makes a target, as in Kafka
+        for name, classic in self.classic.items():
+            if name in self.coordinator.consumers.members:
+                classic.join()
+        self._let_all_live()
         group = self.coordinator.consumers
         if not group.members:
             return

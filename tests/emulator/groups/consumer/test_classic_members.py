@@ -1,0 +1,85 @@
+"""Members of the classic protocol in a consumer group: when a Heartbeat or SyncGroup tells them to join again."""
+
+from __future__ import annotations
+
+from dualwrite.broker_emulator.groups.consumer.states import ConsumerGroupState
+from dualwrite.broker_emulator.groups.consumer_protocol import NamedPartitions, read_assignment
+from dualwrite.broker_emulator.groups.member_requests import JoinResponse, SyncResponse
+
+from .members import SETTINGS, Coordinator, partitions
+
+REBALANCE_IN_PROGRESS = 27
+A = frozenset("a")
+NOTHING: NamedPartitions = frozenset()
+
+
+def joined(group: Coordinator, member_id: str, owned: NamedPartitions = NOTHING) -> int:
+    """Join with a subscription to topic "a"; return the generation."""
+    response = group.join(member_id, A, owned)
+    assert isinstance(response, JoinResponse)
+    return response.generation
+
+
+def synced(group: Coordinator, member_id: str, generation: int) -> NamedPartitions:
+    response = group.sync(member_id, generation)
+    assert isinstance(response, SyncResponse)
+    assert response.error == 0
+    return read_assignment(response.assignment).partitions
+
+
+def named(*indexes: int) -> NamedPartitions:
+    return frozenset(("a", index) for index in indexes)
+
+
+def settled() -> tuple[Coordinator, int]:
+    """Return a group of m1 and the classic member c1, each with two partitions, and the generation of c1."""
+    group = Coordinator(settings=SETTINGS._replace(session_timeout_ms=30_000, allows_downgrade=False))
+    group.heartbeat("m1", 0)
+    joined(group, "c1")
+    group.heartbeat("m1", 2)
+    group.heartbeat("m1", 2, owned=partitions("a", 0, 1))
+    generation = joined(group, "c1")
+    assert synced(group, "c1", generation) == named(2, 3)
+    assert group.consumers.state is ConsumerGroupState.STABLE
+    return group, generation
+
+
+def test_a_classic_member_joins_again_when_a_topic_changes_and_another_member_makes_the_target() -> None:
+    group, generation = settled()
+    group.change_topic("a", 6)
+    assert group.classic_heartbeat("c1", generation) == 0
+    group.heartbeat("m1", 3)
+    assert group.classic_heartbeat("c1", generation) == REBALANCE_IN_PROGRESS
+    assert synced(group, "c1", joined(group, "c1", named(2, 3))) == named(2, 3, 5)
+
+
+def test_a_classic_member_joins_again_when_there_is_a_new_target_and_not_before() -> None:
+    """KAFKA-20272: as long as the target is put off, it would join in vain, again and again."""
+    group, generation = settled()
+    group.heartbeat("m1", -1)
+    assert group.consumers.state is ConsumerGroupState.ASSIGNING
+    assert group.classic_heartbeat("c1", generation) == 0
+    assert synced(group, "c1", generation) == named(2, 3)
+    group.heartbeat("m2", 0)
+    assert group.classic_heartbeat("c1", generation) == REBALANCE_IN_PROGRESS
+    response = group.sync("c1", generation)
+    assert isinstance(response, SyncResponse)
+    assert response.error == REBALANCE_IN_PROGRESS
+    generation = joined(group, "c1", named(2, 3))
+    assert synced(group, "c1", generation) == named(2, 3)
+    assert group.classic_heartbeat("c1", generation) == 0
+
+
+def test_a_classic_member_alone_keeps_a_deleted_topic_until_it_joins() -> None:
+    """Kafka looks for changed topics when a member joins or sends a heartbeat of the new protocol, and only then."""
+    group, generation = settled()
+    group.heartbeat("m1", -1)
+    assert group.classic_heartbeat("c1", generation) == 0
+    group.change_topic("a", None)
+    assert group.classic_heartbeat("c1", generation) == 0
+    assert group.member("c1").assigned.keys() == partitions("a", 2, 3)
+    generation = joined(group, "c1", named(2, 3))
+    assert synced(group, "c1", generation) == NOTHING
+    assert not group.member("c1").assigned
+    assert group.consumers.state is ConsumerGroupState.STABLE
+    assert group.classic_heartbeat("c1", generation) == 0
