@@ -90,6 +90,8 @@ FUNCTIONS: Final = frozenset(
         "tests/recipes/test_repair.py::test_a_repair_that_sleeps_at_any_point",
         "tests/recipes/test_repair.py::test_two_processes_that_repair_at_once",
         "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
+        "tests/recipes/test_went_back.py::test_what_a_later_row_has_published_is_not_published_again",
+        "tests/recipes/test_went_back.py::test_a_repair_that_was_not_committed_is_made_anew",
         "tests/recipes/test_stored_blocks.py::test_kafka_leaves_again_while_they_are_published",
         "tests/spark/test_protocol.py::test_steps_in_every_order",
         "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",

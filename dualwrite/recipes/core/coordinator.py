@@ -31,6 +31,7 @@ from typing import Final, Self
 from dualwrite.errors import (
     AbortableError,
     BoundExceededError,
+    DatabaseWentBackError,
     DualWriteError,
     FencedError,
     IllegalStateError,
@@ -264,7 +265,7 @@ class DualWriteCoordinator:
         if why_stored is not None:
             await self._decide_stored(write, why_stored)
             if isinstance(why_stored, StoredBlocksError):
-                with suppress(PreparedTransactionLost):  # the next use of the id raises it again
+                with suppress(PreparedTransactionLost, DatabaseWentBackError):  # the next use of the id raises it again
                     await self._publish_if_kafka_is_back()
         elif carries_records:
             await self._decide_or_repair(write)
@@ -366,7 +367,10 @@ class DualWriteCoordinator:
         self._blocks.note_stored(write, why)
 
     async def _publish_if_kafka_is_back(self) -> None:
-        """Publish the stored blocks, unless Kafka is known to be away. Raises PreparedTransactionLost."""
+        """Publish the stored blocks, unless Kafka is known to be away.
+
+        Raises PreparedTransactionLost and DatabaseWentBackError, because nothing may be written then.
+        """
         availability = self.owned.availability
         if availability.is_away:
             availability.keep_watching()
@@ -376,7 +380,7 @@ class DualWriteCoordinator:
         expected: tuple[type[Exception], ...] = (DualWriteError, *self.owned.database.errors)
         try:
             await self.recover()
-        except PreparedTransactionLost:
+        except (PreparedTransactionLost, DatabaseWentBackError):
             raise
         except expected as error:
             if not availability.is_away:

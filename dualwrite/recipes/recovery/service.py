@@ -24,7 +24,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
 from dualwrite.client.log.transaction_end import TransactionEnd
-from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
+from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
 from dualwrite.errors import (
     AuthorizationError,
     ConfigError,
@@ -331,7 +331,8 @@ class RecoveryService:
     def _acknowledge(self, seen: _Seen) -> None:
         """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
         by_coordinator = find(seen.stored, seen.described, seen.transaction_version)
-        if seen.description is not None and by_coordinator is Finding.ABORTED:
+        refuses = by_coordinator is Finding.ABORTED or commits_later(seen.stored, seen.described)
+        if seen.description is not None and refuses:
             self._admin.overwrite_end(seen.description)
         _log.warning(
             "transactional id %s: the loss of %s was acknowledged; the coordinator's state was %s at %s",
