@@ -85,6 +85,8 @@ FUNCTIONS: Final = frozenset(
     {
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
+        "tests/durability/test_broker_aborts.py::test_what_the_broker_aborts_before_or_after_the_event",
+        "tests/durability/test_broker_aborts.py::test_what_the_broker_aborts_while_its_commit_waits",
         "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
         "tests/recipes/test_kafka_away.py::test_under_load_no_transaction_stays_open",
         "tests/recipes/test_repair.py::test_a_repair_that_sleeps_at_any_point",
