@@ -3,13 +3,16 @@ new process finds out before it writes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.errors import DatabaseWentBackError
+from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.errors import DatabaseWentBackError, KafkaTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -17,6 +20,7 @@ from dualwrite.recipes.core.repair import settled_text
 from dualwrite.recipes.recovery.service import Action
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo as redo
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.producer.test_tiers import BY_STORED_PAIR
 from tests.recipes.repairs import Site, Way, acknowledge, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store
@@ -179,6 +183,43 @@ def test_a_repair_that_was_not_committed_is_made_anew(
         assert site.recover() is Outcome.REPAIRED
         site.write("later")
         site.assert_agreed("before", "decided", "later")
+
+
+@every_tier
+def test_a_repair_whose_marker_comes_late(store: Database, tier: Tier) -> None:
+    """While it is held, nothing is guessed."""
+    with site_of(tier, store) as site:
+        row = aborted(site)
+        markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, DualWriter.recover)
+        until(lambda: bool(markers.held))
+        restore(site, row)
+        with site.writer(max_block_ms=500, resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError):
+            writer.recover()
+        assert row_of(site) == row
+        markers.remove()
+        markers.release()
+        site.world.settle()
+        assert_refused(site, "has published its records again")
+
+
+def test_a_writer_for_asyncio_finds_out_too(site: Site) -> None:
+    row = aborted(site)
+    assert site.recover() is Outcome.REPAIRED
+    restore(site, row)
+
+    async def recover() -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{site.store.url.database}")
+        servers = site.emulator.bootstrap_servers
+        writer = AsyncDualWriter(
+            engine, bootstrap_servers=servers, transactional_id="tid", accept_bounded_guarantee=True
+        )
+        async with writer:
+            await writer.recover()
+
+    with pytest.raises(DatabaseWentBackError, match="has published its records again"):
+        asyncio.run(recover())
+    assert site.committed() == ["decided"]
 
 
 def test_a_repair_whose_records_stand_in_several_batches(site: Site) -> None:
