@@ -234,6 +234,13 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         self._check_here()
         return await self._read_records(manifest, partitions, timeout_ms)
 
+    async def repair_of(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        """Return what `Producer.repair_of` returns."""
+        self._check_here()
+        return await self._read_repair(manifest, part, undecided, timeout_ms)
+
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Return what `Producer.describe_topics` returns."""
         self._check_here()

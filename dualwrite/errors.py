@@ -297,9 +297,11 @@ class RowLockTimeoutError(RecipeError):
 
 
 class DatabaseWentBackError(RecipeError):
-    """The state row is older than what this process knows, or another row: the database was restored, or it was edited.
+    """The state row is older than what this process knows, or than what Kafka shows to be committed under its id.
 
-    Nothing was changed on either side. Every use of this writer raises it; create a new writer.
+    The database was restored or failed over to an earlier state, or the row was edited. Nothing was changed on either
+    side. Every use of the id raises it until `dualwrite recover --acknowledge-lost`; a writer that remembers a newer
+    row has to be replaced too.
     """
 
 

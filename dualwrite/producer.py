@@ -179,6 +179,17 @@ class Producer(ProducerBase[RecordFuture]):
         """
         return self._read(self._read_records(manifest, partitions, timeout_ms))
 
+    def repair_of(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        """Return the transaction that has published again what was aborted in a partition, None if none has.
+
+        For the recipes. Reads the log from the aborted records to its end. `undecided` is a transaction that is open
+        and is going to be aborted. Changes nothing. Raises `KafkaTimeoutError` if the end is not reached in time
+        (nothing was changed; ask again), and else as `end_of()`.
+        """
+        return self._read(self._read_repair(manifest, part, undecided, timeout_ms))
+
     def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Return whether this producer may read topics, and how their logs are cleaned. For the recipes.
 

@@ -104,6 +104,13 @@ class ProducerBase(Generic[FutureT]):
         """
         return self._core.coordinator_knows(stored)
 
+    def coordinator_committed_later(self, stored: PreparedTxnState) -> bool:
+        """Return whether the coordinator has proven that a later transaction than the stored one was committed.
+
+        For the recipes. To be called where `coordinator_knows()` is. False where it keeps no proof.
+        """
+        return self._core.coordinator_committed_later(stored)
+
     def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
         """Return whether the coordinator has proven that the stored transaction was aborted. For the recipes.
 
@@ -217,6 +224,16 @@ class ProducerBase(Generic[FutureT]):
         reader = LogReader(self._core.config, self._loop)
         try:
             return await reader.records_of(manifest, partitions, timeout_ms)
+        finally:
+            await reader.close()
+
+    async def _read_repair(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        """Do what `repair_of()` does. In the loop of the connections."""
+        reader = LogReader(self._core.config, self._loop)
+        try:
+            return await reader.repair_of(manifest, part, undecided, timeout_ms)
         finally:
             await reader.close()
 

@@ -6,6 +6,7 @@ answer "try again" until something else has happened.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Final, NamedTuple
@@ -70,6 +71,14 @@ class EndOf(NamedTuple):
 
 class RecordsOf(NamedTuple):
     """Read the records of a pair from an offset on."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+class RepairOf(NamedTuple):
+    """Read whether records of an aborted pair, from an offset on, were published again by a committed transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -183,6 +192,8 @@ def serve(kafka: Kafka, request: object, profile: Profile) -> tuple[Kafka, objec
             return kafka, end_of(kafka, request)
         case RecordsOf():
             return kafka, _records_of(kafka, request)
+        case RepairOf():
+            return kafka, _repair_of(kafka, request)
     raise AssertionError(f"no broker knows {request!r}")
 
 
@@ -320,15 +331,28 @@ def _records_of(kafka: Kafka, request: RecordsOf) -> tuple[bytes, ...]:
     return tuple(found)
 
 
+def _repair_of(kafka: Kafka, request: RepairOf) -> str:
+    """Return the pair of the transaction, "" if there is none."""
+    wanted = _records_of(kafka, RecordsOf(*request))
+    behind = [entry for entry in kafka.log if entry.offset > request.first_offset]
+    for at, entry in enumerate(behind):
+        if isinstance(entry, Batch) and entry.records[: len(wanted)] == wanted and _is_committed(behind[at:], entry):
+            return f"{entry.producer_id}:{entry.producer_epoch}"
+    return ""
+
+
+def _is_committed(behind: Sequence[Batch | Marker], batch: Batch) -> bool:
+    ends = (entry for entry in behind if isinstance(entry, Marker) and entry.producer_id == batch.producer_id)
+    end = next(ends, None)
+    return end is not None and end.committed
+
+
 def visible(kafka: Kafka) -> list[bytes]:
     """Return the records that readers with read_committed see, also beyond the last stable offset."""
     found: list[bytes] = []
     for at, entry in enumerate(kafka.log):
-        if isinstance(entry, Batch):
-            ends = (e for e in kafka.log[at:] if isinstance(e, Marker) and e.producer_id == entry.producer_id)
-            end = next(ends, None)
-            if end is not None and end.committed:
-                found += entry.records
+        if isinstance(entry, Batch) and _is_committed(kafka.log[at:], entry):
+            found += entry.records
     return found
 
 

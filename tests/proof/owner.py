@@ -50,6 +50,7 @@ from tests.proof.kafka_model import (
     Produced,
     Profile,
     RecordsOf,
+    RepairOf,
 )
 
 GAVE_UP: Final = "gave up"
@@ -57,6 +58,9 @@ GAVE_UP: Final = "gave up"
 
 NO_MARKER: Final = "no marker"
 """The reply to a reader who has come to the end of the log without the marker that it looks for."""
+
+RECOVERED: Final = ("recover", "returned")
+"""What the caller of `recover()` is told."""
 
 _NODE: Final = 1
 
@@ -115,6 +119,9 @@ class CheckedKafka:
     def coordinator_aborted(self, row: PreparedTxnState) -> bool:
         return self._live.coordinator_aborted(row)
 
+    def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_committed_later(row)
+
     @property
     def coordinator_is_ending(self) -> bool:
         return self._live.coordinator_is_ending
@@ -143,8 +150,17 @@ class CheckedKafka:
         assert len(values) == part.record_count, f"{values} are not the records of {manifest}"
         return [StoredRecord(TOPIC, 0, None, value, [], 1, part.first_offset) for value in values]
 
+    async def repair_of(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        pair = manifest.prepared_state
+        found = await self._read(RepairOf(pair.producer_id, pair.producer_epoch, part.first_offset))
+        if found == GAVE_UP:
+            raise KafkaTimeoutError("no leader responded; nothing was changed")
+        return PreparedTxnState(found) if found else None
+
     @staticmethod
-    async def _read(request: EndOf | RecordsOf) -> Any:
+    async def _read(request: EndOf | RecordsOf | RepairOf) -> Any:
         """Ask until there is a response, as the reader of the log does."""
         while (response := await ask(request)) is None:
             pass
@@ -523,6 +539,7 @@ class Owner:
         except (DualWriteError, DatabaseGone) as error:
             self._told.append(("recover", type(error).__name__))
             return False
+        self._told.append(RECOVERED)
         return True
 
 

@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple
 from dualwrite.client.messages import DescribeTransaction
 from tests.proof import kafka_model as broker
 from tests.proof.automaton import Automaton
-from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf
+from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf, RepairOf
 from tests.proof.owner import (
     GAVE_UP,
     NO_MARKER,
+    RECOVERED,
     Begin,
     Cast,
     Commit,
@@ -363,6 +364,9 @@ class Rules:
         lost = world.table.difference(seen)
         if lost:
             return f"{lost} are committed, and not visible"
+        last = world.processes[-1]
+        if RECOVERED not in self.programs[last.program].nodes[last.node].told:
+            return "nobody could recover"
         if broker.is_open(world.kafka):
             return "a transaction is open at rest"
         return None
@@ -377,7 +381,7 @@ def _spend(world: World, **spent: int) -> World:
 
 
 def _later(world: World, request: Hashable) -> World:
-    if len(world.late) >= _MOST_LATE or isinstance(request, EndOf | RecordsOf | DescribeTransaction):
+    if len(world.late) >= _MOST_LATE or isinstance(request, EndOf | RecordsOf | RepairOf | DescribeTransaction):
         return world
     return world._replace(late=tuple(sorted((*world.late, request), key=repr)))
 

@@ -20,6 +20,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.repair import manifest_of
+from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import BOUNDED, TIERS, World
@@ -301,6 +302,14 @@ _WAYS: Final[dict[Way, Callable[[Site], None]]] = {
     Way.MOVED: _and_failover,
     Way.KILLED: _and_restart,
 }
+
+
+def acknowledge(store: Database, emulator: Emulator, transactional_id: str = "tid") -> None:
+    """Acknowledge that the row is older than what Kafka has, as an operator does who has repaired one side."""
+    settings: dict[str, Any] = {"acknowledge_lost": [transactional_id], "min_age_ms": 0, "timeout_ms": 10_000}
+    with RecoveryService(store.aside, bootstrap_servers=emulator.bootstrap_servers, **settings) as service:
+        (found,) = service.recover().found
+    assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
 
 
 def sqlite_store(directory: Any) -> SqliteDatabase:

@@ -22,6 +22,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
+from tests.recipes.repairs import acknowledge
 from tests.recipes.test_tiers import METADATA, Crash, forget_manifest, rows, world, write, writer_of
 from tests.support.conditions import until
 from tests.support.databases import Database, SqliteDatabase
@@ -281,6 +282,11 @@ def test_a_database_that_was_restored_under_a_living_writer(world: World, store:
             with pytest.raises(DatabaseWentBackError):
                 writer.recover()
         assert world.described(kafka_id_of(store.aside, "tid")) == before
+    if world.tier is not Tier.KEEP_PREPARED:  # which leaves no trace of how transactions ended
+        with writer_of(world, store.aside) as another, pytest.raises(DatabaseWentBackError, match=f"holds '{backup}'"):
+            write(another, "3")
+        assert world.described(kafka_id_of(store.aside, "tid")) == before
+        acknowledge(store, world.emulator)
     with writer_of(world, store.aside) as another:
         write(another, "3")
     assert rows(store.aside) == ["1", "3"]

@@ -196,7 +196,7 @@ def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
     site.decided()
     let_end(site, Way.INITIALISED)
     row = site.row()
-    held = site.emulator.faults.add(Fault(api="Fetch", action=Hold(), client_id="reader", skip=1))
+    held = site.emulator.faults.add(Fault(api="Fetch", action=Hold(), client_id="reader", skip=3))
     errors: list[BaseException] = []
 
     def recover() -> None:

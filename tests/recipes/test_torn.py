@@ -39,7 +39,7 @@ from tests.recipes.test_tiers import ROWS, Crash, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase
 
-__all__ = ["heard", "site", "store"]  # fixtures
+__all__ = ["site", "store"]  # fixtures
 
 TORN: Final = TopicPartition("orders", 1)
 SOON: Final[dict[str, Any]] = {"resolve_timeout_ms": 200}

@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
 from dualwrite.client.transactions.manifest import PartitionManifest
-from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
+from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, Relation, find, relation_of
 from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, PreparedTxnState
 from dualwrite.recipes.recovery.plan import ACTIONS, CHANGES, Action, Age, Facts, Row, age_ms_of, decide
 
@@ -62,6 +62,8 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
             if not is_old:
                 return Action.YOUNG
             return Action.TERMINATE if facts.row is Row.VOUCHED else Action.NO_ROW
+    elif acknowledged and facts.row is Row.FREE and commits_more(facts):
+        return Action.ACKNOWLEDGE
     elif facts.row is Row.HELD:
         if is_open or finding in (Finding.ABORTED, Finding.VANISHED):
             return Action.IN_USE
@@ -84,6 +86,16 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
     if facts.row is Row.HELD:
         return Action.IN_USE
     return Action.PUBLISH if facts.stored_age_ms >= MIN_AGE_MS else Action.YOUNG
+
+
+def commits_more(facts: Facts) -> bool:
+    """Whether the coordinator says that a transaction is committed which is later than the row's."""
+    (stored, described), state = (facts.stored, facts.described.pair), facts.described.state
+    if state not in (DescribedState.PREPARE_COMMIT, DescribedState.COMPLETE_COMMIT):
+        return False
+    if stored.is_empty or described.producer_id != stored.producer_id:
+        return relation_of(stored, described) is not Relation.ROTATED
+    return described.producer_epoch > stored.producer_epoch + 1
 
 
 def test_every_combination_of_facts() -> None:

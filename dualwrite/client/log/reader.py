@@ -20,6 +20,7 @@ from dualwrite.client.admin.topics import describe_topics
 from dualwrite.client.log import codec
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.codec import Fetched
+from dualwrite.client.log.repair_search import RepairSearch
 from dualwrite.client.log.transaction_end import EndSearch, Next, RecordSearch, Search, TransactionEnd
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
@@ -33,6 +34,7 @@ from dualwrite.errors import (
     OutcomeUnknown,
     RecordsGoneError,
 )
+from dualwrite.prepared_state import PreparedTxnState
 
 ResultT = TypeVar("ResultT")
 
@@ -79,6 +81,15 @@ class LogReader:
             if len(records) != part.record_count:
                 raise self._records_gone(manifest, part, len(records))
         return [record for records in found for record in records]
+
+    async def repair_of(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        """Return the transaction that published an aborted one again; see `Producer.repair_of`."""
+        (records,) = await self._run(manifest, [RecordSearch(part, manifest.prepared_state)], timeout_ms)
+        search = RepairSearch(part, manifest.prepared_state, records, undecided)
+        (pair,) = await self._run(manifest, [search], timeout_ms)
+        return pair
 
     async def describe_topics(self, topics: Collection[str], timeout_ms: int) -> dict[str, TopicDescription]:
         """Return whether topics can be read, and how their logs are cleaned; see `Producer.describe_topics`."""

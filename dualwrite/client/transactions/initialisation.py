@@ -36,6 +36,7 @@ from dualwrite.client.transactions.recovery import (
     Relation,
     SecondDescription,
     Settling,
+    commits_later,
     compare_descriptions,
     find,
     relation_of,
@@ -365,6 +366,10 @@ class Initialisation:
     def shows_aborted(self, stored: PreparedTxnState) -> bool:
         """Return whether the description proves that the transaction of `stored` was aborted."""
         return self.found is not None and find(stored, self.found, self.transaction_version) is Finding.ABORTED
+
+    def shows_later_commit(self, stored: PreparedTxnState) -> bool:
+        """Return whether the description proves that a later transaction than that of `stored` was committed."""
+        return self.found is not None and commits_later(stored, self.found)
 
     def committed(self, pair: PreparedTxnState) -> None:
         """Note that the open transaction that was found is committed, at `pair`: a later one is another producer's."""

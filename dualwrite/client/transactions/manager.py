@@ -210,6 +210,10 @@ class TransactionManager(TransactionContext):
         """Return whether `init_transactions(keep_prepared_txn=True)` found proof that `stored` was aborted."""
         return self.initialisation.shows_aborted(stored)
 
+    def coordinator_committed_later(self, stored: PreparedTxnState) -> bool:
+        """Return whether `init_transactions(keep_prepared_txn=True)` found that a later transaction was committed."""
+        return self.initialisation.shows_later_commit(stored)
+
     @property
     def coordinator_is_ending(self) -> bool:
         """Whether `init_transactions(keep_prepared_txn=True)` found a transaction whose markers were being written."""

@@ -199,6 +199,17 @@ def find(stored: PreparedTxnState, described: Described, transaction_version: in
     return FINDINGS[version, described.state, relation_of(stored, described.pair)]
 
 
+_LATER: Final = (Relation.NOTHING_STORED, Relation.FURTHER, Relation.OTHER)
+
+
+def commits_later(stored: PreparedTxnState, described: Described) -> bool:
+    """Return whether a transaction is committed that is none of the stored pair's, but a later one.
+
+    Not so after recoveries with KeepPreparedTxn, each of which raises the epoch at which the stored one ends.
+    """
+    return described.is_committed and relation_of(stored, described.pair) in _LATER
+
+
 class SecondDescription(Enum):
     """What may follow when the id is described again, before anything is changed."""
 

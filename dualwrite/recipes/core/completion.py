@@ -38,7 +38,8 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
     """Fence the previous owner and complete what it left. The row must be locked by this transaction.
 
     Raises PreparedTransactionLost if Kafka aborted what the database has decided, and it cannot be published again;
-    TransactionHangsError if Kafka has left it without an end in some partition.
+    TransactionHangsError if Kafka has left it without an end in some partition, and DatabaseWentBackError if Kafka
+    shows that a later row than this one was decided.
     """
     try:
         try:
@@ -81,6 +82,8 @@ async def _take_over(
             raise _went_back(owned, ongoing, row)
         await owned.make_durable(row, ongoing)
         proof = await prove(owned, database, row, ongoing)
+        if not proof.owed and owned.kafka.coordinator_committed_later(row):  # what is owed, a later row would name
+            raise _behind_kafka(owned, row)
         await _complete(owned, row, proof, again=again)
         owned.reach(PausePoint.AFTER_COMPLETION)
         await _assert_still_locked(owned, database, row)
@@ -145,7 +148,19 @@ def _went_back(owned: OwnedId, remembered: PreparedTxnState, row: PreparedTxnSta
         f"that {str(remembered)!r} was committed to it, while Kafka reports that no producer has used the id since: "
         "the database was restored or failed over to an earlier state, or the row was edited. Nothing was changed on "
         "either side. Kafka still holds the records of the changes that the database lost: find out which, and repair "
-        "one side; then close this writer, and a new one goes on from what the row holds"
+        "one side; then close this writer, call "
+        f"`dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`, and a new writer goes on from what "
+        "the row holds"
+    )
+
+
+def _behind_kafka(owned: OwnedId, row: PreparedTxnState) -> DatabaseWentBackError:
+    return DatabaseWentBackError(
+        f"the state row of transactional id {owned.transactional_id!r} holds {str(row)!r}, and Kafka reports that a "
+        "later transaction was committed under the id: the database was restored or failed over to an earlier state, "
+        "or the row was edited, or another program uses the id. Nothing was changed on either side. Kafka still holds "
+        "the records of the changes that the database lost: find out which, and repair one side; then go on with "
+        f"`dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`"
     )
 
 

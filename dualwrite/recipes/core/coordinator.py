@@ -30,6 +30,7 @@ from typing import Final, Self
 
 from dualwrite.errors import (
     AbortableError,
+    DatabaseWentBackError,
     DualWriteError,
     FencedError,
     IllegalStateError,
@@ -268,7 +269,7 @@ class DualWriteCoordinator:
         if why_stored is not None:
             await self._storing.decide(write, why_stored)
             if isinstance(why_stored, StoredBlocksError):
-                with suppress(PreparedTransactionLost):  # the next use of the id raises it again
+                with suppress(PreparedTransactionLost, DatabaseWentBackError):  # the next use of the id raises it again
                     await self._publishing.publish_if_kafka_is_back()
         elif carries_records:
             await self._decide_or_repair(write)

@@ -33,6 +33,9 @@ class KafkaParticipant(Protocol):
     def coordinator_is_ending(self) -> bool:
         """Whether markers were being written when the id was described in the take-over."""
 
+    def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
+        """Return whether the responses to the take-over prove that a later transaction than the row's was committed."""
+
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         """Read from the log how the transaction of the manifest ended. Changes nothing."""
 
@@ -40,6 +43,14 @@ class KafkaParticipant(Protocol):
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
     ) -> Sequence[StoredRecord]:
         """Read the records of a transaction from the log. Raises PreparedTransactionLost if some are missing."""
+
+    async def repair_of(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        """Read from the log which transaction has published again what was aborted in a partition; None if none has.
+
+        `undecided` is open, and is going to be aborted.
+        """
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
         """Commit what was left open if the row names it, else abort it.
@@ -122,6 +133,9 @@ class BlockingKafkaParticipant:
     def coordinator_is_ending(self) -> bool:
         return self._live.coordinator_is_ending
 
+    def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_committed_later(row)
+
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         return self._live.end_of(manifest, timeout_ms)
 
@@ -129,6 +143,11 @@ class BlockingKafkaParticipant:
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
     ) -> Sequence[StoredRecord]:
         return self._live.records_of(manifest, partitions, timeout_ms)
+
+    async def repair_of(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        return self._live.repair_of(manifest, part, undecided, timeout_ms)
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
         self._live.complete_before_fencing(row, is_over=is_over)
@@ -222,6 +241,9 @@ class AsyncKafkaParticipant:
     def coordinator_is_ending(self) -> bool:
         return self._live.coordinator_is_ending
 
+    def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
+        return self._live.coordinator_committed_later(row)
+
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
         return await self._live.end_of(manifest, timeout_ms)
 
@@ -229,6 +251,11 @@ class AsyncKafkaParticipant:
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
     ) -> Sequence[StoredRecord]:
         return await self._live.records_of(manifest, partitions, timeout_ms)
+
+    async def repair_of(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        return await self._live.repair_of(manifest, part, undecided, timeout_ms)
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
         await self._live.complete_before_fencing(row, is_over=is_over)

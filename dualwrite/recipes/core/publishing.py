@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from dualwrite.errors import (
+    DatabaseWentBackError,
     DualWriteError,
     KafkaUnreachableError,
     PreparedTransactionLost,
@@ -56,7 +57,10 @@ class Publishing:
         """When a block tries again to publish what is stored, by the monotonic clock."""
 
     async def publish_if_kafka_is_back(self) -> None:
-        """Publish the stored blocks, unless Kafka is known to be away. Raises PreparedTransactionLost."""
+        """Publish the stored blocks, unless Kafka is known to be away.
+
+        Raises PreparedTransactionLost and DatabaseWentBackError, because nothing may be written then.
+        """
         owned, availability = self._owned, self._owned.availability
         if availability.is_away:
             availability.keep_watching()
@@ -66,7 +70,7 @@ class Publishing:
         expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
         try:
             await self.recover()
-        except PreparedTransactionLost:
+        except (PreparedTransactionLost, DatabaseWentBackError):
             raise
         except StoredBlockRefusedError:  # which is logged once
             self._wait(_SECONDS_AFTER_REFUSAL)

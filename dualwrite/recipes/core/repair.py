@@ -23,6 +23,7 @@ from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
     AuthorizationError,
+    DatabaseWentBackError,
     KafkaTimeoutError,
     NoMarkerError,
     OutcomeUnknown,
@@ -85,8 +86,8 @@ async def prove(
     """Return how the transaction in the locked row ended; read the log where the coordinator cannot tell.
 
     `ongoing` is open under the id. Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction
-    and its records cannot be published again, KafkaTimeoutError if its end cannot be read now (TransactionHangsError if
-    it has none), and StateRowError for an unreadable manifest.
+    and its records cannot be published again, DatabaseWentBackError if they have been, KafkaTimeoutError if its end
+    cannot be read now (TransactionHangsError if it has none), and StateRowError for an unreadable manifest.
     """
     if owned.kafka.coordinator_knows(row):
         return KNOWN
@@ -104,6 +105,8 @@ async def prove(
     owned.telemetry.proved()
     try:
         end = await _end_of(owned, manifest, is_over=not owned.kafka.coordinator_is_ending)
+        if end.aborted:
+            await _assert_not_repaired(owned, manifest, end, ongoing)
     except AuthorizationError as error:
         proof = await _by_copy(owned, database, row)
         if proof is NOT_PROVEN:
@@ -224,6 +227,30 @@ def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerErr
     )
     _log.error("%s", hangs)
     return hangs
+
+
+async def _assert_not_repaired(
+    owned: OwnedId, manifest: Manifest, end: TransactionEnd, ongoing: PreparedTxnState
+) -> None:
+    """Raise DatabaseWentBackError if what was aborted has been published again, by a dual write of a later row.
+
+    If the coordinator says that the abort was the last that happened under the id, nothing has. Else the log between
+    the aborted records and its end is read, in one partition: a repair has records in each of them.
+    """
+    if owned.kafka.coordinator_aborted(manifest.prepared_state):
+        return
+    part = min(end.aborted, key=lambda each: each.record_count)
+    repair = await owned.kafka.repair_of(manifest, part, ongoing, owned.resolve_timeout_ms)
+    if repair is None:
+        return
+    raise DatabaseWentBackError(
+        f"the state row of transactional id {owned.transactional_id!r} holds {str(manifest.prepared_state)!r}, which "
+        f"Kafka aborted, and the log shows that {str(repair)!r} has published its records again ({part.topic}-"
+        f"{part.partition}, behind offset {part.last_offset}): the database was restored or failed over to a state "
+        "before that, or the row was edited. Nothing was changed on either side. Kafka still holds the records of the "
+        "changes that the database lost: find out which, and repair one side; then go on with "
+        f"`dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`"
+    )
 
 
 async def _by_copy(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:

@@ -15,7 +15,7 @@ from enum import Enum, StrEnum
 from typing import Final
 
 from dualwrite.client.log.transaction_end import TransactionEnd
-from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
+from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
 from dualwrite.prepared_state import PreparedTxnState
 
 
@@ -148,7 +148,7 @@ def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False)
     """Return what recovery does about an id with these facts."""
     age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
     action = ACTIONS[facts.row, age, finding_of(facts)]
-    if action is Action.LOST and lost_is_acknowledged:
+    if lost_is_acknowledged and (action is Action.LOST or _is_behind(facts)):
         return Action.ACKNOWLEDGE
     if action is Action.LOST and facts.is_repairable and _can_be_repaired(facts):
         return Action.REPAIR
@@ -166,6 +166,11 @@ _PUBLISHING: Final = {
     (Row.HELD, False): Action.IN_USE,
 }
 """What recovery does about stored blocks, by the row and whether they are old; without a row there are none."""
+
+
+def _is_behind(facts: Facts) -> bool:
+    """Return whether a later transaction than that of the row was committed, whose row the database lost."""
+    return facts.row is Row.FREE and commits_later(facts.stored, facts.described)
 
 
 def _can_be_repaired(facts: Facts) -> bool:

@@ -25,7 +25,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
+from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
 from dualwrite.errors import (
     AuthorizationError,
     ConfigError,
@@ -371,7 +371,8 @@ class RecoveryService:
 
     def _acknowledge(self, seen: _Seen) -> None:
         """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
-        if seen.description is not None and seen.finding is Finding.ABORTED:
+        refuses = seen.finding is Finding.ABORTED or commits_later(seen.stored, seen.described)
+        if seen.description is not None and refuses:
             self._admin.overwrite_end(seen.description)
         _log.warning(
             "transactional id %s: the loss of %s was acknowledged; the coordinator's state was %s at %s",

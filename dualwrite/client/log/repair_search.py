@@ -1,0 +1,137 @@
+"""What the log proves about the repair of an aborted transaction: whether its records were published again already.
+
+The row of a transactional id names the transaction that published them, so this is asked only where the row may have
+gone back: the database was restored, or failed over, to a state before the repair. A repair sends what is owed before
+anything else, in the same order and to the same partition. So it is a committed transaction behind the aborted one
+whose first records there are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from dualwrite.client.log.batches import Marker, StoredBatch, StoredRecord, marker_of, records_of
+from dualwrite.client.log.codec import Fetched
+from dualwrite.client.log.transaction_end import Next, Search
+from dualwrite.client.transactions.manifest import PartitionManifest
+from dualwrite.prepared_state import PreparedTxnState
+
+
+class RepairSearch(Search[PreparedTxnState | None]):
+    """The search for a committed transaction that begins with the records of an aborted one, in one partition.
+
+    Its result is the pair of that transaction, None if the log has none up to its end. `records` are those of the
+    aborted transaction that the log still has. `undecided` is a transaction that is open and is going to be aborted.
+    """
+
+    def __init__(
+        self,
+        part: PartitionManifest,
+        prepared: PreparedTxnState,
+        records: Sequence[StoredRecord],
+        undecided: PreparedTxnState,
+    ) -> None:
+        super().__init__(part, prepared, part.last_offset + 1)
+        self._records: Final = records
+        self._undecided: Final = undecided
+        self._open: Final[dict[int, _Likeness]] = {}  # by producer id, which has one transaction at a time
+
+    def take(self, fetched: Fetched) -> PreparedTxnState | Next | None:
+        """Return the pair, None, or what is needed next. Raises what `records_of` does."""
+        if fetched.out_of_range:
+            return self._begin_again()
+        batches = self._stored(fetched)
+        if not batches:
+            if self.offset < fetched.high_watermark:
+                return Next.FETCH if self._asks_alone() else Next.WAIT
+            return self._at_end()
+        for batch in batches:
+            pair = self._take_batch(batch)
+            if pair is not None:
+                return pair
+        self._advance(batches)
+        return Next.FETCH if self.offset < fetched.high_watermark else self._at_end()
+
+    def without_topic(self) -> PreparedTxnState | None:
+        """Return that there is none."""
+        return None
+
+    def _begin_again(self) -> Next:
+        """Begin at the first record behind the transaction, after a pause: the log has lost what was read."""
+        self._open.clear()
+        self.offset, self.alone = self.part.last_offset + 1, False
+        return Next.WAIT
+
+    def _at_end(self) -> PreparedTxnState | Next | None:
+        """Return None, unless a transaction that looks like the repair may still be committed."""
+        undecided = any(each.is_repair and each.pair != self._undecided for each in self._open.values())
+        return Next.WAIT if undecided else None
+
+    def _take_batch(self, batch: StoredBatch) -> PreparedTxnState | None:
+        if not batch.is_transactional:
+            return None
+        if batch.is_control:
+            return self._take_marker(batch)
+        pair = PreparedTxnState.of(producer_id=batch.producer_id, producer_epoch=batch.producer_epoch)
+        likeness = self._open.get(batch.producer_id)
+        if likeness is None or likeness.pair != pair:
+            likeness = self._open[batch.producer_id] = _Likeness(pair, self.part, self._records, self._prepared)
+        likeness.take(batch)
+        return None
+
+    def _take_marker(self, batch: StoredBatch) -> PreparedTxnState | None:
+        likeness = self._open.pop(batch.producer_id, None)
+        if likeness is None or not likeness.is_repair:
+            return None
+        is_commit = marker_of(self.part.topic, self.part.partition, batch) is Marker.COMMIT
+        return likeness.pair if is_commit else None
+
+
+class _Likeness:
+    """How far a transaction is like the aborted one.
+
+    Of another producer id, which may be another application's, the times have to be the same too. They are not if the
+    repair was made from a copy, or if the topic takes the broker's time.
+    """
+
+    def __init__(
+        self,
+        pair: PreparedTxnState,
+        part: PartitionManifest,
+        records: Sequence[StoredRecord],
+        prepared: PreparedTxnState,
+    ) -> None:
+        self.pair: Final = pair
+        self._part: Final = part
+        self._records: Final = records
+        self._timeless: Final = pair.producer_id == prepared.producer_id
+        self._matched = 0
+        self._left = part.record_count
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether it begins with all records of the aborted transaction."""
+        return self._left == 0 and self._matched == len(self._records)
+
+    def take(self, batch: StoredBatch) -> None:
+        """Compare the next records, as long as they may be a repair's.
+
+        Where the log has lost some of the aborted records, those that are left are found among the first of a repair.
+        """
+        if self._left == 0 or self._missing > self._left:
+            return
+        records = records_of(self._part.topic, self._part.partition, batch)
+        for record in islice(records, self._left):
+            self._left -= 1
+            if self._missing and self._is_like(self._records[self._matched], record):
+                self._matched += 1
+
+    @property
+    def _missing(self) -> int:
+        return len(self._records) - self._matched
+
+    def _is_like(self, aborted: StoredRecord, record: StoredRecord) -> bool:
+        is_same = (aborted.key, aborted.value, aborted.headers) == (record.key, record.value, record.headers)
+        return is_same and (self._timeless or aborted.timestamp_ms == record.timestamp_ms)

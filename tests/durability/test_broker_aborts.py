@@ -1,0 +1,316 @@
+"""Databases that fail, with the broker's aborts in between: both sides agree, or all is refused before it is written.
+
+Which of the two it is stands in the tables of `broker_aborts.py`: one answer for each case. Each server is started
+once, and its failure strikes all cases of an event at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import count
+from typing import Final, NamedTuple
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.errors import OutcomeUnknown
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.durability.broker_aborts import (
+    CASES,
+    KEPT,
+    OLDER_THAN_P,
+    OLDER_THAN_Q,
+    TABLE,
+    Broker,
+    Case,
+    Site,
+    Verdict,
+    world_of,
+)
+from tests.support.conditions import until
+from tests.support.postgres_pair import PostgresNode, PostgresPair
+from tests.support.servers.pgbouncer import PgBouncer
+from tests.support.unavailable import skip
+
+pytestmark = pytest.mark.timeout(600)  # the first test of an event prepares all of it
+
+_DEADLINE_S: Final = 60
+_numbers = count(1)
+
+
+class Stage(NamedTuple):
+    """Cases that one event has struck."""
+
+    sites: dict[Case, list[Site]]
+    verdicts: dict[Broker, Verdict]
+
+
+def ask(url: sa.URL, *statements: str) -> None:
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def new_database(node: PostgresNode) -> sa.URL:
+    name = f"aborts_{next(_numbers)}"
+    ask(node.url, f"CREATE DATABASE {name}")
+    url = node.url.set(database=name)
+    ask(url, TABLE)
+    return url
+
+
+class Staging:
+    """The steps of all cases of an event, and what lives as long as they do."""
+
+    def __init__(self, lives: ExitStack, cases: Sequence[Case]) -> None:
+        self._lives = lives
+        self._cases = cases
+        self.sites: dict[Case, list[Site]] = {}
+
+    def settle(self, *urls: sa.URL, **more: object) -> None:
+        """Give each case a broker, and an application for each URL, all with one transactional id."""
+        for number, case in enumerate(self._cases):
+            topics = [f"t{number}-{index}" for index in range(len(urls))]
+            world = self._lives.enter_context(world_of(case, *topics))
+            self.sites[case] = [
+                Site(case, world, url, topic, f"tid-{number}", **more)  # type: ignore[arg-type]
+                for url, topic in zip(urls, topics, strict=True)
+            ]
+
+    def each(self, step: Callable[[Site], object]) -> None:
+        for sites in self.sites.values():
+            for site in sites:
+                step(site)
+
+    def steps(self, *, before: Callable[[], None] | None = None, between: Callable[[], None] | None = None) -> None:
+        """All steps up to the event. `before`: P; `between`: P and its repair."""
+        self.each(Site.begin)
+        if before is not None:
+            before()
+        self.each(Site.decide)
+        if between is not None:
+            between()
+        self.each(Site.go_on)
+
+    def end(self, verdicts: dict[Broker, Verdict]) -> Stage:
+        return Stage(self.sites, verdicts)
+
+
+# ---- the events -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def failover(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """To a synchronous standby."""
+    with ExitStack() as lives:
+        pair = lives.enter_context(PostgresPair()).start(empty)
+        staging = Staging(lives, cases)
+        url = new_database(pair.primary)
+        staging.settle(url)
+        staging.steps()
+        standby = pair.fail_over()
+        staging.each(lambda site: setattr(site, "url", standby.url.set(database=url.database)))
+        yield staging.end(KEPT)
+
+
+@contextmanager
+def one_server(empty: PostgresNode, cases: Sequence[Case]) -> Iterator[tuple[PostgresNode, Staging]]:
+    with ExitStack() as lives:
+        node = lives.enter_context(PostgresPair()).primary
+        node.copy(empty)
+        node.start()
+        yield node, Staging(lives, cases)
+
+
+@contextmanager
+def crash(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """At once, of a server whose commits need not be on the disk."""
+    with one_server(empty, cases) as (node, staging):
+        url = new_database(node)
+        ask(url, f"ALTER DATABASE {url.database} SET synchronous_commit = off")
+        staging.settle(url)
+        staging.steps()
+        node.crash()
+        node.start()
+        yield staging.end(KEPT)
+
+
+@contextmanager
+def restore_before(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """From a backup that is older than P."""
+    with one_server(empty, cases) as (node, staging):
+        staging.settle(new_database(node))
+        staging.steps(before=node.back_up)
+        node.restore()
+        yield staging.end(OLDER_THAN_P)
+
+
+@contextmanager
+def restore_between(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """From a backup that has P, and is older than its repair."""
+    with one_server(empty, cases) as (node, staging):
+        staging.settle(new_database(node))
+        staging.steps(between=node.back_up)
+        node.restore()
+        yield staging.end(OLDER_THAN_Q)
+
+
+@contextmanager
+def two_databases(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """With the same ids, on one broker: what is aborted in one is not touched by the other."""
+    with one_server(empty, cases) as (node, staging):
+        staging.settle(new_database(node), new_database(node))
+        staging.steps()
+        node.crash()
+        node.start()
+        yield staging.end(KEPT)
+
+
+@contextmanager
+def tenants(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """Two schemas of one database, of two roles, with the same ids."""
+    with one_server(empty, cases) as (node, staging):
+        urls = []
+        for role in ("one", "other"):
+            ask(node.url, f"CREATE ROLE {role} LOGIN", f"CREATE SCHEMA {role} AUTHORIZATION {role}")
+            urls.append(node.url.set(username=role))
+            ask(urls[-1], TABLE)
+        staging.settle(*urls)
+        staging.steps()
+        node.crash()
+        node.start()
+        yield staging.end(KEPT)
+
+
+@contextmanager
+def pooler(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A PgBouncer in transaction mode that drops all connections."""
+    server = request.getfixturevalue("postgres_server")
+    behind = server.create_database(f"aborts_{next(_numbers)}")
+    ask(behind, TABLE)
+    try:
+        bouncer = PgBouncer(behind)
+    except ServerUnavailableError as error:
+        skip(error)
+    with bouncer, ExitStack() as lives:
+        staging = Staging(lives, cases)
+        staging.settle(bouncer.url, straight=behind)
+        staging.steps(before=bouncer.renew_connections, between=bouncer.kill_clients)
+        bouncer.cut()
+        bouncer.kill_clients()
+        yield staging.end(KEPT)
+
+
+Event = Callable[[PostgresNode, Sequence[Case], pytest.FixtureRequest], AbstractContextManager[Stage]]
+
+EVENTS: Final[dict[str, Event]] = {
+    "failover": failover,
+    "crash": crash,
+    "restore-before": restore_before,
+    "restore-between": restore_between,
+    "two-databases": two_databases,
+    "tenants": tenants,
+    "pooler": pooler,
+}
+
+ONE: Final = Case(Tier.BOUNDED, Broker.REPAIRED, "psycopg")
+"""What `make test` tries of each event but the pooler's."""
+
+
+@pytest.fixture(scope="module")
+def stage(request: pytest.FixtureRequest, empty_node: PostgresNode) -> Iterator[Stage]:
+    with EVENTS[request.param](empty_node, CASES, request) as struck:
+        yield struck
+
+
+@pytest.mark.parametrize("event", [name for name in EVENTS if name != "pooler"])
+def test_one_case_of_each_event(event: str, empty_node: PostgresNode, request: pytest.FixtureRequest) -> None:
+    with EVENTS[event](empty_node, [ONE], request) as struck:
+        for site in struck.sites[ONE]:
+            site.judge(struck.verdicts[ONE.broker])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("stage", EVENTS, indirect=True)
+def test_what_the_broker_aborts_before_or_after_the_event(stage: Stage, case: Case) -> None:
+    for site in stage.sites[case]:
+        site.judge(stage.verdicts[case.broker])
+
+
+# ---- a commit that waits for the standby ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["lost", "kept"])
+def waited(request: pytest.FixtureRequest, empty_node: PostgresNode) -> Iterator[Stage]:
+    """The broker aborts what waits for a standby that is away; then the standby takes over, or comes back."""
+    cases = [case for case in CASES if case.broker is Broker.OPERATOR]
+    with ExitStack() as lives:
+        pair = lives.enter_context(PostgresPair()).start(empty_node)
+        staging = Staging(lives, cases)
+        url = new_database(pair.primary)
+        staging.settle(url, settings={"resolve_timeout_ms": 1_000})
+        waiting = {site: Waiting(site) for (site,) in staging.sites.values()}
+        pair.standby.crash()
+        for site, writing in waiting.items():
+            writing.go_on()
+            until(lambda: pair.primary.waiting_backends == 1)
+            site.abort()
+            cancel_waits(pair)
+            assert isinstance(writing.ended(), OutcomeUnknown)
+            until(lambda: cancel_waits(pair) == 0)  # what it tried, to make its row durable, may wait still
+        if request.param == "kept":
+            pair.start_standby()
+            yield staging.end(KEPT)
+            return
+        standby = pair.fail_over()
+        staging.each(lambda site: setattr(site, "url", standby.url.set(database=url.database)))
+        yield staging.end({Broker.OPERATOR: Verdict(Outcome.NOTHING, ("before",))})
+
+
+def cancel_waits(pair: PostgresPair) -> int:
+    """End all waits for the standby; return how many there were."""
+    found = pair.primary.waiting_backends
+    pair.primary.ask("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    return found
+
+
+class Waiting(threading.Thread):
+    """A process that has written while the standby was there, and goes on when it is away."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(daemon=True)
+        self._site = site
+        self._ready, self._goes_on = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+        self.start()
+        assert self._ready.wait(_DEADLINE_S)
+
+    def run(self) -> None:
+        try:
+            with self._site.writer() as writer:
+                self._site.put(writer, "before")
+                self._ready.set()
+                self._goes_on.wait(_DEADLINE_S)
+                self._site.put(writer, "decided")
+        except BaseException as error:
+            self._error = error
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+    def ended(self) -> BaseException | None:
+        """What it raised, once it has ended."""
+        self.join(_DEADLINE_S)
+        assert not self.is_alive()
+        return self._error
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.broker is Broker.OPERATOR], ids=str)
+def test_what_the_broker_aborts_while_its_commit_waits(waited: Stage, case: Case) -> None:
+    (site,) = waited.sites[case]
+    site.judge(waited.verdicts[case.broker])

@@ -1,0 +1,375 @@
+"""A state row that went back, as in a restored database: what Kafka has published since is not published again, and a
+new process finds out before it writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.errors import DatabaseWentBackError, KafkaTimeoutError
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.recovery.service import Action
+from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo as redo
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
+from tests.producer.test_tiers import BY_STORED_PAIR
+from tests.recipes.repairs import Site, Way, acknowledge, let_end, site_of
+from tests.recipes.test_repair import every_tier, site, store
+from tests.recipes.test_repair_evidence import serviced
+from tests.recipes.test_tiers import ROWS, rows, write
+from tests.support.conditions import until
+from tests.support.databases import Database
+
+__all__ = ["site", "store"]  # fixtures
+
+by_stored_pair = pytest.mark.parametrize("tier", BY_STORED_PAIR, ids=[tier.name for tier in BY_STORED_PAIR])
+
+
+class Row(NamedTuple):
+    """The row of a backup."""
+
+    state: str
+    text: str | None
+
+
+def row_of(site: Site) -> Row:
+    return Row(str(site.row()), site.text())
+
+
+def restore(site: Site, row: Row, *lost: str) -> None:
+    """As from a backup that has this row, and does not have what was `lost`."""
+    site.change_row(prepared_transaction_state=row.state, manifest=row.text)
+    with site.store.aside.begin() as connection:
+        connection.execute(ROWS.delete().where(ROWS.c.value.in_(lost)))
+
+
+def aborted(site: Site, *, way: Way = Way.OPERATOR, **record: Any) -> Row:
+    """Leave a dual write that the database has committed and Kafka has aborted; return its row."""
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_with(writer, "decided", **record))
+    row = row_of(site)
+    let_end(site, way)
+    return row
+
+
+def write_with(writer: DualWriter, value: str, *, copies: int = 1, **record: Any) -> None:
+    with writer.transaction() as tx:
+        tx.connection.execute(ROWS.insert().values(value=value))
+        for _ in range(copies):
+            tx.send("orders", value, **{"partition": 0} | record)
+
+
+def assert_refused(site: Site, match: str = "the database was restored") -> None:
+    """Each use says so, and nothing is changed; after it was acknowledged the id goes on, and nothing comes twice."""
+    before = row_of(site), rows(site.store.aside), site.committed()
+    for _ in range(2):
+        for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
+            with site.writer() as writer, pytest.raises(DatabaseWentBackError, match=match):
+                use(writer)
+    assert (row_of(site), rows(site.store.aside), site.committed()) == before
+    acknowledge(site.store, site.emulator)
+    assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    assert site.committed() == [*before[2], "later"]
+
+
+# ---- the row names again what was aborted, and published again since ------------------------------------------------
+
+
+def by_recovery(site: Site) -> None:
+    assert site.recover() is Outcome.REPAIRED
+
+
+def by_block(site: Site) -> None:
+    site.write("block")
+
+
+def by_service(site: Site) -> None:
+    assert [(found.action, found.changed) for found in serviced(site).found] == [(Action.REPAIR, True)]
+
+
+def by_second_attempt(site: Site) -> None:
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, DualWriter.recover)
+    let_end(site, Way.OPERATOR)
+    by_recovery(site)
+
+
+REPAIRS: Final[dict[str, Callable[[Site], None]]] = {
+    "recover()": by_recovery,
+    "a block": by_block,
+    "the service": by_service,
+    "a repair of the repair": by_second_attempt,
+}
+
+
+def nothing(site: Site) -> None:
+    pass
+
+
+def taken_over(site: Site) -> None:
+    site.recover()
+
+
+def written_on(site: Site) -> None:
+    site.write("1", "2")
+
+
+def expired(site: Site) -> None:
+    let_end(site, Way.EXPIRED)
+
+
+def used(site: Site) -> None:
+    let_end(site, Way.USED)
+
+
+SINCE: Final[dict[str, Callable[[Site], None]]] = {
+    "nothing": nothing,
+    "another process has taken the id over": taken_over,
+    "the id was used": written_on,
+    "the id has expired": expired,
+    "another program has used the id": used,
+}
+
+
+@pytest.mark.parametrize("since", SINCE)
+@pytest.mark.parametrize("repair", REPAIRS)
+@every_tier
+def test_what_a_later_row_has_published_is_not_published_again(
+    store: Database, tier: Tier, repair: str, since: str
+) -> None:
+    with site_of(tier, store) as site:
+        site.write("before")
+        row = aborted(site)
+        REPAIRS[repair](site)
+        SINCE[since](site)
+        published = site.committed()
+        restore(site, row, "block", "1", "2")
+        assert published.count("decided") == 1
+        assert_refused(site, "has published its records again")
+
+
+@every_tier
+def test_a_row_from_before_its_repair(store: Database, tier: Tier) -> None:
+    """What `make test` keeps of the matrix above."""
+    with site_of(tier, store) as site:
+        row = aborted(site)
+        site.write("block")
+        restore(site, row, "block")
+        assert_refused(site, "has published its records again")
+
+
+@pytest.mark.parametrize("way", [None, Way.OPERATOR, Way.INITIALISED])
+@pytest.mark.parametrize("at", [PausePoint.AFTER_PREPARE, PausePoint.AFTER_DATABASE_COMMIT])
+@every_tier
+def test_a_repair_that_was_not_committed_is_made_anew(
+    store: Database, tier: Tier, at: PausePoint, way: Way | None
+) -> None:
+    """Open, or aborted itself: nobody has seen it."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        row = aborted(site)
+        site.falls_asleep(at, lambda writer: write(writer, "block"))
+        if way is not None:
+            let_end(site, way)
+        restore(site, row, "block")
+        assert site.recover() is Outcome.REPAIRED
+        site.write("later")
+        site.assert_agreed("before", "decided", "later")
+
+
+@every_tier
+def test_a_repair_whose_marker_comes_late(store: Database, tier: Tier) -> None:
+    """While it is held, nothing is guessed."""
+    with site_of(tier, store) as site:
+        row = aborted(site)
+        markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, DualWriter.recover)
+        until(lambda: bool(markers.held))
+        restore(site, row)
+        with site.writer(max_block_ms=500, resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError):
+            writer.recover()
+        assert row_of(site) == row
+        markers.remove()
+        markers.release()
+        site.world.settle()
+        assert_refused(site, "has published its records again")
+
+
+def test_a_writer_for_asyncio_finds_out_too(site: Site) -> None:
+    row = aborted(site)
+    assert site.recover() is Outcome.REPAIRED
+    restore(site, row)
+
+    async def recover() -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{site.store.url.database}")
+        servers = site.emulator.bootstrap_servers
+        writer = AsyncDualWriter(
+            engine, bootstrap_servers=servers, transactional_id="tid", accept_bounded_guarantee=True
+        )
+        async with writer:
+            await writer.recover()
+
+    with pytest.raises(DatabaseWentBackError, match="has published its records again"):
+        asyncio.run(recover())
+    assert site.committed() == ["decided"]
+
+
+def test_a_repair_whose_records_stand_in_several_batches(site: Site) -> None:
+    row = aborted(site, copies=40, headers=[("h", b"1" * 20)])
+    with site.writer(batch_size=300, compression_type="gzip") as writer:
+        assert writer.recover().outcome is Outcome.REPAIRED
+        write(writer, "1")
+    restore(site, row, "1")
+    assert site.committed() == ["decided"] * 40 + ["1"]
+    assert_refused(site, "has published its records again")
+
+
+def test_records_of_which_retention_has_taken_some(site: Site) -> None:
+    row = aborted(site, copies=3)
+    assert site.recover() is Outcome.REPAIRED
+    restore(site, row)
+    (part,) = site.manifest().partitions
+    site.delete_records(before=part.first_offset + 2)
+    assert_refused(site, "has published its records again")
+
+
+def test_what_was_published_again_from_its_copy(site: Site) -> None:
+    """Which has no timestamps, so that they differ."""
+    with site.writer(redo="database") as writer:
+        write(writer, "before")
+    row = aborted(site, copies=2)
+    with site.writer(redo="database") as writer:
+        assert writer.recover().outcome is Outcome.REPAIRED
+    restore(site, row)
+    assert_refused(site, "has published its records again")
+
+
+def test_the_topic_has_its_own_timestamps(site: Site) -> None:
+    site.emulator.set_config({"message.timestamp.type": "LogAppendTime"}, topic="orders")
+    row = aborted(site)
+    site.emulator.advance_clock(60_000)
+    assert site.recover() is Outcome.REPAIRED
+    restore(site, row)
+    assert_refused(site, "has published its records again")
+
+
+# ---- the same from others -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [Way.INITIALISED, Way.USED, Way.EXPIRED])
+def test_other_records_under_the_id_are_no_repair(site: Site, way: Way) -> None:
+    site.write("before")
+    aborted(site)
+    let_end(site, way)
+    assert site.recover() is Outcome.REPAIRED
+    site.assert_agreed("before", "decided")
+
+
+def test_the_same_values_of_another_id_are_no_repair(site: Site) -> None:
+    aborted(site)
+    let_end(site, Way.INITIALISED)
+    site.emulator.advance_clock(1_000)
+    other = site.world.ready(transactional_id="other")
+    site.world.commit(other, "decided")
+    assert site.recover() is Outcome.REPAIRED
+    assert site.committed() == ["decided", "decided"]
+
+
+def test_more_of_the_same_values_under_another_id_at_the_same_time_are_looked_at_by_an_operator(site: Site) -> None:
+    """Whose records they are cannot be told: an id that has expired gets another producer id."""
+    aborted(site, timestamp_ms=4711)
+    let_end(site, Way.INITIALISED)
+    other = site.world.ready(transactional_id="other")
+    other.begin_transaction()
+    other.send("orders", "decided", partition=0, timestamp_ms=4711)
+    other.commit_transaction()
+    assert_refused(site, "has published its records again")
+
+
+# ---- the row is older than what Kafka has committed -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@by_stored_pair
+def test_a_row_from_before_a_dual_write(store: Database, tier: Tier, settled: bool) -> None:
+    with site_of(tier, store) as site:
+        site.write("before")
+        if settled:
+            site.recover()
+            site.change_row(manifest=settled_text(site.row()))
+        row = row_of(site)
+        site.write("lost")
+        restore(site, row, "lost")
+        assert_refused(site, "a later transaction was committed")
+
+
+@by_stored_pair
+def test_a_database_from_before_the_first_dual_write(store: Database, tier: Tier) -> None:
+    with site_of(tier, store) as site:
+        site.write("lost")
+        restore(site, Row("", None), "lost")
+        assert_refused(site, "a later transaction was committed")
+
+
+@by_stored_pair
+def test_a_row_from_before_an_aborted_dual_write(store: Database, tier: Tier) -> None:
+    """Neither side has it."""
+    with site_of(tier, store) as site:
+        site.write("before")
+        row = row_of(site)
+        aborted(site)
+        restore(site, row, "decided")
+        assert site.recover() is Outcome.NOTHING
+        site.write("later")
+        site.assert_agreed("before", "later")
+
+
+@by_stored_pair
+def test_a_row_from_before_a_dual_write_in_doubt(store: Database, tier: Tier) -> None:
+    with site_of(tier, store) as site:
+        site.write("before")
+        row = row_of(site)
+        site.decided()
+        restore(site, row, "decided")
+        assert site.recover() is Outcome.ROLLED_BACK
+        site.write("later")
+        site.assert_agreed("before", "later")
+
+
+@by_stored_pair
+def test_blocks_that_were_stored_again_are_not_published_again(store: Database, tier: Tier) -> None:
+    """A backup from before they were published: they are in its table of stored blocks, and in Kafka."""
+    with site_of(tier, store) as site, site.writer(when_kafka_is_away="store", unreachable_timeout_ms=200) as writer:
+        write(writer, "before")
+        site.emulator.crash_node(0)
+        write(writer, "stored")
+        row, stored = row_of(site), stored_blocks(site)
+        site.emulator.start_node(0)
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+        assert writer.recover().outcome is Outcome.PUBLISHED
+        restore(site, row)
+        with store.aside.begin() as connection:
+            connection.execute(redo.delete())
+            connection.execute(redo.insert(), stored)
+        with site.writer(when_kafka_is_away="store") as another:
+            for _ in range(2):
+                with pytest.raises(DatabaseWentBackError):
+                    another.recover()
+            write(another, "behind")  # is stored too, before the id is asked for
+            with pytest.raises(DatabaseWentBackError):
+                write(another, "refused")
+        assert rows(store.aside) == ["before", "behind", "stored"]
+        assert site.committed() == ["before", "stored"]
+
+
+def stored_blocks(site: Site) -> list[dict[str, Any]]:
+    with site.store.aside.connect() as connection:
+        return [dict(found) for found in connection.execute(sa.select(redo)).mappings()]
