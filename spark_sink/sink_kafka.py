@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dualwrite.prepared_state import PreparedTxnState
     from dualwrite.producer import Producer
-    from spark_sink.attempt.states import Claim, Ended
+    from spark_sink.attempt.states import Claim, Ended, Prepared
     from spark_sink.attempt.task_transaction import ProducerTransaction
     from spark_sink.driver.completion import Completion
 
@@ -52,7 +52,7 @@ class TaskTransaction(Protocol):
     def bytes(self) -> int:
         """The number of bytes of keys and values sent."""
 
-    def prepare(self) -> PreparedTxnState:
+    def prepare(self) -> Prepared:
         """Flush, and promise that the transaction can be committed."""
 
     def abort(self) -> None:
@@ -60,6 +60,20 @@ class TaskTransaction(Protocol):
 
     def close(self) -> None:
         """Release the producer; a prepared transaction stays as it is. Never raises."""
+
+
+class ClaimRows(Protocol):
+    """The rows of claims in the commit store."""
+
+    def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
+        """Return those of the given attempts that still have the same verdict, as their rows are now."""
+
+    def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
+        """Replace `old` in the row by `new`, if it is still there and still to be committed; durably.
+
+        Return whether the row has `new` now. This alone decides whether the transaction of `new` is committed. An
+        exception means that nobody knows; the row will tell.
+        """
 
 
 class SinkKafka(Protocol):
@@ -71,13 +85,12 @@ class SinkKafka(Protocol):
         Raises AttemptCondemnedError if `still_mine` returns False; then no transaction was completed.
         """
 
-    def end(
-        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
-    ) -> Mapping[str, Ended]:
+    def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         """Complete the transactions of all claims in parallel; return the endings by attempt id.
 
-        `still_wanted` is called after the ids were taken over and before anything is completed. It returns those of the
-        given attempt ids that still have the same verdict; the others are LEFT. One failure does not stop the others.
+        The rows are read after the ids were taken over and before anything is completed; claims that are not wanted any
+        more are LEFT. What Kafka has aborted although it is to be committed is published again, if the log has it. One
+        failure does not stop the others.
         """
 
     def close(self) -> None:
@@ -87,7 +100,7 @@ class SinkKafka(Protocol):
 class ProducerSinkKafka:
     """A `SinkKafka` with `dualwrite`'s producers. Keep it, because it keeps connections. A forked child opens its own.
 
-    `pause` is called after each completion; transactions are then completed one after the other.
+    `pause` is called before each repair and after each completion; transactions are then completed one after the other.
     """
 
     def __init__(self, options: SinkOptions, *, pause: Pause | None = None) -> None:
@@ -109,16 +122,14 @@ class ProducerSinkKafka:
         self._keep_connections()
         return begin(self._options, self._settings, transactional_id, still_mine)
 
-    def end(
-        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
-    ) -> Mapping[str, Ended]:
+    def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         """See `SinkKafka.end`."""
         if not claims:
             return {}
         self._keep_connections()
         if self._completion is None:
             self._completion = self._new_completion()
-        return self._completion.end(claims, still_wanted)
+        return self._completion.end(claims, rows)
 
     def _new_completion(self) -> Completion:
         from spark_sink.driver.completion import Completion

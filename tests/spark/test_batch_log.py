@@ -24,7 +24,7 @@ def result(partition: int, outcome: TaskOutcome = TaskOutcome.PREPARED) -> TaskR
 
 
 def summary(committed: int, aborted: int = 0) -> CommitSummary:
-    return CommitSummary(True, 10 * committed, committed, aborted, 0, 1.0, 12.4)
+    return CommitSummary(True, 10 * committed, committed, 0, aborted, 0, 1.0, 12.4)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import LIVE, AttemptStatus, Ended, Ending, Verdict
+from spark_sink.attempt.states import LIVE, AttemptStatus, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import (
     AttemptCondemnedError,
     BatchLostError,
@@ -29,6 +29,7 @@ from tests.support.databases import unique
 
 FAIL, ADOPT = OnNewCheckpoint.FAIL, OnNewCheckpoint.ADOPT
 STATE = PreparedTxnState("7:3")
+PREPARED = Prepared(STATE, "manifest")
 WITHIN_S = 30
 
 
@@ -60,7 +61,7 @@ def leased(store: CommitStore, sink: str, generation: int, batch_id: int = 0, pa
 
 def prepared(store: CommitStore, sink: str, generation: int, batch_id: int = 0, partition: int = 0) -> str:
     attempt_id = leased(store, sink, generation, batch_id, partition)
-    store.mark_prepared(attempt_id, STATE, records=2)
+    store.mark_prepared(attempt_id, PREPARED, records=2)
     return attempt_id
 
 
@@ -81,9 +82,9 @@ def decided(store: CommitStore, sink: str, batch_id: int = 0, query_id: str = QU
     identity = TaskIdentity(query_id, batch_id, 0, 1, "host-1")
     lease = store.lease(sink, generation, identity)
     assert lease is not None
-    store.mark_prepared(lease.attempt_id, STATE, records=2)
+    store.mark_prepared(lease.attempt_id, PREPARED, records=2)
     store.decide(decision(sink, generation, lease.attempt_id, batch_id=batch_id, query_id=query_id), FAIL)
-    store.record(sink, {lease.attempt_id: Ended(Ending.COMMITTED)})
+    store.record(sink, {lease.attempt_id: Ended(Ending.COMMITTED, judged=STATE)})
 
 
 def status_of(store: CommitStore, sink: str, attempt_id: str) -> AttemptStatus:
@@ -168,7 +169,7 @@ def test_a_plan_fences_and_condemns(store: CommitStore, sink: str) -> None:
     with pytest.raises(SinkFencedError):
         store.is_decided_for(sink, first, task(0, 0), FAIL)
     with pytest.raises(AttemptCondemnedError):
-        store.mark_prepared(is_open, STATE, records=1)
+        store.mark_prepared(is_open, PREPARED, records=1)
     with pytest.raises(AttemptCondemnedError):
         store.stage(is_open, lambda connection: None)
     with pytest.raises(SinkFencedError):
@@ -240,7 +241,7 @@ def test_a_decision_is_taken_once(store: CommitStore, sink: str) -> None:
     assert store.lease(sink, generation, task(0, 3)) is None
     assert store.is_decided_for(sink, generation, task(0, 3), FAIL)
 
-    store.record(sink, {winner: Ended(Ending.COMMITTED)})
+    store.record(sink, {winner: Ended(Ending.COMMITTED, judged=STATE)})
     assert [row.status for row in store.batches(sink)] == [BatchStatus.COMMIT]  # the loser is still open
     store.record(sink, {loser: Ended(Ending.ABORTED)})
     (row,) = store.batches(sink)
@@ -366,11 +367,11 @@ def test_what_kafka_answered_twice_changes_nothing(store: CommitStore, sink: str
     generation = plan(store, sink)
     winner, loser = prepared(store, sink, generation), leased(store, sink, generation, partition=1)
     store.decide(decision(sink, generation, winner), FAIL)
-    answers = {winner: Ended(Ending.COMMITTED), loser: Ended(Ending.ABORTED)}
-    store.record(sink, {winner: Ended(Ending.ABORTED), loser: Ended(Ending.COMMITTED)})  # not theirs
+    answers = {winner: Ended(Ending.COMMITTED, judged=STATE), loser: Ended(Ending.ABORTED)}
+    store.record(sink, {winner: Ended(Ending.ABORTED), loser: Ended(Ending.COMMITTED, judged=STATE)})  # not theirs
     store.record(sink, {winner: Ended(Ending.LEFT), loser: Ended(Ending.FAILED)})
     assert len(store.claims(sink)) == 2
-    assert store.still_wanted({winner: Verdict.COMMIT, loser: Verdict.COMMIT}, [winner, loser]) == {winner}
+    assert store.still_wanted({winner: Verdict.COMMIT, loser: Verdict.COMMIT}, [winner, loser]) == {winner: PREPARED}
     for _ in range(2):
         store.record(sink, answers)
         assert store.claims(sink) == ()
@@ -382,12 +383,12 @@ def test_a_lost_batch_stops_the_sink_until_it_is_acknowledged(store: CommitStore
     generation = plan(store, sink)
     winners = [prepared(store, sink, generation, partition=n) for n in range(2)]
     store.decide(decision(sink, generation, *winners), FAIL)
-    store.record(sink, {winners[0]: Ended(Ending.LOST, RuntimeError("dropped at 7:3" * 200))})
+    store.record(sink, {winners[0]: Ended(Ending.LOST, RuntimeError("dropped at 7:3" * 200), judged=STATE)})
     (lost,) = store.attempts(sink, [AttemptStatus.LOST])
     assert lost.detail is not None
     assert lost.detail.startswith("dropped at 7:3")
     assert [row.status for row in store.batches(sink)] == [BatchStatus.LOST]
-    store.record(sink, {winners[1]: Ended(Ending.COMMITTED)})
+    store.record(sink, {winners[1]: Ended(Ending.COMMITTED, judged=STATE)})
     assert [row.status for row in store.batches(sink)] == [BatchStatus.LOST]
 
     with pytest.raises(BatchLostError, match="acknowledge"):
@@ -404,7 +405,7 @@ def test_an_operator_says_that_it_is_lost(store: CommitStore, sink: str) -> None
     generation = plan(store, sink)
     winner, other = prepared(store, sink, generation), leased(store, sink, generation, 1)
     store.decide(decision(sink, generation, winner), FAIL)
-    assert store.mark_lost(sink, [winner, other], "the cluster is gone") == 1
+    assert store.mark_lost(sink, {winner: STATE, other: STATE}, "the cluster is gone") == 1
     with pytest.raises(BatchLostError):
         plan(store, sink)
 

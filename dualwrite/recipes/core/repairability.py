@@ -28,10 +28,13 @@ class Obstacle(NamedTuple):
     remedy: str
 
 
-def obstacle_of(topic: str, found: TopicDescription) -> Obstacle | None:
-    """Return what prevents the repair of records in a topic; None if nothing does, as far as is known."""
+def obstacle_of(topic: str, found: TopicDescription, *, may_copy: bool = True) -> Obstacle | None:
+    """Return what prevents the repair of records in a topic; None if nothing does, as far as is known.
+
+    `may_copy`: whether the caller could keep the records in its database instead, as a dual write can.
+    """
     where = f"in topic {topic!r}"
-    redo = ', or keep the records in the database with redo="database"'
+    redo = ', or keep the records in the database with redo="database"' if may_copy else ""
     if found.is_readable is False:
         return Obstacle(
             where,
