@@ -199,7 +199,7 @@ class FakeKafkaSide:
         if claim.verdict is Verdict.ABORT:
             self.alive.end(name, epoch, commit=False)
             return Ended(Ending.ABORTED)
-        if self.alive.outcomes.get(row) is False:
+        if row in self.alive.aborted:
             return self._repair(claim, epoch, row, rows)
         self.alive.end(name, epoch, commit=self.alive.ongoing(name) == row)
         if self.alive.outcomes.get(row):
@@ -214,7 +214,10 @@ class FakeKafkaSide:
         if claim.attempt_id not in again or again[claim.attempt_id].state != row:
             return Ended(Ending.LEFT)
         anew = self.alive.send(name, epoch, self.alive.aborted[row])
-        replaced = rows.replace(claim.attempt_id, row, Prepared(anew, "manifest"))
+        try:
+            replaced = rows.replace(claim.attempt_id, row, Prepared(anew, "manifest"))
+        except Exception as error:
+            return Ended(Ending.FAILED, error)
         self.alive.end(name, epoch, commit=replaced or not self.commits_only_what_the_row_names)
         if replaced:
             return Ended(Ending.COMMITTED, judged=anew, repaired=True)

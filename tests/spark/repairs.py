@@ -27,7 +27,7 @@ from tests.spark.sink_model import QUERY, Stalling, task
 from tests.spark.store_engines import sqlite_engine
 from tests.support.conditions import until
 
-SCHEMA: Final = pa.schema([("value", pa.string())])
+SCHEMA: Final = pa.schema([("key", pa.string()), ("value", pa.string())])
 FOREIGN: Final = "foreign"
 """The value of records that another program writes under a transactional id of the sink."""
 
@@ -59,7 +59,7 @@ class RepairSite:
         sink = self.sink(pause, **options)
         plan = sink.plan(SCHEMA, query_id=QUERY)
         results = [
-            sink.write(plan, task(batch_id, number), iter([pa.record_batch({"value": [value]})]))
+            sink.write(plan, task(batch_id, number), iter([pa.record_batch({"key": [value], "value": [value]})]))
             for number, value in enumerate(values)
         ]
         return sink.commit(results, query_id=QUERY, batch_id=batch_id, offsets_digest=None)

@@ -110,6 +110,120 @@ def test_tables_are_created_by_many_at_once(
         assert [(row.sink_id, row.generation) for row in CommitStore(empty).sinks()] == [("s", 4)]
 
 
+def test_a_table_of_an_older_version_gets_its_column_while_older_versions_write(
+    request: pytest.FixtureRequest, tmp_path: object, engine: sa.Engine
+) -> None:
+    name = {"postgresql": "postgres", "sqlite": "sqlite"}.get(engine.dialect.name, "mariadb")
+    with engine_on(name, request, tmp_path) as old:  # type: ignore[arg-type]
+        before = new_store(old)
+        generation = plan(before, "s")
+        attempts = [leased(before, "s", generation, partition=number) for number in range(4)]
+        with old.begin() as connection:
+            connection.execute(sa.text("ALTER TABLE dw_attempt DROP COLUMN manifest"))
+        for call in (
+            lambda: plan(CommitStore(old, create_tables=False), "s"),
+            lambda: CommitStore(old, create_tables=False).mark_prepared(attempts[0], PREPARED, records=1),
+            lambda: CommitStore(old, create_tables=False).still_wanted({attempts[0]: Verdict.COMMIT}, attempts[:1]),
+        ):
+            with pytest.raises(SinkError, match=r"lacks the column manifest.*init-store"):
+                call()
+        assert before.attempts("s")[0].status is AttemptStatus.OPEN
+        with ThreadPoolExecutor(8) as threads:
+            together = threading.Barrier(8)
+
+            def create(number: int) -> None:
+                together.wait(WITHIN_S)
+                CommitStore(old).create_tables()
+
+            def write_as_before(attempt_id: str) -> None:
+                together.wait(WITHIN_S)
+                with old.begin() as connection:
+                    update = "UPDATE dw_attempt SET status = 'PREPARED', prepared_state = '7:3' WHERE attempt_id = :id"
+                    connection.execute(sa.text(update), {"id": attempt_id})
+
+            done = [threads.submit(create, number) for number in range(4)]
+            done += [threads.submit(write_as_before, attempt_id) for attempt_id in attempts]
+            for each in done:
+                each.result(WITHIN_S)
+        assert plan(CommitStore(old, create_tables=False), "other") == 1
+        now = CommitStore(old)
+        now.decide(decision("s", generation, *attempts), FAIL)
+        wanted = dict.fromkeys(attempts, Verdict.COMMIT)
+        assert now.still_wanted(wanted, attempts) == dict.fromkeys(attempts, Prepared(STATE))
+
+
+def test_a_manifest_of_the_longest_kind_is_stored(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    attempt_id = leased(store, sink, generation)
+    longest = Prepared(STATE, "m" * 60_000)
+    store.mark_prepared(attempt_id, longest, records=2)
+    store.decide(decision(sink, generation, attempt_id), FAIL)
+    assert store.still_wanted({attempt_id: Verdict.COMMIT}, [attempt_id]) == {attempt_id: longest}
+
+
+# ---- replacing the transaction of an attempt -------------------------------------------------------------------
+
+OTHER = Prepared(PreparedTxnState("7:9"), "another manifest")
+
+
+def committing(store: CommitStore, sink: str) -> str:
+    """Return an attempt that is decided."""
+    generation = plan(store, sink)
+    attempt_id = prepared(store, sink, generation)
+    store.decide(decision(sink, generation, attempt_id), FAIL)
+    return attempt_id
+
+
+def test_the_transaction_of_a_decided_attempt_is_replaced_once(store: CommitStore, sink: str) -> None:
+    attempt_id = committing(store, sink)
+    wanted = {attempt_id: Verdict.COMMIT}
+    third = Prepared(PreparedTxnState("7:11"), "m")
+    assert not store.replace(sink, attempt_id, third.state, OTHER), "the row has not this one"
+    assert store.still_wanted(wanted, wanted) == {attempt_id: PREPARED}
+    assert store.replace(sink, attempt_id, STATE, OTHER)
+    assert store.still_wanted(wanted, wanted) == {attempt_id: OTHER}
+    assert store.replace(sink, attempt_id, STATE, OTHER), "another process with the same pair finds its own"
+    assert not store.replace(sink, attempt_id, STATE, third)
+    assert store.still_wanted(wanted, wanted) == {attempt_id: OTHER}
+
+
+def test_only_what_is_to_be_committed_is_replaced(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    undecided = prepared(store, sink, generation)
+    assert not store.replace(sink, undecided, STATE, OTHER)
+    plan(store, sink)
+    assert not store.replace(sink, undecided, STATE, OTHER), "it was condemned"
+    done = committing(store, sink)
+    store.record(sink, {done: Ended(Ending.COMMITTED, judged=STATE)})
+    assert not store.replace(sink, done, STATE, OTHER)
+    other_sink = unique("sink").replace("-", "_")
+    lost = committing(store, other_sink)
+    assert store.mark_lost(other_sink, {lost: STATE}, "by hand") == 1
+    assert not store.replace(other_sink, lost, STATE, OTHER)
+
+
+def test_two_that_replace_at_once(store: CommitStore, sink: str) -> None:
+    attempt_id = committing(store, sink)
+    anew = [Prepared(PreparedTxnState(f"7:{epoch}"), f"{epoch}") for epoch in range(20, 26)]
+    with ThreadPoolExecutor(len(anew)) as threads:
+        replaced = list(threads.map(lambda each: store.replace(sink, attempt_id, STATE, each), anew))
+    assert replaced.count(True) == 1
+    assert store.still_wanted({attempt_id: Verdict.COMMIT}, [attempt_id]) == {attempt_id: anew[replaced.index(True)]}
+
+
+@pytest.mark.parametrize("ending", [Ending.COMMITTED, Ending.LOST])
+def test_an_ending_of_a_pair_that_was_replaced_is_not_recorded(store: CommitStore, sink: str, ending: Ending) -> None:
+    attempt_id = committing(store, sink)
+    assert store.replace(sink, attempt_id, STATE, OTHER)
+    outdated = store.record(sink, {attempt_id: Ended(ending, RuntimeError("of the old pair"), judged=STATE)})
+    assert outdated[attempt_id].ending is Ending.LEFT
+    assert status_of(store, sink, attempt_id) is AttemptStatus.COMMITTING
+    assert store.mark_lost(sink, {attempt_id: STATE}, "of the old pair") == 0
+    recorded = store.record(sink, {attempt_id: Ended(ending, RuntimeError("of this pair"), judged=OTHER.state)})
+    assert recorded[attempt_id].ending is ending
+    assert status_of(store, sink, attempt_id) is AttemptStatus[ending.name]
+
+
 def test_missing_tables_are_named(request: pytest.FixtureRequest, tmp_path: object, engine: sa.Engine) -> None:
     name = {"postgresql": "postgres", "sqlite": "sqlite"}.get(engine.dialect.name, "mariadb")
     with engine_on(name, request, tmp_path) as empty:  # type: ignore[arg-type]
