@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_sink.kafka_settings import resolved
@@ -23,9 +23,8 @@ from spark_sink.pause_points import Pause
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dualwrite.prepared_state import PreparedTxnState
     from dualwrite.producer import Producer
-    from spark_sink.attempt.states import Claim, Ended, Prepared
+    from spark_sink.attempt.states import Claim, ClaimRows, Ended, Prepared
     from spark_sink.attempt.task_transaction import ProducerTransaction
     from spark_sink.driver.completion import Completion
 
@@ -60,20 +59,6 @@ class TaskTransaction(Protocol):
 
     def close(self) -> None:
         """Release the producer; a prepared transaction stays as it is. Never raises."""
-
-
-class ClaimRows(Protocol):
-    """The rows of claims in the commit store."""
-
-    def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
-        """Return those of the given attempts that still have the same verdict, as their rows are now."""
-
-    def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
-        """Replace `old` in the row by `new`, if it is still there and still to be committed; durably.
-
-        Return whether the row has `new` now. This alone decides whether the transaction of `new` is committed. An
-        exception means that nobody knows; the row will tell.
-        """
 
 
 class SinkKafka(Protocol):

@@ -11,10 +11,10 @@ act upon it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -106,6 +106,20 @@ class Claim:
     verdict: Verdict
     prepared_state: PreparedTxnState
     """Empty unless the transaction was prepared."""
+
+
+class ClaimRows(Protocol):
+    """The rows of claims in the commit store."""
+
+    def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
+        """Return those of the given attempts that still have the same verdict, as their rows are now."""
+
+    def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
+        """Replace `old` in the row by `new`, if it is still there and still to be committed; durably.
+
+        Return whether the row has `new` now. This alone decides whether the transaction of `new` is committed. An
+        exception means that nobody knows; the row will tell.
+        """
 
 
 class Ending(Enum):

@@ -22,12 +22,11 @@ from dualwrite.async_producer import AsyncProducer
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_log
-from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
+from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
 from spark_sink.driver.calls import AskAgainError, Calls, apart, ended_by, may_retry, release, wait_for
 from spark_sink.driver.repair import Owed, Repairs, records_gone
 from spark_sink.errors import SinkError
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.sink_kafka import ClaimRows
 
 _NOTHING: Final = PreparedTxnState()
 

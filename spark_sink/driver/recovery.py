@@ -28,10 +28,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.republish import Fate, Judgement
-from spark_sink.attempt.states import AttemptStatus, Claim, Ended, Ending, Prepared
+from spark_sink.attempt.states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.finisher import StoredClaims
 from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews
-from spark_sink.sink_kafka import ClaimRows
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import AttemptRow
 

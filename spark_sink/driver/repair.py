@@ -17,11 +17,10 @@ from typing import Final, NamedTuple
 from dualwrite.async_producer import AsyncProducer
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.recipes.core.republish import Judgement, Republished, publish_again
-from spark_sink.attempt.states import Claim, Ended, Ending, Prepared
+from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.calls import AskAgainError, Calls, apart, ended_by, wait_for
 from spark_sink.errors import SinkError
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.sink_kafka import ClaimRows
 
 _AT_ONCE: Final = 4
 """How many transactions are published again at once: of each, the records of one partition are in memory."""

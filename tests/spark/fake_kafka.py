@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from dualwrite.errors import FencedError, KafkaError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
+from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import AttemptCondemnedError
 from spark_sink.pause_points import Pause, PausePoint
-from spark_sink.sink_kafka import ClaimRows
 
 _NOTHING = PreparedTxnState()
 
