@@ -33,6 +33,9 @@ _NOTHING: Final = PreparedTxnState()
 _TRIES: Final = 3
 """A process that was suspended may take an id over between the two steps, find that it is not its own, and leave it."""
 
+_FORESEE_MS: Final = 5_000
+"""How long the log is read for a report that changes nothing."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -103,7 +106,7 @@ class Completion:
     async def _foresee(self, claim: Claim, row: Prepared) -> Judgement:
         producer = AsyncProducer({**self._settings, "transactional.id": claim.transactional_id})
         try:
-            return await judge_by_log(producer, row.state, row.manifest, self._calls.step_timeout_ms)
+            return await judge_by_log(producer, row.state, row.manifest, _FORESEE_MS)
         finally:
             await release([producer])
 
@@ -172,6 +175,9 @@ class Completion:
             return ended_by(AskAgainError(f"the row of attempt {claim.attempt_id} has changed to {row.state}"))
         try:
             judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms)
+            if judgement.gone:
+                # A loss is recorded for good, and a broker that has just started may not know all topics.
+                judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms)
         except ValueError as error:
             return ended_by(SinkError(f"the row of attempt {claim.attempt_id} in dw_attempt cannot be used: {error}"))
         except DualWriteError as error:

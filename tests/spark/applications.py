@@ -97,10 +97,11 @@ class ApplicationWorld:
         partitions: Sequence[Sequence[str]],
         point: PausePoint,
         other: Callable[[], object],
+        **options: str,
     ) -> None:
         """Plan, write and commit one batch; `other` runs when `point` is first reached."""
         once = _Once(point, other)
-        self._write(sink_id, batch_id, partitions, "query", once, {"commit.retries": "3"})
+        self._write(sink_id, batch_id, partitions, "query", once, {"commit.retries": "3", **options})
         assert once.happened, f"{point} was not met"
 
     def _write(

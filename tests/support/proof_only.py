@@ -26,6 +26,7 @@ FILES: Final = frozenset(
         "tests/apache_kafka/test_repair.py",
         "tests/apache_kafka/test_repairability.py",
         "tests/apache_kafka/test_security.py",
+        "tests/apache_kafka/test_spark_repair.py",
         "tests/apache_kafka/test_tiers.py",
         "tests/cli/test_recover.py",
         "tests/conformance/test_databases.py",
