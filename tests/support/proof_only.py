@@ -98,10 +98,14 @@ FUNCTIONS: Final = frozenset(
         "tests/spark/test_repair.py::test_a_repair_that_is_aborted_at_any_step",
         "tests/spark/test_repair.py::test_a_repair_that_is_aborted_beneath_it_repairs_itself",
         "tests/spark/test_repair.py::test_a_repair_that_is_killed_at_any_step",
+        "tests/spark/test_repair.py::test_an_attempt_is_repaired_again_and_again",
         "tests/spark/test_repair.py::test_an_operator_marks_it_lost_in_the_middle_of_a_repair",
+        "tests/spark/test_repair.py::test_many_attempts_at_once",
         "tests/spark/test_repair.py::test_recovery_says_what_it_would_repair_and_repairs_it",
         "tests/spark/test_repair.py::test_two_finishers_that_take_turns",
         "tests/spark/test_repair.py::test_what_was_aborted_against_the_decision_is_published_again",
+        "tests/spark/test_repair.py::test_what_was_repaired_is_never_published_again",
+        "tests/spark/test_repair.py::test_without_read_what_was_committed_is_done_as_before",
         "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",
     }
 )
