@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -170,6 +173,30 @@ def test_two_finishers_that_take_turns(tmp_path: Path, tier: Tier, first: int, t
         assert committer.go_on().error is None
         site.write(1, "b")
         site.assert_agreed("a", "b")
+
+
+@pytest.mark.parametrize("round_number", range(5))
+@every_tier
+def test_many_finishers_in_threads(tmp_path: Path, tier: Tier, round_number: int) -> None:
+    """Their requests meet at the coordinator in any order; some may get the same responses."""
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a", "b")
+        let_end(site, Way.OPERATOR)
+        together = threading.Barrier(4)
+
+        def finish(number: int) -> None:
+            sink = site.sink()
+            together.wait(30)
+            with suppress(SinkError):  # the others were faster, again and again
+                sink.finish()
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(finish, range(4)))
+        site.finish()
+        site.assert_agreed("a", "b")
+        assert committer.go_on().error is None
+        site.write(1, "c")
+        site.assert_agreed("a", "b", "c")
 
 
 @every_tier

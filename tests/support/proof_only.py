@@ -101,6 +101,7 @@ FUNCTIONS: Final = frozenset(
         "tests/spark/test_repair.py::test_an_attempt_is_repaired_again_and_again",
         "tests/spark/test_repair.py::test_an_operator_marks_it_lost_in_the_middle_of_a_repair",
         "tests/spark/test_repair.py::test_many_attempts_at_once",
+        "tests/spark/test_repair.py::test_many_finishers_in_threads",
         "tests/spark/test_repair.py::test_recovery_says_what_it_would_repair_and_repairs_it",
         "tests/spark/test_repair.py::test_two_finishers_that_take_turns",
         "tests/spark/test_repair.py::test_what_was_aborted_against_the_decision_is_published_again",
