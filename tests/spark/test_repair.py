@@ -395,6 +395,23 @@ def test_a_verdict_about_a_pair_that_was_replaced_is_not_recorded(site: RepairSi
     site.assert_agreed("a")
 
 
+@every_tier
+def test_a_description_that_is_older_than_the_row_is_no_verdict(tmp_path: Path, tier: Tier) -> None:
+    """A finisher has taken over and sleeps; what is in the row then began later, so it would look as if Kafka lost it.
+
+    There is no manifest by which the log could contradict.
+    """
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, Way.OPERATOR)
+        old = site.finishing().until(P.AFTER_TAKE_OVER)
+        site.finishing().until(P.AFTER_REPLACEMENT).kill()
+        _set_manifests(site, dict.fromkeys(_manifests(site)))
+        assert old.go_on().error is None
+        assert committer.go_on().error is None
+        site.assert_agreed("a")
+
+
 def _manifests(site: RepairSite) -> dict[str, str | None]:
     with site.engine.connect() as connection:
         rows = connection.execute(sa.text("SELECT attempt_id, manifest FROM dw_attempt"))
