@@ -359,9 +359,12 @@ def test_the_answer_to_the_replacement_is_lost(tmp_path: Path, tier: Tier, appli
         site.assert_agreed("a")
 
 
+@pytest.mark.parametrize("is_leased_again", [True, False], ids=["leased again", "not used since"])
 @pytest.mark.parametrize("step", OF_REPAIR)
 @every_tier
-def test_an_operator_marks_it_lost_in_the_middle_of_a_repair(tmp_path: Path, tier: Tier, step: int) -> None:
+def test_an_operator_marks_it_lost_in_the_middle_of_a_repair(
+    tmp_path: Path, tier: Tier, step: int, is_leased_again: bool
+) -> None:
     """Either it is lost, and nothing becomes visible, or it is repaired, and nothing is marked."""
     with repair_site(tier, tmp_path) as site:
         committer = site.decided("a")
@@ -369,11 +372,15 @@ def test_an_operator_marks_it_lost_in_the_middle_of_a_repair(tmp_path: Path, tie
         judged = site.pairs()
         repairing = site.finishing().until(step)
         lost = site.store.mark_lost("s", judged, "by hand")
-        if lost:
+        if lost and is_leased_again:
             assert site.store.acknowledge_lost("s", QUERY, 0)
             site.write(1, "sent by other means")
         for sleeper in (repairing, committer):
             sleeper.go_on()
+        if lost and not is_leased_again:
+            assert site.committed() == []
+            assert site.store.acknowledge_lost("s", QUERY, 0)
+            site.write(1, "sent by other means")
         if not lost:
             site.finish()
         site.write(2, "b")
