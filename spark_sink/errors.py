@@ -26,7 +26,7 @@ class AttemptCondemnedError(SinkError):
 
 
 class BatchLostError(SinkError):
-    """The broker dropped a transaction of a batch that was decided. An operator must act; the sink guesses nothing."""
+    """Kafka aborted a transaction of a decided batch, and it cannot be published again. An operator must act."""
 
 
 class DecisionUnknownError(SinkError):

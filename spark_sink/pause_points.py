@@ -28,6 +28,9 @@ class PausePoint(StrEnum):
     # FINISH, in any process
     AFTER_TAKE_OVER = "after-take-over"  # the ids are taken over, and the rows are not read again yet
     BEFORE_COMPLETION = "before-completion"  # the rows were read again
+    BEFORE_REPAIR = "before-repair"  # the log has shown an abort; called by the Kafka port, for each
+    BEFORE_REPLACEMENT = "before-replacement"  # published again and prepared; the row has the old pair
+    AFTER_REPLACEMENT = "after-replacement"  # the row has the new pair, which is not committed
     AMONG_COMPLETIONS = "among-completions"  # once per completed transaction; called by the Kafka port
     BEFORE_STATUSES = "before-statuses"  # Kafka has responded, and the store has not recorded it
     AFTER_FINISH = "after-finish"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_sink.kafka_settings import resolved
@@ -23,9 +23,8 @@ from spark_sink.pause_points import Pause
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dualwrite.prepared_state import PreparedTxnState
     from dualwrite.producer import Producer
-    from spark_sink.attempt.states import Claim, Ended
+    from spark_sink.attempt.states import Claim, ClaimRows, Ended, Prepared
     from spark_sink.attempt.task_transaction import ProducerTransaction
     from spark_sink.driver.completion import Completion
 
@@ -52,7 +51,7 @@ class TaskTransaction(Protocol):
     def bytes(self) -> int:
         """The number of bytes of keys and values sent."""
 
-    def prepare(self) -> PreparedTxnState:
+    def prepare(self) -> Prepared:
         """Flush, and promise that the transaction can be committed."""
 
     def abort(self) -> None:
@@ -71,13 +70,12 @@ class SinkKafka(Protocol):
         Raises AttemptCondemnedError if `still_mine` returns False; then no transaction was completed.
         """
 
-    def end(
-        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
-    ) -> Mapping[str, Ended]:
+    def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         """Complete the transactions of all claims in parallel; return the endings by attempt id.
 
-        `still_wanted` is called after the ids were taken over and before anything is completed. It returns those of the
-        given attempt ids that still have the same verdict; the others are LEFT. One failure does not stop the others.
+        The rows are read after the ids were taken over and before anything is completed; claims that are not wanted any
+        more are LEFT. What Kafka has aborted although it is to be committed is published again, if the log has it. One
+        failure does not stop the others.
         """
 
     def close(self) -> None:
@@ -87,7 +85,7 @@ class SinkKafka(Protocol):
 class ProducerSinkKafka:
     """A `SinkKafka` with `dualwrite`'s producers. Keep it, because it keeps connections. A forked child opens its own.
 
-    `pause` is called after each completion; transactions are then completed one after the other.
+    `pause` is called before each repair and after each completion; transactions are then completed one after the other.
     """
 
     def __init__(self, options: SinkOptions, *, pause: Pause | None = None) -> None:
@@ -109,16 +107,14 @@ class ProducerSinkKafka:
         self._keep_connections()
         return begin(self._options, self._settings, transactional_id, still_mine)
 
-    def end(
-        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
-    ) -> Mapping[str, Ended]:
+    def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         """See `SinkKafka.end`."""
         if not claims:
             return {}
         self._keep_connections()
         if self._completion is None:
             self._completion = self._new_completion()
-        return self._completion.end(claims, still_wanted)
+        return self._completion.end(claims, rows)
 
     def _new_completion(self) -> Completion:
         from spark_sink.driver.completion import Completion

@@ -415,6 +415,37 @@ MUTANTS: Final = (
         "if False else",
         "spark/test_protocol.py spark/test_commit_store.py spark/test_store_rules.py",
     ),
+    Mutant(
+        "spark_sink/store/commit_store.py",
+        "where(named, committing, self._attempt.c.prepared_state == str(old))",
+        "where(named, committing)",
+        "spark/test_commit_store.py",
+    ),
+    Mutant(
+        "spark_sink/store/commit_store.py",
+        "where(named, committing, self._attempt.c.prepared_state == str(old))",
+        "where(named, self._attempt.c.prepared_state == str(old))",
+        "spark/test_commit_store.py",
+    ),
+    Mutant(
+        "spark_sink/store/commit_store.py",
+        "for each, end in judged.items() if current.get(each) == str(end.judged)}",
+        "for each, end in judged.items() if each in current}",
+        "spark/test_commit_store.py",
+    ),
+    Mutant(
+        "spark_sink/driver/completion.py",
+        "if row.state != claim.prepared_state and not producer.coordinator_knows(row.state):",
+        "if False:",
+        "spark/test_repair.py",
+    ),
+    Mutant(
+        "spark_sink/driver/repair.py",
+        "if not decided:",
+        "if False:",
+        "spark/test_repair.py::test_an_operator_marks_it_lost_in_the_middle_of_a_repair",
+        proof=True,
+    ),
 )
 
 

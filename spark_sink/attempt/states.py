@@ -11,10 +11,10 @@ act upon it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -33,7 +33,7 @@ class AttemptStatus(StrEnum):
     """Condemned: its Kafka transaction is to be aborted."""
     ABORTED = "ABORTED"
     LOST = "LOST"
-    """It was decided, but the broker had already dropped its transaction."""
+    """It was decided, but Kafka had aborted its transaction, which could not be published again."""
 
 
 class AttemptEvent(StrEnum):
@@ -44,7 +44,7 @@ class AttemptEvent(StrEnum):
     CONDEMN = "it can no longer be a winner"
     COMMIT = "Kafka has committed its transaction"
     ABORT = "Kafka has aborted its transaction"
-    LOSE = "Kafka had aborted its transaction by itself"
+    LOSE = "Kafka had aborted its transaction, and it could not be published again"
 
 
 _S = AttemptStatus
@@ -88,9 +88,18 @@ class Verdict(Enum):
     ABORT = "abort"
 
 
+class Prepared(NamedTuple):
+    """What the row of a prepared attempt says about its transaction."""
+
+    state: PreparedTxnState
+    """Empty unless the transaction was prepared."""
+    manifest: str = ""
+    """Empty if it is not known: an older version has prepared it, for example."""
+
+
 @dataclass(frozen=True)
 class Claim:
-    """An attempt whose transaction has to be completed."""
+    """An attempt whose transaction has to be completed, as its row was read at some time."""
 
     attempt_id: str
     transactional_id: str
@@ -99,14 +108,31 @@ class Claim:
     """Empty unless the transaction was prepared."""
 
 
+class ClaimRows(Protocol):
+    """The rows of claims in the commit store."""
+
+    def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
+        """Return those of the given attempts that still have the same verdict, as their rows are now."""
+
+    def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
+        """Replace `old` in the row by `new`, if it is still there and still to be committed; durably.
+
+        Return whether the row has `new` now. This alone decides whether the transaction of `new` is committed. An
+        exception means that nobody knows; the row will tell.
+        """
+
+
 class Ending(Enum):
     """The result of completing the transaction of a claim."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    LOST = "the broker had aborted a transaction that was decided"
+    LOST = "Kafka had aborted a transaction that was decided, and it cannot be published again"
     LEFT = "another process has completed it, or is about to"
     FAILED = "not completed; has to be repeated"
+
+
+_NOT_JUDGED: Final = PreparedTxnState()
 
 
 @dataclass(frozen=True)
@@ -115,6 +141,10 @@ class Ended:
 
     ending: Ending
     error: Exception | None = None
+    judged: PreparedTxnState = _NOT_JUDGED
+    """The prepared state that was committed or is lost. Of a row that has another one by now it says nothing."""
+    repaired: bool = False
+    """Whether the transaction was published again."""
 
 
 VERDICTS: Final[Mapping[AttemptStatus, Verdict]] = {

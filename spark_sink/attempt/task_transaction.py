@@ -3,10 +3,10 @@
 | `txn.mode` | required tier (docs/guarantees.md) | a prepared transaction lasts |
 |---|---|---|
 | `kip939` | 1: KeepPreparedTxn | forever |
-| `auto` | 1 or 2: two-phase commit | forever |
+| `auto` | 1 to 4 | as `resume`; but on 3 and 4 only topics in which it can be published again after that |
 | `resume` | 1 to 4 | on 3 and 4, `txn.timeoutMs` from its first record |
 
-A cluster with a lower guarantee is refused before a transaction exists.
+A cluster with a lower guarantee is refused before a transaction exists, and a topic before the attempt is prepared.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState
 from spark_sink.attempt.record_encoder import by_topic
+from spark_sink.attempt.states import Prepared
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
 from spark_sink.options import SinkOptions, TxnMode
 
@@ -40,10 +41,13 @@ _log = logging.getLogger(__name__)
 class ProducerTransaction:
     """A `TaskTransaction`; `begin` makes it, with the transaction begun."""
 
-    def __init__(self, producer: Producer, transactional_id: str, topic: str | None) -> None:
+    def __init__(
+        self, producer: Producer, transactional_id: str, topic: str | None, check: TopicCheck | None = None
+    ) -> None:
         self._producer = producer
         self._transactional_id = transactional_id
         self._topic = topic
+        self._check = check
         self._records = self._bytes = 0
 
     @property
@@ -60,18 +64,24 @@ class ProducerTransaction:
         """Encode and send the Kafka columns of these rows.
 
         Raises InvalidRecordError for a row that cannot be sent, AttemptCondemnedError if the transactional id was taken
-        over, AbortableError and KafkaTimeoutError if Kafka did not accept the records.
+        over, AbortableError and KafkaTimeoutError if Kafka did not accept the records, and SinkOptionError for a topic
+        in which they could not be published again, if that is needed.
         """
         with _fenced_means_condemned(self._transactional_id):
             for topic, of_topic, size in by_topic(rows, self._topic):
+                if self._check is not None:
+                    self._check.before_sending(topic)
                 self._producer.send_batch(topic, of_topic)
                 self._records += of_topic.num_rows
                 self._bytes += size
 
-    def prepare(self) -> PreparedTxnState:
+    def prepare(self) -> Prepared:
         """Flush, and promise that the transaction can be committed. Raises the errors of `write`."""
         with _fenced_means_condemned(self._transactional_id):
-            return self._producer.prepare_transaction()
+            state = self._producer.prepare_transaction()
+            if self._check is not None:
+                self._check.of_created()
+        return Prepared(state, str(self._producer.manifest or ""))
 
     def abort(self) -> None:
         """Abort as far as possible; what remains open is aborted when the attempt is finished. Never raises."""
@@ -115,12 +125,62 @@ def begin(
     except BaseException:
         _release(producer)
         raise
-    return ProducerTransaction(producer, transactional_id, options.topic)
+    is_bounded = producer.bounded_ms is not None
+    check = TopicCheck(producer) if is_bounded and options.txn_mode is TxnMode.AUTO else None
+    return ProducerTransaction(producer, transactional_id, options.topic, check)
+
+
+class TopicCheck:
+    """Checks each topic of an attempt once, on brokers that abort prepared transactions after a time.
+
+    What such a broker aborts although it was decided is published again from the log. Where that cannot work, the
+    attempt is refused.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._seen: set[str] = set()
+        self._to_create: set[str] = set()
+
+    def before_sending(self, topic: str) -> None:
+        """Raise SinkOptionError if records of this topic could not be published again."""
+        if topic not in self._seen:
+            self._seen.add(topic)
+            if not self._is_there(topic):
+                self._to_create.add(topic)
+
+    def of_created(self) -> None:
+        """Do the same for topics that did not exist before sending created them."""
+        for topic in sorted(self._to_create):
+            if not self._is_there(topic):
+                _log.warning("topic %r: whether this client may read it is not known%s", topic, _ELSE)
+        self._to_create.clear()
+
+    def _is_there(self, topic: str) -> bool:
+        from dualwrite.recipes.core.repairability import obstacle_of
+
+        found = self._producer.describe_topics([topic])[topic]
+        obstacle = obstacle_of(topic, found, may_copy=False)
+        if obstacle is not None:
+            guarantee = self._producer.guarantee
+            raise SinkOptionError(
+                f"txn.mode=auto: this cluster is tier {int(guarantee.tier or 0)}: it aborts a prepared transaction "
+                f"{guarantee.bounded_ms} ms after its first record (txn.timeoutMs), and what was decided by then is "
+                f"published again from the log. {obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: "
+                f"{obstacle.why}. Nothing of this attempt becomes visible: {obstacle.remedy}, or accept the bound, and "
+                "with it the loss, with txn.mode=resume"
+            )
+        if found.is_readable and found.is_compacted is None:
+            _log.warning("topic %r: whether it is compacted is not known (%s)%s", topic, found.why_not_known, _ELSE)
+        return found.is_readable is not None
+
+
+_ELSE: Final = "; if it cannot be read or loses records, what a broker aborts cannot be published again"
 
 
 def _two_phase_commit(options: SinkOptions) -> dict[str, Any]:
     settings: dict[str, Any] = {"transaction.two.phase.commit.enable": True}
-    if options.txn_mode is TxnMode.RESUME:
+    if options.txn_mode is not TxnMode.KIP939:
         settings |= {"accept.bounded.guarantee": True, "transaction.timeout.ms": options.txn_timeout_ms}
     return settings
 

@@ -96,7 +96,7 @@ class PartitionWriter:
         self._pause(PausePoint.AFTER_SEND)
 
     def _prepare(self, transaction: TaskTransaction, staged: StagedRows | None, lease: Lease) -> None:
-        state = transaction.prepare()
+        prepared = transaction.prepare()
         self._pause(PausePoint.AFTER_PREPARE)
 
         def inside(connection: sa.Connection) -> None:
@@ -104,7 +104,7 @@ class PartitionWriter:
                 staged.stage_rest(connection)
             self._pause(PausePoint.BEFORE_PREPARED)
 
-        self._store.mark_prepared(lease.attempt_id, state, records=transaction.records, inside=inside)
+        self._store.mark_prepared(lease.attempt_id, prepared, records=transaction.records, inside=inside)
 
 
 def _without_attempt(outcome: TaskOutcome, plan: Plan, task: TaskIdentity) -> TaskResult:

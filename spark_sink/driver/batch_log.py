@@ -42,7 +42,7 @@ def log_batch(
     prepared = [result for result in results if result.outcome is TaskOutcome.PREPARED]
     log.info(
         "sink %s, batch %d of %s%s: "
-        "attempts=%d prepared=%d committed=%d aborted=%d records=%d bytes=%d phase_two_ms=%d",
+        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d phase_two_ms=%d",
         sink_id,
         batch_id,
         query_id,
@@ -50,6 +50,7 @@ def log_batch(
         summary.committed + summary.aborted + summary.unfinished,
         len(prepared),
         summary.committed,
+        summary.repaired,
         summary.aborted,
         sum(result.records for result in prepared),
         sum(result.bytes for result in prepared),

@@ -1,8 +1,11 @@
 """Phase two: commit or abort the transactions of a batch in parallel, with `dualwrite.AsyncProducer`.
 
-First every id is taken over, then the store is queried once for what is still wanted, then everything is completed.
-Repeating this, or doing it in several processes at once, gives the same result: Kafka lets only the last process that
-took an id over complete the transaction, and reports a transaction that is already completed.
+First every id is taken over, then the rows are read once, then everything is completed. Repeating this, or doing it in
+several processes at once, gives the same result: Kafka lets only the last process that took an id over complete the
+transaction, and reports a transaction that is already completed.
+
+Where the coordinator does not describe a transaction that is to be committed as open or committed, the log is read
+(`dualwrite/recipes/core/republish.py`), and what Kafka has aborted is published again (`repair.py`).
 
 Compared with threads that each have a blocking `Producer`, over open connections: 2 ms instead of 4 ms for 2 claims,
 30 ms instead of 45 ms for 50.
@@ -10,16 +13,19 @@ Compared with threads that each have a blocking `Producer`, over open connection
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
-from dualwrite.async_producer import AsyncProducer, run_in_background
-from dualwrite.errors import DualWriteError, FencedError, KafkaTimeoutError, OutcomeUnknown, PreparedTransactionLost
+from dualwrite.async_producer import AsyncProducer
+from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
+from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_log
+from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
+from spark_sink.driver.calls import AskAgainError, Calls, apart, ended_by, may_retry, release, wait_for
+from spark_sink.driver.repair import Owed, Repairs, records_gone
+from spark_sink.errors import SinkError
 from spark_sink.pause_points import Pause, PausePoint
 
 _NOTHING: Final = PreparedTxnState()
@@ -27,15 +33,10 @@ _NOTHING: Final = PreparedTxnState()
 _TRIES: Final = 3
 """A process that was suspended may take an id over between the two steps, find that it is not its own, and leave it."""
 
-_DONE: Final = {Verdict.COMMIT: Ending.COMMITTED, Verdict.ABORT: Ending.ABORTED}
+_FORESEE_MS: Final = 5_000
+"""How long the log is read for a report that changes nothing."""
 
 _log = logging.getLogger(__name__)
-
-_Given = TypeVar("_Given")
-_Result = TypeVar("_Result")
-
-StillWanted = Callable[[Collection[str]], Collection[str]]
-"""See `SinkKafka.end`."""
 
 
 class _Taken(NamedTuple):
@@ -43,6 +44,22 @@ class _Taken(NamedTuple):
 
     claim: Claim
     producer: AsyncProducer
+
+
+class _Wanted(NamedTuple):
+    """A claim that is still wanted, with its row as it was read after the take-over."""
+
+    claim: Claim
+    producer: AsyncProducer
+    row: Prepared
+
+
+class _Judged(NamedTuple):
+    """A claim with the fate of its transaction; None if it is to be aborted, whatever became of it."""
+
+    claim: Claim
+    producer: AsyncProducer
+    judgement: Judgement | None
 
 
 class Completion:
@@ -53,134 +70,193 @@ class Completion:
     ) -> None:
         """Use a producer's `settings`, without its id.
 
-        Taking over and completing may each take `step_timeout_ms`, or twice that if there are more claims than
-        `parallelism` and the broker becomes unreachable in between.
+        Each step (taking over, reading the log, completing, publishing again) may take `step_timeout_ms`, or twice that
+        if there are more claims than `parallelism` and the broker becomes unreachable in between.
 
-        With `pause`, transactions are completed one after the other, and it is called after each.
+        With `pause`, transactions are completed one after the other, and it is called before each repair and after each
+        completion.
         """
         self._settings = {**settings, "max.block.ms": step_timeout_ms}
-        self._parallelism = parallelism
-        self._step_timeout_ms = step_timeout_ms
+        self._calls = Calls(parallelism=parallelism, step_timeout_ms=step_timeout_ms)
         self._pause = pause
+        self._repairs = Repairs(self._calls, pause)
 
-    def end(self, claims: Sequence[Claim], still_wanted: StillWanted) -> dict[str, Ended]:
-        """See `SinkKafka.end`. An exception of `still_wanted` is passed on, and nothing is completed after it.
+    def end(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
+        """See `SinkKafka.end`. An exception of `rows.still_wanted` is passed on, and nothing is completed after it.
 
-        If another process has taken over some of the ids, `still_wanted` is called for those again, before and after
-        they are taken over once more: they may belong to another attempt by now, which must not be disturbed.
+        If another process has taken over some of the ids, or has changed their rows, these are read again, before and
+        after the ids are taken over once more: they may belong to another attempt by now, which must not be disturbed.
         """
-        endings = self._try(claims, still_wanted)
+        endings = self._try(claims, rows)
         for _ in range(_TRIES - 1):
-            again = [claim for claim in claims if _may_retry(endings[claim.attempt_id])]
-            wanted = set(still_wanted([claim.attempt_id for claim in again])) if again else ()
-            endings |= self._try([claim for claim in again if claim.attempt_id in wanted], still_wanted)
+            again = {claim.attempt_id: claim for claim in claims if may_retry(endings[claim.attempt_id])}
+            current = rows.still_wanted(list(again)) if again else {}
+            renewed = [replace(again[each], prepared_state=row.state) for each, row in current.items()]
+            endings |= self._try(renewed, rows)
         return endings
 
-    def _try(self, claims: Sequence[Claim], still_wanted: StillWanted) -> dict[str, Ended]:
+    def foresee(self, claim: Claim, row: Prepared) -> Judgement:
+        """Return what the log says about a transaction that is to be committed. Changes nothing.
+
+        Neither is the id taken over nor its coordinator asked: call it for a transaction that is not open. Raises the
+        errors of a producer, and ValueError for an unreadable manifest.
+        """
+        return wait_for(self._foresee(claim, row))
+
+    async def _foresee(self, claim: Claim, row: Prepared) -> Judgement:
+        producer = AsyncProducer({**self._settings, "transactional.id": claim.transactional_id})
+        try:
+            return await judge_by_log(producer, row.state, row.manifest, _FORESEE_MS)
+        finally:
+            await release([producer])
+
+    def _try(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
         if not claims:
             return {}
-        endings, taken = _wait_for(self._take_over(claims))
+        endings, taken = wait_for(self._take_over(claims))
         try:
-            wanted = set(still_wanted([each.claim.attempt_id for each in taken])) if taken else set()
+            current = rows.still_wanted([each.claim.attempt_id for each in taken]) if taken else {}
             endings |= {each.claim.attempt_id: Ended(Ending.LEFT) for each in taken}
-            endings |= self._complete([each for each in taken if each.claim.attempt_id in wanted])
+            wanted = [
+                _Wanted(each.claim, each.producer, current[each.claim.attempt_id])
+                for each in taken
+                if each.claim.attempt_id in current
+            ]
+            return endings | self._end(wanted, rows)
         finally:
-            _wait_for(_release([each.producer for each in taken]))
-        return endings
+            wait_for(release([each.producer for each in taken]))
+
+    def _end(self, wanted: Sequence[_Wanted], rows: ClaimRows) -> dict[str, Ended]:
+        endings, judged = apart(wanted, self._calls.all(wanted, self._judge))
+        others: list[_Judged] = []
+        owed: list[Owed] = []
+        for each in judged:
+            if each.judgement is not None and each.judgement.fate is Fate.ABORTED:
+                owed.append(Owed(each.claim, each.producer, each.judgement))
+            else:
+                others.append(each)
+        return endings | self._complete(others) | self._repairs.repair(owed, rows)
 
     # ---- taking over ----------------------------------------------------------------------------------------
 
     async def _take_over(self, claims: Sequence[Claim]) -> tuple[dict[str, Ended], list[_Taken]]:
         """Take the ids over; return the endings of the claims that failed, and the rest."""
         producers: list[AsyncProducer] = []
+
+        async def take_one_over(claim: Claim) -> _Taken | Ended:
+            producer = AsyncProducer({**self._settings, "transactional.id": claim.transactional_id})
+            producers.append(producer)
+            try:
+                await producer.init_transactions(keep_prepared_txn=True)
+            except DualWriteError as error:
+                await release([producer])
+                return ended_by(error)
+            return _Taken(claim, producer)
+
         try:
-            results = await self._each(claims, lambda claim: self._take_one_over(claim, producers))
+            results = await self._calls.each(claims, take_one_over)
         except BaseException:
-            await _release(producers)
+            await release(producers)
             raise
         not_taken = {
             claim.attempt_id: result for claim, result in zip(claims, results, strict=True) if isinstance(result, Ended)
         }
         return not_taken, [result for result in results if isinstance(result, _Taken)]
 
-    async def _take_one_over(self, claim: Claim, producers: list[AsyncProducer]) -> _Taken | Ended:
-        producer = AsyncProducer({**self._settings, "transactional.id": claim.transactional_id})
-        producers.append(producer)
+    # ---- judging --------------------------------------------------------------------------------------------
+
+    async def _judge(self, wanted: _Wanted) -> _Judged | Ended:
+        """Find out what became of a transaction. Nothing is changed."""
+        claim, producer, row = wanted
+        if claim.verdict is Verdict.ABORT:
+            return _Judged(claim, producer, None)
+        if row.state != claim.prepared_state and not producer.coordinator_knows(row.state):
+            # The coordinator may have been asked before that transaction existed: it would look as if it were lost.
+            return ended_by(AskAgainError(f"the row of attempt {claim.attempt_id} has changed to {row.state}"))
         try:
-            await producer.init_transactions(keep_prepared_txn=True)
+            judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms)
+            if judgement.gone:
+                # A loss is recorded for good, and a broker that has just started may not know all topics.
+                judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms)
+        except ValueError as error:
+            return ended_by(SinkError(f"the row of attempt {claim.attempt_id} in dw_attempt cannot be used: {error}"))
         except DualWriteError as error:
-            await _release([producer])
-            return _ended_by(error)
-        return _Taken(claim, producer)
+            return ended_by(error)
+        return _Judged(claim, producer, judgement)
 
     # ---- completing -----------------------------------------------------------------------------------------
 
-    def _complete(self, wanted: Sequence[_Taken]) -> dict[str, Ended]:
+    def _complete(self, judged: Sequence[_Judged]) -> dict[str, Ended]:
         if self._pause is None:
-            endings = _wait_for(self._each(wanted, _complete_one))
-            return {each.claim.attempt_id: ended for each, ended in zip(wanted, endings, strict=True)}
+            endings, _ = apart(judged, self._calls.all(judged, _complete_one))
+            return endings
         one_by_one: dict[str, Ended] = {}
-        for each in wanted:
-            one_by_one[each.claim.attempt_id] = _wait_for(_complete_one(each))
+        for each in judged:
+            one_by_one[each.claim.attempt_id] = wait_for(_complete_one(each))
             self._pause(PausePoint.AMONG_COMPLETIONS)
         return one_by_one
 
-    async def _each(
-        self, given: Sequence[_Given], call: Callable[[_Given], Awaitable[_Result]]
-    ) -> list[_Result | Ended]:
-        """Call `call` for each, `parallelism` at a time; begin none once the time is over."""
-        room = asyncio.Semaphore(self._parallelism)
-        deadline_s = time.monotonic() + self._step_timeout_ms / 1000
 
-        async def one(item: _Given) -> _Result | Ended:
-            async with room:
-                return self._not_tried() if time.monotonic() > deadline_s else await call(item)
+async def _complete_one(judged: _Judged) -> Ended:
+    claim, producer, judgement = judged
+    try:
+        if judgement is None:
+            await producer.complete_transaction(_NOTHING, take_over=False)
+            return Ended(Ending.ABORTED)
+        return await _commit(claim, producer, judgement)
+    except DualWriteError as error:
+        return ended_by(error)
 
-        return await asyncio.gather(*map(one, given))
 
-    def _not_tried(self) -> Ended:
-        return _ended_by(
-            KafkaTimeoutError(
-                f"not tried: the transactions before it took longer than kafka.max.block.ms={self._step_timeout_ms}; "
-                "nothing was changed, and it has to be repeated"
+async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -> Ended:
+    row, fate = judgement.row, judgement.fate
+    if fate is Fate.LOST:
+        return Ended(Ending.LOST, records_gone(judgement), judged=row)
+    if fate is Fate.COMMITTED:
+        if not producer.prepared_txn_state.is_empty:  # of another transaction; else no request is needed
+            await producer.complete_before_fencing(row, is_over=True)
+            await producer.fence_others()
+        return Ended(Ending.COMMITTED, judged=row)
+    try:
+        await producer.complete_transaction(row, take_over=False)
+    except PreparedTransactionLost as error:
+        return _lost(claim, judgement, error)
+    _log_commit(claim, judgement)
+    return Ended(Ending.COMMITTED, judged=row)
+
+
+def _lost(claim: Claim, judgement: Judgement, error: PreparedTransactionLost) -> Ended:
+    """Return the ending of a transaction that was aborted by what the coordinator says."""
+    if judgement.fate is Fate.KNOWN:  # it was aborted since the coordinator was asked first
+        return ended_by(AskAgainError(str(error)))
+    if judgement.fate is Fate.UNREADABLE:
+        return ended_by(
+            SinkError(
+                f"Kafka has aborted {judgement.row} of {claim.transactional_id!r}, and its records cannot be read to "
+                f"publish them again ({judgement.error}). Nothing was changed: grant READ on the topic to the client "
+                "of the sink; the next try then repairs it"
             )
         )
+    return Ended(Ending.LOST, error, judged=judgement.row)
 
 
-async def _complete_one(taken: _Taken) -> Ended:
-    claim = taken.claim
-    state = claim.prepared_state if claim.verdict is Verdict.COMMIT else _NOTHING
-    try:
-        await taken.producer.complete_transaction(state, take_over=False)
-    except DualWriteError as error:
-        return _ended_by(error)
-    _log.debug("%s %s of %s", claim.verdict.value, claim.prepared_state, claim.transactional_id)
-    return Ended(_DONE[claim.verdict])
+def _log_commit(claim: Claim, judgement: Judgement) -> None:
+    """Log a commit, and if nothing proves it, that there is no proof."""
+    if judgement.fate is Fate.UNREADABLE:
+        _log.error(_NOT_READABLE, claim.transactional_id, judgement.row, judgement.error)
+    elif judgement.gone:
+        _log.error(_EVIDENCE_GONE, claim.transactional_id, judgement.row, judgement.places)
+    else:
+        _log.debug("commit %s of %s", judgement.row, claim.transactional_id)
 
 
-def _ended_by(error: DualWriteError) -> Ended:
-    if isinstance(error, PreparedTransactionLost):
-        return Ended(Ending.LOST, error)
-    if isinstance(error, FencedError):
-        return Ended(Ending.LEFT, error)
-    return Ended(Ending.FAILED, error)
-
-
-def _may_retry(ended: Ended) -> bool:
-    """Return whether another process has intervened, or the outcome is unknown, which the next owner finds out."""
-    return isinstance(ended.error, FencedError | OutcomeUnknown)
-
-
-def _wait_for(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Wait for the coroutine in this thread. If the wait is interrupted, cancel the coroutine."""
-    future = run_in_background(coroutine)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
-
-
-async def _release(producers: Iterable[AsyncProducer]) -> None:
-    """Close the producers at once; prepared transactions stay as they are."""
-    await asyncio.gather(*(producer.close(timeout_s=0, hand_over=True) for producer in producers))
+_EVIDENCE_GONE: Final = (
+    "transactional id %s: whether %s was committed in Kafka cannot be proven any more: its records (%s) are no longer "
+    "in the log, and the coordinator does not remember it; it is taken for committed, which it is unless an operator, "
+    "another program or the broker's timeout aborted it"
+)
+_NOT_READABLE: Final = (
+    "transactional id %s: whether %s was committed in Kafka cannot be read from the log (%s); it is taken for "
+    "committed. Grant READ on the topic to the client of the sink, so that what a broker aborts can be proven and "
+    "published again"
+)

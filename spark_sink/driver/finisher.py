@@ -12,7 +12,8 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 
-from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
+from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import BatchLostError, SinkError
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import SinkKafka
@@ -33,9 +34,37 @@ class Tally:
     """The result of FINISH."""
 
     committed: int
+    repaired: int
+    """How many of them were published again, because Kafka had aborted them."""
     aborted: int
     unfinished: int
     """Claims without a required verdict that could not be completed; the next plan completes them."""
+
+
+class StoredClaims:
+    """The rows of claims in the store, for `SinkKafka.end`."""
+
+    def __init__(
+        self, store: CommitStore, sink_id: str, claims: Sequence[Claim], pause: Pause = lambda point: None
+    ) -> None:
+        self._store = store
+        self._sink_id = sink_id
+        self._wanted = {claim.attempt_id: claim.verdict for claim in claims}
+        self._pause = pause
+
+    def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
+        """See `ClaimRows.still_wanted`."""
+        self._pause(PausePoint.AFTER_TAKE_OVER)
+        still = self._store.still_wanted(self._wanted, attempt_ids)
+        self._pause(PausePoint.BEFORE_COMPLETION)
+        return still
+
+    def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
+        """See `ClaimRows.replace`."""
+        self._pause(PausePoint.BEFORE_REPLACEMENT)
+        replaced = self._store.replace(self._sink_id, attempt_id, old, new)
+        self._pause(PausePoint.AFTER_REPLACEMENT)
+        return replaced
 
 
 class Finisher:
@@ -67,12 +96,13 @@ class Finisher:
         completed stays completed.
         """
         waits = waits_s(self._retries)
-        committed = aborted = 0
+        committed = repaired = aborted = 0
         reason: Exception | None = None
         left = self._store.claims(self._sink_id, verdicts) if claims is None else claims
         while left:
             ended, reason = self._try(left)
             committed += _count(ended, Ending.COMMITTED)
+            repaired += sum(end.repaired for end in ended.values() if end.ending is Ending.COMMITTED)
             aborted += _count(ended, Ending.ABORTED)
             left = self._left(left, ended, verdicts)
             if not left or not any(claim.verdict in required for claim in left):
@@ -81,25 +111,18 @@ class Finisher:
             if wait_s is None:
                 raise self._unfinished(left, reason)
             self._sleep(wait_s)
-        return Tally(committed, aborted, len(left))
+        return Tally(committed, repaired, aborted, len(left))
 
     def _try(self, claims: Sequence[Claim]) -> tuple[Mapping[str, Ended], Exception | None]:
         """Complete the claims once. Return the endings that the store has recorded, and the first failure, if any."""
-        wanted = {claim.attempt_id: claim.verdict for claim in claims}
         try:
-            ended = self._kafka.end(claims, lambda attempt_ids: self._still_wanted(wanted, attempt_ids))
+            ended = self._kafka.end(claims, StoredClaims(self._store, self._sink_id, claims, self._pause))
             self._pause(PausePoint.BEFORE_STATUSES)
-            self._store.record(self._sink_id, ended)
+            ended = self._store.record(self._sink_id, ended)
         except DBAPIError as error:
             return {}, error  # Kafka completes the same transactions again at the next try
         self._raise_lost(claims, ended)
         return ended, next((end.error for end in ended.values() if end.ending is Ending.FAILED), None)
-
-    def _still_wanted(self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str]) -> set[str]:
-        self._pause(PausePoint.AFTER_TAKE_OVER)
-        still = self._store.still_wanted(wanted, attempt_ids)
-        self._pause(PausePoint.BEFORE_COMPLETION)
-        return still
 
     def _left(
         self, claims: Sequence[Claim], ended: Mapping[str, Ended], verdicts: Collection[Verdict]
@@ -117,8 +140,9 @@ class Finisher:
             end = ended.get(claim.attempt_id)
             if end is not None and end.ending is Ending.LOST:
                 raise BatchLostError(
-                    f"the sink {self._sink_id!r} had decided to commit {claim.prepared_state} of the transactional id "
-                    f"{claim.transactional_id!r} (attempt {claim.attempt_id}), but Kafka has dropped it: {end.error} "
+                    f"the sink {self._sink_id!r} had decided to commit {end.judged} of the transactional id "
+                    f"{claim.transactional_id!r} (attempt {claim.attempt_id}), but Kafka has aborted it, and it cannot "
+                    f"be published again, because its row has no manifest or the log has lost its records: {end.error} "
                     "The rest of the batch is visible. The sink is stopped: write the lost records again by other "
                     "means, then call acknowledge_lost (`dualwrite spark acknowledge-lost`)"
                 ) from end.error

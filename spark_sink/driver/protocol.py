@@ -54,6 +54,8 @@ class CommitSummary:
     """Records of the batch; 0 after FINISH alone."""
     committed: int
     """Kafka transactions that this call committed."""
+    repaired: int
+    """How many of them Kafka had aborted, so that their records were published again."""
     aborted: int
     """Kafka transactions that this call aborted."""
     unfinished: int
@@ -179,6 +181,7 @@ class Sink:
             decided_anew=decided.anew,
             records=decided.records,
             committed=tally.committed,
+            repaired=tally.repaired,
             aborted=tally.aborted,
             unfinished=tally.unfinished,
             decision_ms=(decided_s - began_s) * 1000,
@@ -262,6 +265,7 @@ class Sink:
             decided_anew=False,
             records=0,
             committed=tally.committed,
+            repaired=tally.repaired,
             aborted=tally.aborted,
             unfinished=tally.unfinished,
             decision_ms=0.0,

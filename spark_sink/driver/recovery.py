@@ -10,6 +10,7 @@ The store's row decides, as it does for the sink itself: recovery commits COMMIT
 which any number of processes may do at once, and repeatedly. Ages do not matter for that; they only keep recovery from
 doing the work of a process that is about to do it. An undecided attempt (OPEN, PREPARED) belongs to its application:
 recovery aborts it only if an operator has named the sink as one whose application is gone, and no fact contradicts.
+A decided transaction that Kafka has aborted is published again, as the sink does itself.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
-from spark_sink.attempt.states import AttemptStatus, Claim, Ended, Ending
+from dualwrite.recipes.core.republish import Fate, Judgement
+from spark_sink.attempt.states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
+from spark_sink.driver.finisher import StoredClaims
 from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import AttemptRow
@@ -46,6 +48,8 @@ class Action(StrEnum):
     """What recovery does about an attempt, or why it does nothing."""
 
     COMMIT = "commit"
+    REPAIR = "repair"
+    """It is to be committed, and Kafka has aborted it: its records, which the log has, are published again."""
     ABORT = "abort"
     CONDEMN = "condemn"
     YOUNG = "young"
@@ -56,7 +60,7 @@ class Action(StrEnum):
     FAILED = "failed"
 
 
-CHANGES: Final = frozenset({Action.COMMIT, Action.ABORT, Action.CONDEMN})
+CHANGES: Final = frozenset({Action.COMMIT, Action.REPAIR, Action.ABORT, Action.CONDEMN})
 """The actions that change something."""
 
 NEEDS_OPERATOR: Final = frozenset({Action.UNDECIDED, Action.NO_ROW, Action.LOST, Action.FAILED})
@@ -139,12 +143,13 @@ class RecoveryReport:
 
 
 class EndsTransactions(Protocol):
-    """The part of `SinkKafka` that recovery needs; `Completion` implements it."""
+    """The Kafka side of recovery; `Completion` implements it."""
 
-    def end(
-        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
-    ) -> Mapping[str, Ended]:
+    def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         """See `SinkKafka.end`."""
+
+    def foresee(self, claim: Claim, row: Prepared) -> Judgement:
+        """See `Completion.foresee`."""
 
 
 class SinkRecovery:
@@ -218,8 +223,14 @@ class SinkRecovery:
     def _of_sink(self, view: SinkView, *, apply: bool) -> list[Found]:
         actions = {attempt.attempt_id: self._action(view, attempt) for attempt in view.attempts}
         ended = self._carried_out(view, actions) if apply else {}
+        foreseen = {} if apply else self._foreseen(view, actions)
         found = [
-            _found(view, attempt, actions[attempt.attempt_id], ended.get(attempt.attempt_id))
+            _found(
+                view,
+                attempt,
+                foreseen.get(attempt.attempt_id, actions[attempt.attempt_id]),
+                ended.get(attempt.attempt_id),
+            )
             for attempt in view.attempts
         ]
         return [*found, *(_orphan(view, each) for each in view.orphans)]
@@ -240,14 +251,42 @@ class SinkRecovery:
         claims = [claim for claim in self._store.claims(view.sink_id) if claim.attempt_id in chosen]
         if not claims:
             return {}
-        wanted = {claim.attempt_id: claim.verdict for claim in claims}
-        ended = self._kafka.end(claims, partial(self._store.still_wanted, wanted))
-        self._store.record(view.sink_id, ended)
-        return ended
+        ended = self._kafka.end(claims, StoredClaims(self._store, view.sink_id, claims))
+        return self._store.record(view.sink_id, ended)
+
+    def _foreseen(self, view: SinkView, actions: Mapping[str, Action]) -> dict[str, Action]:
+        """Return which of the transactions that are to be committed would be published again, by the log."""
+        chosen = {
+            attempt.attempt_id
+            for attempt in view.attempts
+            if actions[attempt.attempt_id] is Action.COMMIT and not _is_open(view, attempt)
+        }
+        claims = [claim for claim in self._store.claims(view.sink_id) if claim.attempt_id in chosen]
+        rows = StoredClaims(self._store, view.sink_id, claims).still_wanted([each.attempt_id for each in claims])
+        foreseen: dict[str, Action] = {}
+        for claim in claims:
+            row = rows.get(claim.attempt_id)
+            if row is not None and self._is_owed(claim, row):
+                foreseen[claim.attempt_id] = Action.REPAIR
+        return foreseen
+
+    def _is_owed(self, claim: Claim, row: Prepared) -> bool:
+        try:
+            return self._kafka.foresee(claim, row).fate is Fate.ABORTED
+        except (DualWriteError, ValueError) as error:
+            _log.info("what became of %s of %s is not known: %s", row.state, claim.transactional_id, error)
+            return False
 
 
-def _found(view: SinkView, attempt: AttemptRow, action: Action, ended: Ended | None) -> Found:
+def _is_open(view: SinkView, attempt: AttemptRow) -> bool:
+    """Return whether the coordinator describes the transaction in the row as open or being ended."""
+    opened = view.open.get(attempt.transactional_id)
+    return opened is not None and opened.pair == attempt.prepared_state
+
+
+def _found(view: SinkView, attempt: AttemptRow, planned: Action, ended: Ended | None) -> Found:
     """Report an attempt; `ended` is None if nothing was tried."""
+    action = Action.REPAIR if ended is not None and ended.repaired else planned
     actual = action if ended is None else AFTERWARDS.get(ended.ending, action)
     error = attempt.detail if ended is None or ended.error is None else " ".join(str(ended.error).split())
     return Found(

@@ -25,6 +25,7 @@ from spark_sink.attempt.states import (
     Claim,
     Ended,
     Ending,
+    Prepared,
     Verdict,
     after,
     before,
@@ -64,8 +65,11 @@ class CommitStore:
         self._engine = engine
         self._tables = StoreTables(schema)
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
-        self._transactions = StoreTransactions(engine, lambda: self._tables.exist(engine))
+        self._row = [column for column in self._attempt.c if column.name != "manifest"]
+        """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
+        self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine))
         self._may_create = create_tables
+        self._is_ready = False
 
     @classmethod
     def open(cls, options: StoreOptions) -> Self:
@@ -77,7 +81,10 @@ class CommitStore:
         return self._engine
 
     def create_tables(self) -> None:
-        """Create the tables that are missing; safe if several processes do it at once."""
+        """Create the tables that are missing, and the column that an older version did not have.
+
+        Safe if several processes do it at once. Raises SinkError if the column may not be added.
+        """
         self._tables.create(self._engine)
 
     # ---- PLAN -----------------------------------------------------------------------------------------------
@@ -87,12 +94,16 @@ class CommitStore:
     ) -> Planned:
         """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
 
-        `query_id` is None if it is not known. `inside` runs in the transaction. Raises CheckpointMismatchError, and
-        BatchLostError while a lost batch of the sink is not acknowledged; then nothing has changed.
+        `query_id` is None if it is not known. `inside` runs in the transaction. Raises CheckpointMismatchError,
+        BatchLostError while a lost batch of the sink is not acknowledged, and SinkError for tables that are missing or
+        too old; then nothing has changed.
         """
-        if self._may_create:
-            self.create_tables()
-            self._may_create = False
+        if not self._is_ready:
+            if self._may_create:
+                self.create_tables()
+            else:
+                self._tables.check(self._engine)
+            self._is_ready = True
 
         def steps(connection: sa.Connection) -> Planned | None:
             sink = self._locked_sink(connection, sink_id)
@@ -202,16 +213,14 @@ class CommitStore:
 
         self._transactions.write(locked)
 
-    def mark_prepared(
-        self, attempt_id: str, state: PreparedTxnState, *, records: int, inside: Steps | None = None
-    ) -> None:
-        """Make the prepared state durable, in one transaction with `inside`. Raises AttemptCondemnedError."""
+    def mark_prepared(self, attempt_id: str, prepared: Prepared, *, records: int, inside: Steps | None = None) -> None:
+        """Make prepared state and manifest durable, in one transaction with `inside`. Raises AttemptCondemnedError."""
 
         def steps(connection: sa.Connection) -> None:
             if inside is not None:
                 inside(connection)
             # Last, because Postgres responds to the COMMIT of a failed transaction with a rollback and no error.
-            values = {"prepared_state": str(state), "n_records": records}
+            values = _columns_of(prepared) | {"n_records": records}
             if not self._change(connection, AttemptEvent.PREPARE, self._attempt.c.attempt_id == attempt_id, **values):
                 raise rules.condemned(attempt_id)
 
@@ -357,33 +366,91 @@ class CommitStore:
         live = self._transactions.read(lambda connection: self._live(connection, sink_id))
         return tuple(claim for claim in _claims(live) if claim.verdict in verdicts)
 
-    def still_wanted(self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str]) -> set[str]:
-        """Return those of these attempts that still have the verdict in `wanted`."""
-        t = self._attempt.c
-        query = sa.select(t.attempt_id, t.status).where(t.attempt_id.in_(list(attempt_ids)))
-        rows = self._transactions.read(lambda connection: connection.execute(query).all())
-        return {attempt_id for attempt_id, status in rows if VERDICTS.get(AttemptStatus(status)) is wanted[attempt_id]}
+    def still_wanted(self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str]) -> dict[str, Prepared]:
+        """Return those of these attempts that still have the verdict in `wanted`, as their rows are now.
 
-    def record(self, sink_id: str, ended: Mapping[str, Ended]) -> None:
-        """Record the endings, given by attempt id; FAILED and LEFT change nothing.
-
-        A batch with nothing left to do becomes DONE, and one that lost a transaction becomes LOST.
+        The prepared state may be another one than before: a finisher has published the transaction again.
         """
+        t = self._attempt.c
+        query = sa.select(t.attempt_id, t.status, t.prepared_state, t.manifest).where(
+            t.attempt_id.in_(list(attempt_ids))
+        )
+        rows = self._transactions.read(lambda connection: connection.execute(query).all())
+        return {
+            attempt_id: Prepared(PreparedTxnState(state), manifest or "")
+            for attempt_id, status, state, manifest in rows
+            if VERDICTS.get(AttemptStatus(status)) is wanted[attempt_id]
+        }
 
-        def steps(connection: sa.Connection) -> None:
+    def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
+        """Replace the transaction of a COMMITTING attempt by the one in which its records were published again.
+
+        Only if the row has `old`; durable as decisions are. Return whether the row has `new`: another finisher with the
+        same producer id and epoch may have written it. Raises DecisionUnknownError, and the database's errors, if only
+        the row can tell, later; then neither transaction may be ended.
+        """
+        named = self._attempt.c.attempt_id == attempt_id
+        committing = self._attempt.c.status == after(AttemptEvent.CHOOSE)
+        update = sa.update(self._attempt).where(named, committing, self._attempt.c.prepared_state == str(old))
+        values = _columns_of(new) | {"updated_at": sa.func.now()}
+
+        def steps(connection: sa.Connection, intact: Intact) -> bool:
             self._locked_sink(connection, sink_id)
-            for ending in (Ending.COMMITTED, Ending.ABORTED):
-                if ids := [attempt_id for attempt_id, end in ended.items() if end.ending is ending]:
-                    self._change(connection, EVENTS[ending], self._attempt.c.attempt_id.in_(ids))
-            for attempt_id, end in ended.items():
-                if end.ending is Ending.LOST:
-                    self._lose(connection, (attempt_id,), str(end.error))
-            self._close_batches(connection, sink_id, lost=any(end.ending is Ending.LOST for end in ended.values()))
+            changed = connection.execute(update.values(values)).rowcount == 1
+            has_new = changed or has(connection)
+            intact()
+            return has_new
 
-        self._transactions.write(steps)
+        def has(connection: sa.Connection) -> bool:
+            found = sa.select(sa.func.count()).where(
+                named, committing, self._attempt.c.prepared_state == str(new.state)
+            )
+            return connection.scalar(found) == 1
 
-    def _lose(self, connection: sa.Connection, attempt_ids: Collection[str], detail: str) -> int:
-        named = self._attempt.c.attempt_id.in_(list(attempt_ids))
+        def resolve(connection: sa.Connection) -> bool:
+            self._locked_sink(connection, sink_id)  # waits until the lost transaction is committed or rolled back
+            return has(connection)
+
+        return self._transactions.decide(steps, lambda: self._transactions.write(resolve))
+
+    def record(self, sink_id: str, ended: Mapping[str, Ended]) -> dict[str, Ended]:
+        """Record the endings, given by attempt id; FAILED and LEFT change nothing. Return them, as recorded.
+
+        COMMITTED and LOST are recorded only if the row has the prepared state that was judged. Else they are returned
+        as LEFT: a finisher has published the transaction again. A batch with nothing left to do becomes DONE, and one
+        that lost a transaction becomes LOST.
+        """
+        judged = {attempt_id: end for attempt_id, end in ended.items() if end.ending in _NAMES_ITS_PAIR}
+        aborted = [attempt_id for attempt_id, end in ended.items() if end.ending is Ending.ABORTED]
+
+        def steps(connection: sa.Connection) -> set[str]:
+            self._locked_sink(connection, sink_id)
+            current = self._committing(connection, judged)
+            right = {each: end for each, end in judged.items() if current.get(each) == str(end.judged)}
+            if committed := [each for each, end in right.items() if end.ending is Ending.COMMITTED]:
+                self._change(connection, EVENTS[Ending.COMMITTED], self._attempt.c.attempt_id.in_(committed))
+            if aborted:
+                self._change(connection, EVENTS[Ending.ABORTED], self._attempt.c.attempt_id.in_(aborted))
+            lost = {each: end for each, end in right.items() if end.ending is Ending.LOST}
+            for attempt_id, end in lost.items():
+                self._lose(connection, attempt_id, str(end.error))
+            self._close_batches(connection, sink_id, lost=bool(lost))
+            return set(current) - set(right)
+
+        outdated = self._transactions.write(steps)
+        return {each: Ended(Ending.LEFT, end.error) if each in outdated else end for each, end in ended.items()}
+
+    def _committing(self, connection: sa.Connection, attempt_ids: Collection[str]) -> dict[str, str]:
+        """Return the prepared states of those that are still to be committed. The sink's row must be locked."""
+        if not attempt_ids:
+            return {}
+        t = self._attempt.c
+        live = (t.attempt_id.in_(list(attempt_ids)), t.status == after(AttemptEvent.CHOOSE))
+        rows = connection.execute(sa.select(t.attempt_id, t.prepared_state).where(*live))
+        return {row.attempt_id: row.prepared_state for row in rows}
+
+    def _lose(self, connection: sa.Connection, attempt_id: str, detail: str) -> int:
+        named = self._attempt.c.attempt_id == attempt_id
         return self._change(connection, AttemptEvent.LOSE, named, detail=detail[:DETAIL_LENGTH])
 
     def _close_batches(self, connection: sa.Connection, sink_id: str, *, lost: bool) -> None:
@@ -413,7 +480,7 @@ class CommitStore:
     def attempts(self, sink_id: str, statuses: Collection[AttemptStatus] = tuple(AttemptStatus)) -> list[AttemptRow]:
         """Return the attempts of a sink, ordered by generation and partition."""
         t = self._attempt.c
-        query = sa.select(self._attempt).where(t.sink_id == sink_id, t.status.in_(list(statuses)))
+        query = sa.select(*self._row).where(t.sink_id == sink_id, t.status.in_(list(statuses)))
         ordered = query.order_by(t.generation, t.partition_id, t.created_at)
         return self._transactions.read(lambda connection: [attempt_row(row) for row in connection.execute(ordered)])
 
@@ -443,17 +510,22 @@ class CommitStore:
         self._transactions.write(steps)
         return len(old_batches)
 
-    def mark_lost(self, sink_id: str, attempt_ids: Collection[str], detail: str) -> int:
-        """Record that Kafka has dropped the transactions of COMMITTING attempts; return how many there were.
+    def mark_lost(self, sink_id: str, prepared: Mapping[str, PreparedTxnState], detail: str) -> int:
+        """Record that Kafka has dropped these transactions of COMMITTING attempts; return how many there were.
 
-        FINISH does this if the broker reports it. Call it by hand if the broker has forgotten the transactions.
+        FINISH does this by itself where the log or the coordinator shows it. Call it by hand if neither remembers.
+        `prepared` has the prepared state that you have judged, by attempt id: a row that has another one by now was
+        published again, and is left alone.
         """
 
         def steps(connection: sa.Connection) -> int:
             self._locked_sink(connection, sink_id)
-            lost = self._lose(connection, attempt_ids, detail)
+            current = self._committing(connection, prepared)
+            lost = [each for each, state in prepared.items() if current.get(each) == str(state)]
+            for attempt_id in lost:
+                self._lose(connection, attempt_id, detail)
             self._close_batches(connection, sink_id, lost=True)
-            return lost
+            return len(lost)
 
         return self._transactions.write(steps)
 
@@ -488,13 +560,13 @@ class CommitStore:
         return (self._attempt.c.sink_id == sink_id, self._attempt.c.live_txn_id.is_not(None))
 
     def _live(self, connection: sa.Connection, sink_id: str) -> list[AttemptRow]:
-        query = sa.select(self._attempt).where(*self._live_in(sink_id)).order_by(self._attempt.c.partition_id)
+        query = sa.select(*self._row).where(*self._live_in(sink_id)).order_by(self._attempt.c.partition_id)
         return [attempt_row(row) for row in connection.execute(query)]
 
     def _named(self, connection: sa.Connection, attempt_ids: Collection[str]) -> list[AttemptRow]:
         if not attempt_ids:
             return []
-        query = sa.select(self._attempt).where(self._attempt.c.attempt_id.in_(list(attempt_ids)))
+        query = sa.select(*self._row).where(self._attempt.c.attempt_id.in_(list(attempt_ids)))
         return [attempt_row(row) for row in connection.execute(query)]
 
     def _change(
@@ -507,6 +579,13 @@ class CommitStore:
             changed["live_txn_id"] = None
         permitted = self._attempt.c.status.in_(before(event))
         return connection.execute(sa.update(self._attempt).where(permitted, *where).values(changed)).rowcount
+
+
+_NAMES_ITS_PAIR: Final = frozenset({Ending.COMMITTED, Ending.LOST})
+
+
+def _columns_of(prepared: Prepared) -> dict[str, Any]:
+    return {"prepared_state": str(prepared.state), "manifest": prepared.manifest or None}
 
 
 def _followed_by(intact: Intact, inside: Steps | None) -> Steps:

@@ -80,8 +80,9 @@ def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow]) -> None:
     """Raise BatchLostError for the first of these LOST batches."""
     for row in lost:
         raise BatchLostError(
-            f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has dropped a part of it (see "
-            f"`detail` of its LOST rows in dw_attempt); the sink {sink_id!r} is stopped, and nothing new has begun. "
+            f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has aborted a part of it, which "
+            f"could not be published again (see `detail` of its LOST rows in dw_attempt); the sink {sink_id!r} is "
+            "stopped, and nothing new has begun. "
             "Write the lost records again by other means, then call acknowledge_lost (`dualwrite spark "
             "acknowledge-lost`)"
         )

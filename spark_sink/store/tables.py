@@ -10,8 +10,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
+from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
 from dualwrite.recipes.sqlalchemy.tables import exact_text
 from spark_sink.attempt.states import AttemptStatus, Claim
+from spark_sink.errors import SinkError
 
 SINK_ID_LENGTH: Final = 100
 QUERY_ID_LENGTH: Final = 255
@@ -66,6 +68,8 @@ class StoreTables:
             sa.Column("txn_id", exact_text(_TRANSACTIONAL_ID_LENGTH), nullable=False),
             sa.Column("live_txn_id", exact_text(_TRANSACTIONAL_ID_LENGTH), nullable=True),
             sa.Column("prepared_state", sa.String(64), nullable=False, server_default=""),
+            # Where Kafka stored the records of `prepared_state`. NULL: not known, as in rows of an older version.
+            sa.Column("manifest", sa.Text, nullable=True),
             sa.Column("n_records", sa.BigInteger, nullable=False, server_default=sa.text("0")),
             sa.Column("status", sa.String(12), nullable=False),
             sa.Column("detail", sa.String(DETAIL_LENGTH), nullable=True),
@@ -81,7 +85,14 @@ class StoreTables:
         return sa.Table(name, self.metadata, *parts, mysql_engine="InnoDB", mariadb_engine="InnoDB")
 
     def create(self, engine: sa.Engine) -> None:
-        """Create the tables that are missing; safe if several processes do it at once, or one died half-way."""
+        """Create the tables that are missing, and the column that a table of an older version lacks.
+
+        Safe if several processes do it at once, while an older version writes, or after one that died half-way.
+        """
+        self._create(engine)
+        add_manifest(engine, self.attempt, missing_manifest)
+
+    def _create(self, engine: sa.Engine) -> None:
         for _ in range(_CREATION_TRIES):
             try:
                 self.metadata.create_all(engine)
@@ -99,6 +110,30 @@ class StoreTables:
         inspector = sa.inspect(engine)
         return all(inspector.has_table(table.name, schema=self.schema) for table in self.metadata.sorted_tables)
 
+    def check(self, engine: sa.Engine) -> None:
+        """Raise SinkError if a table is missing, or a column that an older version did not create."""
+        if not self.exist(engine):
+            raise missing_tables()
+        if lacks_manifest(engine, self.attempt):
+            raise missing_manifest()
+
+
+def missing_tables() -> SinkError:
+    """Return the error for a database without a commit store."""
+    return SinkError(
+        "the tables dw_sink, dw_batch and dw_attempt are not in this database; nothing was written: create "
+        "them with `dualwrite spark init-store`, or let the sink do it (commitStore.createTables=true)"
+    )
+
+
+def missing_manifest() -> SinkError:
+    """Return the error for a table that an older version created."""
+    return SinkError(
+        "the table dw_attempt lacks the column manifest, because an older version of dualwrite created it; nothing was "
+        "changed: let the owner of the table add the column with `dualwrite spark init-store`, or let the sink do it "
+        "(commitStore.createTables=true)"
+    )
+
 
 def _now(name: str) -> sa.Column[dt.datetime]:
     """Return a column with the time of the database's clock, for operators; the protocol does not depend on it."""
@@ -115,7 +150,7 @@ class BatchStatus(StrEnum):
     """Decided; not every Kafka transaction is completed."""
     DONE = "DONE"
     LOST = "LOST"
-    """The broker had dropped one of its transactions: an operator must act."""
+    """Kafka had aborted one of its transactions, and it could not be published again: an operator must act."""
 
 
 @dataclass(frozen=True)

@@ -101,9 +101,10 @@ Intact = Callable[[], None]
 class StoreTransactions:
     """Transactions on one engine, which take the locks they need with their first statement."""
 
-    def __init__(self, engine: sa.Engine, tables_exist: Callable[[], bool]) -> None:
+    def __init__(self, engine: sa.Engine, check_tables: Callable[[], None]) -> None:
+        """`check_tables` raises SinkError if a table or a column is missing, which explains a failed statement."""
         self._engine = _read_committed(engine)
-        self._tables_exist = tables_exist
+        self._check_tables = check_tables
         self._deciding: sa.Engine | None = None
         self._deciding_lock = Lock()
         if locks_whole_database(engine.dialect):
@@ -194,18 +195,19 @@ class StoreTransactions:
         try:
             return steps()
         except (OperationalError, ProgrammingError) as error:
-            if self._tables_may_exist():
+            missing = self._missing()
+            if missing is None:
                 raise
-            raise SinkError(
-                "the tables dw_sink, dw_batch and dw_attempt are not in this database; nothing was written: create "
-                "them with `dualwrite spark init-store`, or let the sink do it (commitStore.createTables=true)"
-            ) from error
+            raise missing from error
 
-    def _tables_may_exist(self) -> bool:
+    def _missing(self) -> SinkError | None:
         try:
-            return self._tables_exist()
+            self._check_tables()
+        except SinkError as missing:
+            return missing
         except DBAPIError:
-            return True  # the database is unreachable: its own error says more
+            return None  # the database is unreachable: its own error says more
+        return None
 
 
 @contextmanager

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from spark_sink.attempt.states import Claim, Ending, Verdict
+from spark_sink.attempt.states import Ending, Verdict
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
 from spark_sink.options import parse
 from spark_sink.sink_kafka import ProducerSinkKafka
+from tests.spark.kafka_world import claim, everything
 
 from .clusters import Cluster
 from .conftest import NewName
@@ -35,7 +36,7 @@ def make_side(cluster: Cluster, topic: str) -> Iterator[MakeSide]:
         options = {
             "sinkId": "s",
             "topic": topic,
-            "txn.mode": mode or ("resume" if cluster.is_bounded else "auto"),
+            "txn.mode": mode or "auto",
             "commitStore.urlEnv": "NOWHERE",
             "kafka.bootstrap.servers": cluster.bootstrap_servers,
         }
@@ -55,13 +56,13 @@ def test_a_batch(cluster: Cluster, topic: str, make_side: MakeSide, new_name: Ne
         transaction = make_side().open(transactional_id, lambda: True)
         transaction.write(pa.record_batch({"value": [transactional_id]}))
         verdict = Verdict.COMMIT if number < 2 else Verdict.ABORT
-        claims.append(Claim(transactional_id, transactional_id, verdict, transaction.prepare()))
+        claims.append(claim(transactional_id, verdict, transaction.prepare()))
         transaction.close()
     with pytest.raises(AttemptCondemnedError):
         make_side().open(ids[0], lambda: False)
     expected = [Ending.COMMITTED, Ending.COMMITTED, Ending.ABORTED]
     for _ in range(2):
-        ended = make_side().end(claims, lambda attempt_ids: attempt_ids)
+        ended = make_side().end(claims, everything)
         assert [ended[each.attempt_id].ending for each in claims] == expected, ended
     settings = {"bootstrap.servers": cluster.bootstrap_servers}
     assert sorted(read_committed(settings, topic)) == sorted(each.encode() for each in ids[:2])
@@ -71,6 +72,3 @@ def test_what_the_cluster_cannot_do_is_refused(cluster: Cluster, make_side: Make
     transactional_id = new_name("s-0")
     with pytest.raises(SinkOptionError, match=r"txn\.mode=kip939"):
         make_side("kip939").open(transactional_id, lambda: True)
-    if cluster.is_bounded:
-        with pytest.raises(SinkOptionError, match=r"set txn\.mode=resume"):
-            make_side("auto").open(transactional_id, lambda: True)

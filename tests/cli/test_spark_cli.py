@@ -99,6 +99,18 @@ def test_tables_are_created_once(call: Call, database: Database) -> None:
     assert (first.code, second.code) == (0, 0)
 
 
+def test_a_table_of_an_older_version_gets_its_column(call: Call, database: Database) -> None:
+    url = database.url.render_as_string(hide_password=False)
+    create = ("spark", "init-store", "--database", url)
+    call(*create)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE dw_attempt DROP COLUMN manifest"))
+    engine.dispose()
+    assert "dw_attempt: column manifest added" in call(*create).out.splitlines()
+    assert call(*create).out.splitlines() == [f"{name}: already existed" for name in NAMES]
+
+
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql", "mariadb", "sqlite"])
 def test_the_ddl_of_every_dialect(call: Call, dialect: str, tmp_path: Path) -> None:
     done = call("spark", "init-store", "--sql", "--dialect", dialect)
@@ -139,6 +151,25 @@ def test_dry_then_apply_then_nothing(world: World, call: Call) -> None:
     again = call(*recover, "--apply", "--json")
     assert again.document == {"applied": True, "clean": True, "sinks": 1, "unseen": [], "found": []}
     assert (world.values(), world.open_ids()) == (["a", "b"], [])
+
+
+def test_what_a_broker_aborted_is_repaired(call: Call, tmp_path: Path) -> None:
+    with Emulator(config=BrokerConfig(profile=Profile.KAFKA_4_3), clock=VirtualClock()) as emulator:
+        world = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
+        world.write("s", 0, [["a"], ["b"]], die_at=PausePoint.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
+        emulator.advance_clock(80_000)
+        until(lambda: not world.open_ids())
+        recover = ("spark", "recover", *world.reach, "--min-age", 0)
+        dry = call(*recover, "--json")
+        assert (dry.code, [(each["action"], each["changed"]) for each in dry.document["found"]]) == (
+            1,
+            [("repair", False)] * 2,
+        )
+        applied = call(*recover, "--apply")
+        assert (applied.code, applied.out.splitlines()[-1]) == (0, "2 ended, 0 left, 1 sinks checked")
+        assert applied.out.count(" repair ") == 2
+        assert world.values() == ["a", "b"]
+        world.engine.dispose()
 
 
 def test_what_is_undecided_is_ended_only_where_its_sink_is_named(world: World, call: Call) -> None:
@@ -261,6 +292,7 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
     with Emulator(config=BrokerConfig(profile=Profile.KAFKA_4_3), clock=clock) as emulator:
         world = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
         world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
+        world.forget_manifests()
         emulator.advance_clock(80_000)
         until(lambda: not world.open_ids())
         lost = call("spark", "recover", *world.reach, "--apply", "--min-age", 0, "--json")

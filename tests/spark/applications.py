@@ -63,6 +63,11 @@ class ApplicationWorld:
         }
         return parse(given | options)
 
+    def forget_manifests(self) -> None:
+        """Make the rows such as an older version has written, so that nothing of them can be published again."""
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE dw_attempt SET manifest = NULL"))
+
     def write(
         self,
         sink_id: str,
@@ -92,10 +97,11 @@ class ApplicationWorld:
         partitions: Sequence[Sequence[str]],
         point: PausePoint,
         other: Callable[[], object],
+        **options: str,
     ) -> None:
         """Plan, write and commit one batch; `other` runs when `point` is first reached."""
         once = _Once(point, other)
-        self._write(sink_id, batch_id, partitions, "query", once, {"commit.retries": "3"})
+        self._write(sink_id, batch_id, partitions, "query", once, {"commit.retries": "3", **options})
         assert once.happened, f"{point} was not met"
 
     def _write(

@@ -2,19 +2,19 @@
 
 A transaction is identified by the producer id and epoch with which it began. `init` gives the id a new epoch, which
 fences its previous owner; with `keep` it leaves an ongoing transaction as it is. Completing one gives the id another
-epoch (KIP-890), so no pair is used twice.
+epoch (KIP-890), so no pair is used twice. The log remembers how each ended, and the records of what was aborted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from dualwrite.errors import FencedError, KafkaError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
+from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import AttemptCondemnedError
 from spark_sink.pause_points import Pause, PausePoint
 
@@ -36,6 +36,8 @@ class FakeBroker:
         self.committed: list[int] = []
         """The records that a read_committed consumer sees."""
         self.outcomes: dict[PreparedTxnState, bool] = {}
+        self.aborted: dict[PreparedTxnState, list[int]] = {}
+        """The records of the transactions that were aborted."""
         self.down = False
         self.down_ids: set[str] = set()
         """The ids whose coordinators are unreachable."""
@@ -93,6 +95,8 @@ class FakeBroker:
         self.outcomes[held.ongoing] = commit
         if commit:
             self.committed += held.records
+        else:
+            self.aborted[held.ongoing] = held.records
         held.records = []
         held.ongoing = _NOTHING
         held.epoch += 1
@@ -115,9 +119,9 @@ class FakeTransaction:
         self.records += len(values)
         self.bytes += 8 * len(values)
 
-    def prepare(self) -> PreparedTxnState:
+    def prepare(self) -> Prepared:
         # a flush: the broker hears of it only through the records that were not acknowledged yet
-        return self._side.alive.send(self._name, self._epoch, ())
+        return Prepared(self._side.alive.send(self._name, self._epoch, ()), "manifest")
 
     def abort(self) -> None:
         if self._side.dead:
@@ -140,6 +144,7 @@ class FakeKafkaSide:
     keeps_what_is_prepared = True
     asks_after_opening = True
     asks_before_ending = True
+    commits_only_what_the_row_names = True
 
     def __init__(self, broker: FakeBroker, pause: Pause | None = None) -> None:
         self._broker = broker
@@ -161,9 +166,7 @@ class FakeKafkaSide:
             raise AttemptCondemnedError(f"{transactional_id} went to another attempt") from error
         return FakeTransaction(self, transactional_id, epoch)
 
-    def end(
-        self, claims: Sequence[Claim], still_wanted: Callable[[Collection[str]], Collection[str]]
-    ) -> Mapping[str, Ended]:
+    def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         ended: dict[str, Ended] = {}
         epochs: dict[str, int] = {}
         for claim in claims:
@@ -171,32 +174,53 @@ class FakeKafkaSide:
                 epochs[claim.attempt_id] = self.alive.init(claim.transactional_id, keep=self.keeps_what_is_prepared)
             except KafkaTimeoutError as error:
                 ended[claim.attempt_id] = Ended(Ending.FAILED, error)
-        wanted = set(still_wanted(list(epochs)) if self.asks_before_ending else epochs)
+        read = {claim.attempt_id: Prepared(claim.prepared_state) for claim in claims if claim.attempt_id in epochs}
+        current = rows.still_wanted(list(epochs)) if self.asks_before_ending else read
         for claim in claims:
             if claim.attempt_id not in epochs:
                 continue
-            if claim.attempt_id not in wanted:
+            if claim.attempt_id not in current:
                 ended[claim.attempt_id] = Ended(Ending.LEFT)
                 continue
-            ended[claim.attempt_id] = self._complete(claim, epochs[claim.attempt_id])
+            row = current[claim.attempt_id].state
+            try:
+                ended[claim.attempt_id] = self._complete(claim, epochs[claim.attempt_id], row, rows)
+            except FencedError as error:
+                ended[claim.attempt_id] = Ended(Ending.LEFT, error)
+            except KafkaTimeoutError as error:
+                ended[claim.attempt_id] = Ended(Ending.FAILED, error)
             self._pause(PausePoint.AMONG_COMPLETIONS)
         return ended
 
-    def _complete(self, claim: Claim, epoch: int) -> Ended:
-        """Do `complete_transaction(state)`: commit the prepared transaction if it has this state, else abort."""
-        state = claim.prepared_state if claim.verdict is Verdict.COMMIT else _NOTHING
-        ongoing = self.alive.ongoing(claim.transactional_id)
-        try:
-            self.alive.end(claim.transactional_id, epoch, commit=bool(ongoing) and ongoing == state)
-        except FencedError as error:
-            return Ended(Ending.LEFT, error)
-        except KafkaTimeoutError as error:
-            return Ended(Ending.FAILED, error)
+    def _complete(self, claim: Claim, epoch: int, row: PreparedTxnState, rows: ClaimRows) -> Ended:
+        """Commit the transaction that the row names, or publish it again if it was aborted; else abort."""
+        name = claim.transactional_id
         if claim.verdict is Verdict.ABORT:
+            self.alive.end(name, epoch, commit=False)
             return Ended(Ending.ABORTED)
-        if self.alive.outcomes.get(state):
-            return Ended(Ending.COMMITTED)
-        return Ended(Ending.LOST, KafkaError(f"{state} of {claim.transactional_id} was aborted"))
+        if row in self.alive.aborted:
+            return self._repair(claim, epoch, row, rows)
+        self.alive.end(name, epoch, commit=self.alive.ongoing(name) == row)
+        if self.alive.outcomes.get(row):
+            return Ended(Ending.COMMITTED, judged=row)
+        return Ended(Ending.LOST, KafkaError(f"{row} of {name} is gone"), judged=row)
+
+    def _repair(self, claim: Claim, epoch: int, row: PreparedTxnState, rows: ClaimRows) -> Ended:
+        name = claim.transactional_id
+        self._pause(PausePoint.BEFORE_REPAIR)
+        epoch = self.alive.end(name, epoch, commit=False)
+        again = rows.still_wanted([claim.attempt_id])
+        if claim.attempt_id not in again or again[claim.attempt_id].state != row:
+            return Ended(Ending.LEFT)
+        anew = self.alive.send(name, epoch, self.alive.aborted[row])
+        try:
+            replaced = rows.replace(claim.attempt_id, row, Prepared(anew, "manifest"))
+        except Exception as error:
+            return Ended(Ending.FAILED, error)
+        self.alive.end(name, epoch, commit=replaced or not self.commits_only_what_the_row_names)
+        if replaced:
+            return Ended(Ending.COMMITTED, judged=anew, repaired=True)
+        return Ended(Ending.LEFT)
 
     def close(self) -> None:
         """Do nothing: there is no connection."""

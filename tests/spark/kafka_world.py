@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, Ended, Ending, Verdict
+from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
 from spark_sink.attempt.task_transaction import ProducerTransaction
 from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause
@@ -35,9 +35,34 @@ def rows(*values: str) -> pa.RecordBatch:
     return pa.record_batch({"value": list(values)})
 
 
-def everything(attempt_ids: Collection[str]) -> Collection[str]:
-    """Do `still_wanted` as a store in which nothing has changed."""
-    return attempt_ids
+class Rows:
+    """The rows of all claims that `claim` has made. `wanted` says which of them still have the same verdict."""
+
+    _stored: ClassVar[dict[str, Prepared]] = {}
+
+    def __init__(self, wanted: Callable[[Collection[str]], Collection[str]] = lambda attempt_ids: attempt_ids) -> None:
+        self._wanted = wanted
+
+    @classmethod
+    def add(cls, attempt_id: str, prepared: Prepared) -> None:
+        cls._stored[attempt_id] = prepared
+
+    @classmethod
+    def row(cls, claim: Claim) -> Prepared:
+        """Return the row of a claim as it is now."""
+        return cls._stored[claim.attempt_id]
+
+    def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
+        return {attempt_id: self._stored[attempt_id] for attempt_id in self._wanted(attempt_ids)}
+
+    def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
+        if self._stored[attempt_id].state == old:
+            self._stored[attempt_id] = new
+        return self._stored[attempt_id].state == new.state
+
+
+everything: Final = Rows()
+"""A store in which nothing has changed."""
 
 
 def mine() -> bool:
@@ -45,9 +70,12 @@ def mine() -> bool:
     return True
 
 
-def claim(transactional_id: str, verdict: Verdict, state: PreparedTxnState | None = None) -> Claim:
-    """Return a claim with an attempt of its own."""
-    return Claim(f"attempt-{next(_attempts)}", transactional_id, verdict, state or PreparedTxnState())
+def claim(transactional_id: str, verdict: Verdict, prepared: Prepared | None = None) -> Claim:
+    """Return a claim with an attempt, and a row, of its own."""
+    prepared = prepared or Prepared(PreparedTxnState())
+    made = Claim(f"attempt-{next(_attempts)}", transactional_id, verdict, prepared.state)
+    Rows.add(made.attempt_id, prepared)
+    return made
 
 
 class KafkaWorld:
@@ -81,13 +109,13 @@ class KafkaWorld:
         self._sides.append(made)
         return made
 
-    def prepared(self, side: ProducerSinkKafka, transactional_id: str, *values: str) -> PreparedTxnState:
+    def prepared(self, side: ProducerSinkKafka, transactional_id: str, *values: str) -> Prepared:
         """Write and prepare, as a successful task does."""
         transaction = side.open(transactional_id, mine)
         transaction.write(rows(*values))
-        state = transaction.prepare()
+        prepared = transaction.prepare()
         transaction.close()
-        return state
+        return prepared
 
     def sent(self, side: ProducerSinkKafka, transactional_id: str, *values: str) -> ProducerTransaction:
         """Send, as a task does that is still running; the rows have reached the broker."""

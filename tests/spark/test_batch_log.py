@@ -24,7 +24,7 @@ def result(partition: int, outcome: TaskOutcome = TaskOutcome.PREPARED) -> TaskR
 
 
 def summary(committed: int, aborted: int = 0) -> CommitSummary:
-    return CommitSummary(True, 10 * committed, committed, aborted, 0, 1.0, 12.4)
+    return CommitSummary(True, 10 * committed, committed, 0, aborted, 0, 1.0, 12.4)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,8 @@ def _lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_batch_has_a_line_with_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
     log_batch("s", "q", 7, [result(0), result(1), result(2, TaskOutcome.EMPTY)], summary(2, aborted=1))
     assert caplog.messages == [
-        "sink s, batch 7 of q: attempts=3 prepared=2 committed=2 aborted=1 records=20 bytes=200 phase_two_ms=12"
+        "sink s, batch 7 of q: "
+        "attempts=3 prepared=2 committed=2 repaired=0 aborted=1 records=20 bytes=200 phase_two_ms=12"
     ]
 
 
@@ -80,7 +81,7 @@ from spark_sink.handoff import Plan
 from spark_sink.options import parse
 from spark_sink.driver.protocol import CommitSummary
 options = parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"})
-sink = SimpleNamespace(commit=lambda *results, **about: CommitSummary(True, 0, 0, 0, 0, 0.0, 0.0))
+sink = SimpleNamespace(commit=lambda *results, **about: CommitSummary(True, 0, 0, 0, 0, 0, 0.0, 0.0))
 JobWriter(options, lambda _: sink, Plan("s", 1), "job:1").commit([])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import LIVE, AttemptStatus, Ended, Ending, Verdict
+from spark_sink.attempt.states import LIVE, AttemptStatus, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import (
     AttemptCondemnedError,
     BatchLostError,
@@ -29,6 +29,7 @@ from tests.support.databases import unique
 
 FAIL, ADOPT = OnNewCheckpoint.FAIL, OnNewCheckpoint.ADOPT
 STATE = PreparedTxnState("7:3")
+PREPARED = Prepared(STATE, "manifest")
 WITHIN_S = 30
 
 
@@ -60,7 +61,7 @@ def leased(store: CommitStore, sink: str, generation: int, batch_id: int = 0, pa
 
 def prepared(store: CommitStore, sink: str, generation: int, batch_id: int = 0, partition: int = 0) -> str:
     attempt_id = leased(store, sink, generation, batch_id, partition)
-    store.mark_prepared(attempt_id, STATE, records=2)
+    store.mark_prepared(attempt_id, PREPARED, records=2)
     return attempt_id
 
 
@@ -81,9 +82,9 @@ def decided(store: CommitStore, sink: str, batch_id: int = 0, query_id: str = QU
     identity = TaskIdentity(query_id, batch_id, 0, 1, "host-1")
     lease = store.lease(sink, generation, identity)
     assert lease is not None
-    store.mark_prepared(lease.attempt_id, STATE, records=2)
+    store.mark_prepared(lease.attempt_id, PREPARED, records=2)
     store.decide(decision(sink, generation, lease.attempt_id, batch_id=batch_id, query_id=query_id), FAIL)
-    store.record(sink, {lease.attempt_id: Ended(Ending.COMMITTED)})
+    store.record(sink, {lease.attempt_id: Ended(Ending.COMMITTED, judged=STATE)})
 
 
 def status_of(store: CommitStore, sink: str, attempt_id: str) -> AttemptStatus:
@@ -107,6 +108,120 @@ def test_tables_are_created_by_many_at_once(
 
             list(threads.map(create, range(4)))
         assert [(row.sink_id, row.generation) for row in CommitStore(empty).sinks()] == [("s", 4)]
+
+
+def test_a_table_of_an_older_version_gets_its_column_while_older_versions_write(
+    request: pytest.FixtureRequest, tmp_path: object, engine: sa.Engine
+) -> None:
+    name = {"postgresql": "postgres", "sqlite": "sqlite"}.get(engine.dialect.name, "mariadb")
+    with engine_on(name, request, tmp_path) as old:  # type: ignore[arg-type]
+        before = new_store(old)
+        generation = plan(before, "s")
+        attempts = [leased(before, "s", generation, partition=number) for number in range(4)]
+        with old.begin() as connection:
+            connection.execute(sa.text("ALTER TABLE dw_attempt DROP COLUMN manifest"))
+        for call in (
+            lambda: plan(CommitStore(old, create_tables=False), "s"),
+            lambda: CommitStore(old, create_tables=False).mark_prepared(attempts[0], PREPARED, records=1),
+            lambda: CommitStore(old, create_tables=False).still_wanted({attempts[0]: Verdict.COMMIT}, attempts[:1]),
+        ):
+            with pytest.raises(SinkError, match=r"lacks the column manifest.*init-store"):
+                call()
+        assert before.attempts("s")[0].status is AttemptStatus.OPEN
+        with ThreadPoolExecutor(8) as threads:
+            together = threading.Barrier(8)
+
+            def create(number: int) -> None:
+                together.wait(WITHIN_S)
+                CommitStore(old).create_tables()
+
+            def write_as_before(attempt_id: str) -> None:
+                together.wait(WITHIN_S)
+                with old.begin() as connection:
+                    update = "UPDATE dw_attempt SET status = 'PREPARED', prepared_state = '7:3' WHERE attempt_id = :id"
+                    connection.execute(sa.text(update), {"id": attempt_id})
+
+            done = [threads.submit(create, number) for number in range(4)]
+            done += [threads.submit(write_as_before, attempt_id) for attempt_id in attempts]
+            for each in done:
+                each.result(WITHIN_S)
+        assert plan(CommitStore(old, create_tables=False), "other") == 1
+        now = CommitStore(old)
+        now.decide(decision("s", generation, *attempts), FAIL)
+        wanted = dict.fromkeys(attempts, Verdict.COMMIT)
+        assert now.still_wanted(wanted, attempts) == dict.fromkeys(attempts, Prepared(STATE))
+
+
+def test_a_manifest_of_the_longest_kind_is_stored(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    attempt_id = leased(store, sink, generation)
+    longest = Prepared(STATE, "m" * 60_000)
+    store.mark_prepared(attempt_id, longest, records=2)
+    store.decide(decision(sink, generation, attempt_id), FAIL)
+    assert store.still_wanted({attempt_id: Verdict.COMMIT}, [attempt_id]) == {attempt_id: longest}
+
+
+# ---- replacing the transaction of an attempt -------------------------------------------------------------------
+
+OTHER = Prepared(PreparedTxnState("7:9"), "another manifest")
+
+
+def committing(store: CommitStore, sink: str) -> str:
+    """Return an attempt that is decided."""
+    generation = plan(store, sink)
+    attempt_id = prepared(store, sink, generation)
+    store.decide(decision(sink, generation, attempt_id), FAIL)
+    return attempt_id
+
+
+def test_the_transaction_of_a_decided_attempt_is_replaced_once(store: CommitStore, sink: str) -> None:
+    attempt_id = committing(store, sink)
+    wanted = {attempt_id: Verdict.COMMIT}
+    third = Prepared(PreparedTxnState("7:11"), "m")
+    assert not store.replace(sink, attempt_id, third.state, OTHER), "the row has not this one"
+    assert store.still_wanted(wanted, wanted) == {attempt_id: PREPARED}
+    assert store.replace(sink, attempt_id, STATE, OTHER)
+    assert store.still_wanted(wanted, wanted) == {attempt_id: OTHER}
+    assert store.replace(sink, attempt_id, STATE, OTHER), "another process with the same pair finds its own"
+    assert not store.replace(sink, attempt_id, STATE, third)
+    assert store.still_wanted(wanted, wanted) == {attempt_id: OTHER}
+
+
+def test_only_what_is_to_be_committed_is_replaced(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    undecided = prepared(store, sink, generation)
+    assert not store.replace(sink, undecided, STATE, OTHER)
+    plan(store, sink)
+    assert not store.replace(sink, undecided, STATE, OTHER), "it was condemned"
+    done = committing(store, sink)
+    store.record(sink, {done: Ended(Ending.COMMITTED, judged=STATE)})
+    assert not store.replace(sink, done, STATE, OTHER)
+    other_sink = unique("sink").replace("-", "_")
+    lost = committing(store, other_sink)
+    assert store.mark_lost(other_sink, {lost: STATE}, "by hand") == 1
+    assert not store.replace(other_sink, lost, STATE, OTHER)
+
+
+def test_two_that_replace_at_once(store: CommitStore, sink: str) -> None:
+    attempt_id = committing(store, sink)
+    anew = [Prepared(PreparedTxnState(f"7:{epoch}"), f"{epoch}") for epoch in range(20, 26)]
+    with ThreadPoolExecutor(len(anew)) as threads:
+        replaced = list(threads.map(lambda each: store.replace(sink, attempt_id, STATE, each), anew))
+    assert replaced.count(True) == 1
+    assert store.still_wanted({attempt_id: Verdict.COMMIT}, [attempt_id]) == {attempt_id: anew[replaced.index(True)]}
+
+
+@pytest.mark.parametrize("ending", [Ending.COMMITTED, Ending.LOST])
+def test_an_ending_of_a_pair_that_was_replaced_is_not_recorded(store: CommitStore, sink: str, ending: Ending) -> None:
+    attempt_id = committing(store, sink)
+    assert store.replace(sink, attempt_id, STATE, OTHER)
+    outdated = store.record(sink, {attempt_id: Ended(ending, RuntimeError("of the old pair"), judged=STATE)})
+    assert outdated[attempt_id].ending is Ending.LEFT
+    assert status_of(store, sink, attempt_id) is AttemptStatus.COMMITTING
+    assert store.mark_lost(sink, {attempt_id: STATE}, "of the old pair") == 0
+    recorded = store.record(sink, {attempt_id: Ended(ending, RuntimeError("of this pair"), judged=OTHER.state)})
+    assert recorded[attempt_id].ending is ending
+    assert status_of(store, sink, attempt_id) is AttemptStatus[ending.name]
 
 
 def test_missing_tables_are_named(request: pytest.FixtureRequest, tmp_path: object, engine: sa.Engine) -> None:
@@ -168,7 +283,7 @@ def test_a_plan_fences_and_condemns(store: CommitStore, sink: str) -> None:
     with pytest.raises(SinkFencedError):
         store.is_decided_for(sink, first, task(0, 0), FAIL)
     with pytest.raises(AttemptCondemnedError):
-        store.mark_prepared(is_open, STATE, records=1)
+        store.mark_prepared(is_open, PREPARED, records=1)
     with pytest.raises(AttemptCondemnedError):
         store.stage(is_open, lambda connection: None)
     with pytest.raises(SinkFencedError):
@@ -240,7 +355,7 @@ def test_a_decision_is_taken_once(store: CommitStore, sink: str) -> None:
     assert store.lease(sink, generation, task(0, 3)) is None
     assert store.is_decided_for(sink, generation, task(0, 3), FAIL)
 
-    store.record(sink, {winner: Ended(Ending.COMMITTED)})
+    store.record(sink, {winner: Ended(Ending.COMMITTED, judged=STATE)})
     assert [row.status for row in store.batches(sink)] == [BatchStatus.COMMIT]  # the loser is still open
     store.record(sink, {loser: Ended(Ending.ABORTED)})
     (row,) = store.batches(sink)
@@ -366,11 +481,11 @@ def test_what_kafka_answered_twice_changes_nothing(store: CommitStore, sink: str
     generation = plan(store, sink)
     winner, loser = prepared(store, sink, generation), leased(store, sink, generation, partition=1)
     store.decide(decision(sink, generation, winner), FAIL)
-    answers = {winner: Ended(Ending.COMMITTED), loser: Ended(Ending.ABORTED)}
-    store.record(sink, {winner: Ended(Ending.ABORTED), loser: Ended(Ending.COMMITTED)})  # not theirs
+    answers = {winner: Ended(Ending.COMMITTED, judged=STATE), loser: Ended(Ending.ABORTED)}
+    store.record(sink, {winner: Ended(Ending.ABORTED), loser: Ended(Ending.COMMITTED, judged=STATE)})  # not theirs
     store.record(sink, {winner: Ended(Ending.LEFT), loser: Ended(Ending.FAILED)})
     assert len(store.claims(sink)) == 2
-    assert store.still_wanted({winner: Verdict.COMMIT, loser: Verdict.COMMIT}, [winner, loser]) == {winner}
+    assert store.still_wanted({winner: Verdict.COMMIT, loser: Verdict.COMMIT}, [winner, loser]) == {winner: PREPARED}
     for _ in range(2):
         store.record(sink, answers)
         assert store.claims(sink) == ()
@@ -382,12 +497,12 @@ def test_a_lost_batch_stops_the_sink_until_it_is_acknowledged(store: CommitStore
     generation = plan(store, sink)
     winners = [prepared(store, sink, generation, partition=n) for n in range(2)]
     store.decide(decision(sink, generation, *winners), FAIL)
-    store.record(sink, {winners[0]: Ended(Ending.LOST, RuntimeError("dropped at 7:3" * 200))})
+    store.record(sink, {winners[0]: Ended(Ending.LOST, RuntimeError("dropped at 7:3" * 200), judged=STATE)})
     (lost,) = store.attempts(sink, [AttemptStatus.LOST])
     assert lost.detail is not None
     assert lost.detail.startswith("dropped at 7:3")
     assert [row.status for row in store.batches(sink)] == [BatchStatus.LOST]
-    store.record(sink, {winners[1]: Ended(Ending.COMMITTED)})
+    store.record(sink, {winners[1]: Ended(Ending.COMMITTED, judged=STATE)})
     assert [row.status for row in store.batches(sink)] == [BatchStatus.LOST]
 
     with pytest.raises(BatchLostError, match="acknowledge"):
@@ -404,7 +519,7 @@ def test_an_operator_says_that_it_is_lost(store: CommitStore, sink: str) -> None
     generation = plan(store, sink)
     winner, other = prepared(store, sink, generation), leased(store, sink, generation, 1)
     store.decide(decision(sink, generation, winner), FAIL)
-    assert store.mark_lost(sink, [winner, other], "the cluster is gone") == 1
+    assert store.mark_lost(sink, {winner: STATE, other: STATE}, "the cluster is gone") == 1
     with pytest.raises(BatchLostError):
         plan(store, sink)
 

@@ -13,11 +13,10 @@ from dualwrite.broker_emulator import VirtualClock
 from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropReply, DropRequest, Error, Fault, Hold
 from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
-from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, Ending, Verdict
+from spark_sink.attempt.states import Claim, Ending, Prepared, Verdict
 from spark_sink.errors import AttemptCondemnedError
 from spark_sink.pause_points import PausePoint
-from tests.spark.kafka_world import TIERS, KafkaWorld, claim, endings, everything, kafka_world, mine, rows
+from tests.spark.kafka_world import TIERS, KafkaWorld, Rows, claim, endings, everything, kafka_world, mine, rows
 from tests.support.conditions import until
 
 COMMIT, ABORT = Verdict.COMMIT, Verdict.ABORT
@@ -101,7 +100,7 @@ def test_what_is_not_wanted_any_more_is_left_as_it_is(world: KafkaWorld) -> None
     claims = prepared(world, 3)
     side = world.side()
     wanted = claims[1].attempt_id
-    assert endings(claims, side.end(claims, lambda ids: [wanted])) == [LEFT, COMMITTED, LEFT]
+    assert endings(claims, side.end(claims, Rows(lambda ids: [wanted]))) == [LEFT, COMMITTED, LEFT]
     assert sorted(world.open_ids()) == ids_of(claims[0], claims[2])
     assert endings(claims, side.end(claims, everything)) == [COMMITTED] * 3
 
@@ -113,7 +112,7 @@ def test_a_store_that_fails_stops_everything_before_it_is_completed(world: Kafka
         raise ConnectionError("no database")
 
     with pytest.raises(ConnectionError):
-        world.side().end(claims, broken)
+        world.side().end(claims, Rows(broken))
     assert sorted(world.open_ids()) == ids_of(*claims)
     assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 2
 
@@ -149,7 +148,7 @@ def test_another_finisher_is_faster(world: KafkaWorld) -> None:
             store.over |= {each.attempt_id for each in claims}
         return wanted
 
-    assert set(endings(claims, world.side().end(claims, overtaken))) <= {LEFT, COMMITTED}
+    assert set(endings(claims, world.side().end(claims, Rows(overtaken)))) <= {LEFT, COMMITTED}
     assert world.committed() == ids_of(*claims)
 
 
@@ -161,10 +160,10 @@ def test_another_finisher_took_over_and_died(world: KafkaWorld) -> None:
     def overtaken(attempt_ids: Collection[str]) -> Collection[str]:
         asked.append(len(attempt_ids))
         if len(asked) == 1:
-            assert endings(claims, world.side().end(claims, lambda ids: ())) == [LEFT] * 2
+            assert endings(claims, world.side().end(claims, Rows(lambda ids: ()))) == [LEFT] * 2
         return attempt_ids
 
-    assert endings(claims, world.side().end(claims, overtaken)) == [COMMITTED] * 2
+    assert endings(claims, world.side().end(claims, Rows(overtaken))) == [COMMITTED] * 2
     assert world.committed() == ids_of(*claims)
 
 
@@ -176,7 +175,7 @@ def test_a_finisher_that_sleeps_until_the_id_has_another_holder(
     """Its claim is outdated: completed, the id free again, and the next owner's rows are in Kafka."""
     claims = prepared(world, 1, verdict)
     store, next_holder = Store(), world.side()
-    states: list[PreparedTxnState] = []
+    states: list[Prepared] = []
     at_work = []
 
     def sleeps(attempt_ids: Collection[str]) -> Collection[str]:
@@ -190,7 +189,7 @@ def test_a_finisher_that_sleeps_until_the_id_has_another_holder(
                 at_work.append(world.sent(next_holder, "s-0-0", "next holder"))
         return stale
 
-    assert endings(claims, world.side().end(claims, sleeps)) in ([LEFT], [COMMITTED], [ABORTED])
+    assert endings(claims, world.side().end(claims, Rows(sleeps))) in ([LEFT], [COMMITTED], [ABORTED])
     assert world.open_ids() == ["s-0-0"], "of the next holder, and nobody's to end"
     for transaction in at_work:
         states.append(transaction.prepare())
@@ -207,7 +206,7 @@ def test_a_finisher_that_slept_before_it_took_over(world: KafkaWorld) -> None:
     world.side().end(claims, everything)
     store.over.add(claims[0].attempt_id)
     next_claim = claim("s-0-0", COMMIT, world.prepared(world.side(), "s-0-0", "next holder"))
-    assert endings(claims, world.side().end(claims, store.still_wanted)) == [LEFT]
+    assert endings(claims, world.side().end(claims, Rows(store.still_wanted))) == [LEFT]
     assert endings([next_claim], world.side().end([next_claim], everything)) == [COMMITTED]
     assert world.committed() == ["next holder", "s-0-0"]
 
@@ -224,7 +223,7 @@ def test_a_writer_that_slept_takes_the_id_over_in_between(world: KafkaWorld) -> 
                 world.side().open("s-0-0", lambda: False)
         return attempt_ids
 
-    assert endings(claims, world.side().end(claims, interrupted)) == [COMMITTED]
+    assert endings(claims, world.side().end(claims, Rows(interrupted))) == [COMMITTED]
     assert world.committed() == ids_of(*claims)
 
 
@@ -305,7 +304,7 @@ def test_a_coordinator_moves_between_take_over_and_completion(tier: Tier) -> Non
             world.emulator.crash_node(world.emulator.coordinator(transactional_id="s-0-0"))
             return attempt_ids
 
-        assert endings(claims, world.side().end(claims, crash)) == [COMMITTED] * 2
+        assert endings(claims, world.side().end(claims, Rows(crash))) == [COMMITTED] * 2
         assert world.committed() == ids_of(*claims)
 
 
@@ -317,7 +316,7 @@ def test_a_broker_starts_again_between_take_over_and_completion(world: KafkaWorl
         world.emulator.start_node(0)
         return attempt_ids
 
-    assert endings(claims, world.side().end(claims, restart)) == [COMMITTED] * 2
+    assert endings(claims, world.side().end(claims, Rows(restart))) == [COMMITTED] * 2
     assert world.committed() == ids_of(*claims)
 
 
@@ -334,7 +333,7 @@ def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: s
         return attempt_ids
 
     began_s = time.monotonic()
-    ended = side.end(claims, crash)
+    ended = side.end(claims, Rows(crash))
     assert time.monotonic() - began_s < 12, "one after the other would take 20 s"
     assert endings(claims, ended) == [FAILED] * 40
     assert all(isinstance(each.error, KafkaTimeoutError) for each in ended.values())
@@ -353,10 +352,10 @@ def test_one_failure_does_not_stop_the_others(world: KafkaWorld) -> None:
 
 
 @pytest.mark.parametrize("bounded", [Tier.BOUNDED, Tier.BOUNDED_V1], ids=lambda tier: f"tier {int(tier)}")
-def test_a_transaction_that_the_broker_dropped_is_lost_and_says_so(bounded: Tier) -> None:
+def test_a_transaction_that_the_broker_dropped_and_that_has_no_manifest_is_lost_and_says_so(bounded: Tier) -> None:
     with kafka_world(bounded, clock=VirtualClock()) as world:
         side = world.side(txn__timeoutMs=60_000)
-        claims = [claim("s-0-0", COMMIT, world.prepared(side, "s-0-0", "lost"))]
+        claims = [claim("s-0-0", COMMIT, Prepared(world.prepared(side, "s-0-0", "lost").state))]
         world.emulator.advance_clock(80_000)
         until(lambda: world.state("s-0-0") == "CompleteAbort")
         claims += [claim("s-1-0", COMMIT, world.prepared(side, "s-1-0", "kept"))]
@@ -368,7 +367,7 @@ def test_a_transaction_that_the_broker_dropped_is_lost_and_says_so(bounded: Tier
             assert error.transactional_id == "s-0-0"
             assert error.prepared_state == str(claims[0].prepared_state)
             assert error.described_state == "CompleteAbort"
-        loser = [claim("s-0-0", ABORT, claims[0].prepared_state)]
+        loser = [claim("s-0-0", ABORT, Rows.row(claims[0]))]
         assert endings(loser, side.end(loser, everything)) == [ABORTED], "who is to be aborted has nothing to lose"
         assert world.committed() == ["kept"]
 

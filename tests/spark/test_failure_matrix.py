@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Error
 from dualwrite.broker_emulator.faults import Fault as BrokerFault
@@ -187,6 +188,22 @@ def test_a_broker_that_refused_phase_two_completes_it_at_the_next_plan(matrix: M
     assert len(matrix.world.open_transactions()) == 2, "the decision stands"
     refusal.remove()
     matrix.run()
+    matrix.assert_right()
+
+
+@pytest.mark.parametrize("point", [At.AFTER_DECISION, At.BEFORE_COMPLETION])
+def test_what_a_broker_aborts_after_the_decision_is_published_again(matrix: Matrix, point: At) -> None:
+    fault = Fault(point, Action.WAIT, _COMMITTER)
+    matrix.faults.arm(fault)
+    matrix.add_batch()
+    query = matrix.start()
+    until(matrix.faults.has_struck, 60)
+    with TransactionAdmin(bootstrap_servers=matrix.world.broker.bootstrap_servers) as admin:
+        for transactional_id in matrix.world.open_transactions():
+            admin.force_terminate_transaction(transactional_id)
+    until(lambda: not matrix.world.open_transactions())
+    assert matrix.faults.struck() == [fault]
+    finish(query)
     matrix.assert_right()
 
 

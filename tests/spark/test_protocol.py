@@ -305,10 +305,23 @@ def test_a_loser_that_cannot_be_aborted_does_not_hold_the_batch_up(world: World)
     world.assert_exactly_once([1])
 
 
-def test_a_transaction_that_the_broker_dropped(world: World) -> None:
+def test_a_transaction_that_the_broker_dropped_is_published_again(world: World) -> None:
     process = world.process()
     results = prepared_batch(process, 1, 2)
     world.broker.drop(f"{world.options.sink_id}-1-0")
+    summary = process.commit(results, 0, [1, 2])
+    assert (summary.committed, summary.repaired) == (2, 1)
+    world.assert_exactly_once([1, 2])
+    run_batch(process, 0, [1, 2])
+    run_batch(process, 1, [3])
+    world.assert_exactly_once([1, 2, 3])
+
+
+def test_a_transaction_that_the_broker_dropped_and_whose_records_are_gone(world: World) -> None:
+    process = world.process()
+    results = prepared_batch(process, 1, 2)
+    world.broker.drop(f"{world.options.sink_id}-1-0")
+    world.broker.aborted.clear()
     for call in (
         lambda: process.commit(results, 0, [1, 2]),
         process.plan,
@@ -398,6 +411,41 @@ def test_the_answer_to_the_decision_is_lost(faulty: Database, applied: bool) -> 
         assert world.broker.committed == world.rows == []
         committer.abort(results, 0)
     run_batch(world.process(), 0, [1, 2])
+    world.assert_exactly_once([1, 2])
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_the_answer_to_a_replacement_is_lost(faulty: Database, applied: bool) -> None:
+    """The row is read under its lock; if the database lost the COMMIT, the repair is aborted and made again."""
+    world = World(new_store(faulty.engine))
+    results = prepared_batch(world.process(), 1, 2)
+    world.broker.drop(f"{world.options.sink_id}-0-0")
+    lost: list[PausePoint] = []
+
+    def lose(at: PausePoint) -> None:
+        if at is PausePoint.BEFORE_REPLACEMENT and not lost:
+            lost.append(at)
+            lose_commit(faulty, applied=applied)
+
+    summary = world.process(lose).commit(results, 0, [1, 2])
+    assert (summary.committed, summary.repaired, len(lost)) == (2, 1, 1)
+    world.assert_exactly_once([1, 2])
+
+
+@pytest.mark.parametrize("point", [PausePoint.BEFORE_REPLACEMENT, PausePoint.AFTER_REPLACEMENT])
+def test_the_database_is_away_at_a_replacement(faulty: Database, point: PausePoint) -> None:
+    world = World(new_store(faulty.engine))
+    results = prepared_batch(world.process(), 1, 2)
+    world.broker.drop(f"{world.options.sink_id}-0-0")
+
+    def fail() -> None:
+        faulty.refuse_new_connections()
+        faulty.cut()
+
+    with pytest.raises(SinkError, match="decided stays decided"):
+        world.process(reached(point, fail)).commit(results, 0, [1, 2])  # type: ignore[arg-type]
+    faulty.come_back()
+    world.process().plan()
     world.assert_exactly_once([1, 2])
 
 

@@ -13,6 +13,8 @@ from tests.spark.spark_model import Crashes, Killed, Query
 from tests.spark.store_engines import engine_on, sqlite_engine
 
 BATCHES = [[1, 2, 3, 4], [5]]
+OF_REPAIR = {PausePoint.BEFORE_REPAIR, PausePoint.BEFORE_REPLACEMENT, PausePoint.AFTER_REPLACEMENT}
+"""Reached only after Kafka has aborted what was decided."""
 SECOND = range(1, 22)
 """The number of pause points between the two crashes: up to as many as a batch has."""
 
@@ -43,7 +45,7 @@ def test_a_crash_at_any_pause_point(store: CommitStore, killed: Killed) -> None:
     points = set()
     for number in range(1, run(store, killed).count + 1):
         points.update(run(store, killed, number).struck)
-    assert points >= set(PausePoint) - {PausePoint.AFTER_CONDEMNATION}
+    assert points >= set(PausePoint) - OF_REPAIR - {PausePoint.AFTER_CONDEMNATION}
 
 
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
@@ -52,4 +54,33 @@ def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, 
     for number in range(1, run(sqlite_store, killed).count + 1):
         for later in SECOND[number % 9 :: 9]:
             points.update(run(sqlite_store, killed, number, number + later).struck)
-    assert points == set(PausePoint) - ({PausePoint.AFTER_CONDEMNATION} if killed is Killed.APPLICATION else set())
+    unreached = OF_REPAIR | ({PausePoint.AFTER_CONDEMNATION} if killed is Killed.APPLICATION else set())
+    assert points == set(PausePoint) - unreached
+
+
+@pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
+def test_a_crash_at_any_pause_point_while_kafka_aborts_what_is_decided(
+    sqlite_store: CommitStore, killed: Killed
+) -> None:
+    """Whatever is open is aborted after each decision, and again after each replacement of the first 5."""
+    points = set()
+    number = 0
+    crashes = Crashes()
+    while number <= crashes.count:
+        number += 1
+        world = World(sqlite_store)
+        crashes = Crashes((number,))
+        drops = iter(range(6))
+
+        def reach(
+            point: PausePoint, world: World = world, crashes: Crashes = crashes, drops: Iterator[int] = drops
+        ) -> None:
+            if point in (PausePoint.AFTER_DECISION, PausePoint.AFTER_REPLACEMENT) and next(drops, None) is not None:
+                for transactional_id in world.broker.open_ids:
+                    world.broker.drop(transactional_id)
+            crashes.reach(point)
+
+        Query(world, BATCHES, reach, killed).run(starts=20)
+        world.assert_exactly_once([value for batch in BATCHES for value in batch])
+        points.update(crashes.struck)
+    assert points >= OF_REPAIR

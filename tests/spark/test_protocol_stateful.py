@@ -1,7 +1,8 @@
 """Random histories of two drivers on one sink: every row is there exactly once, wherever a process dies or stalls.
 
 Every process may stall at a pause point, be killed there, or continue. Brokers become unreachable and reachable again,
-and a losing attempt of any age resumes. In the calm phase that follows, everything must complete.
+they abort transactions that are open, prepared and decided ones too, and a losing attempt of any age resumes. In the
+calm phase that follows, everything must complete.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.spark.store_engines import engine_on
 
 BATCHES = [[2 * n, 2 * n + 1] for n in range(5)]
 NEVER = 999
-ACTIONS = ["next"] * 10 + ["wake up"] * 3 + ["write as well"] * 2 + ["abort", "finish", "restart"]
+ACTIONS = ["next"] * 10 + ["wake up"] * 3 + ["write as well"] * 2 + ["abort", "finish", "restart", "drop", "drop"]
 
 
 class Fate(Enum):
@@ -103,6 +104,8 @@ class Histories(RuleBasedStateMachine):
             self._abort(number, stop, killed)
         elif action == "finish":
             self._run(lambda me: self.world.process(me.reach).sink.finish(), None, None, stop, killed)
+        elif action == "drop":
+            self._drop(points)
         elif action == "restart":
             self.drivers[number] = None
         self.world.broker.down = False
@@ -128,6 +131,12 @@ class Histories(RuleBasedStateMachine):
         if driver is not None:
             results, batch_id = list(driver.results.values()), driver.batch_id
             self._run(lambda me: self.world.process(me.reach).abort(results, batch_id), driver, None, stop, killed)
+
+    def _drop(self, number: int) -> None:
+        """Abort an open transaction, as a broker does after its timeout, and an operator by force."""
+        open_ids = self.world.broker.open_ids
+        if open_ids and not self.world.broker.down:
+            self.world.broker.drop(open_ids[number % len(open_ids)])
 
     def _plan(self, number: int, partitions: int, stop: int, killed: bool) -> None:
         if self.committed == len(BATCHES):

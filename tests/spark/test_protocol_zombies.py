@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from dualwrite.errors import KafkaError
+from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import LIVE, AttemptStatus
-from spark_sink.errors import AttemptCondemnedError, BatchLostError, SinkError, SinkFencedError
+from spark_sink.errors import AttemptCondemnedError, SinkError, SinkFencedError
 from spark_sink.handoff import Plan, TaskOutcome
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
@@ -154,6 +155,12 @@ def test_a_finisher_that_slept_until_its_ids_are_leased_again(store: CommitStore
     world.assert_exactly_once(EVERYTHING)
 
 
+def was_aborted_against_the_decision(world: World) -> bool:
+    """Return whether the transaction of an attempt that is to be committed was aborted; it can be repaired."""
+    decided = world.store.attempts(world.options.sink_id, [AttemptStatus.COMMITTING])
+    return any(PreparedTxnState(each.prepared_state) in world.broker.aborted for each in decided)
+
+
 def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
     store: CommitStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +170,8 @@ def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)
     zombie.go_on()
-    assert isinstance(committer.go_on().error, BatchLostError)
+    assert was_aborted_against_the_decision(world)
+    committer.go_on()
 
 
 def test_what_a_writer_does_that_does_not_ask_again(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +180,8 @@ def test_what_a_writer_does_that_does_not_ask_again(store: CommitStore, monkeypa
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)
     zombie.go_on()
-    assert isinstance(committer.go_on().error, BatchLostError)
+    assert was_aborted_against_the_decision(world)
+    committer.go_on()
 
 
 def test_what_a_finisher_does_that_does_not_ask_again(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +191,25 @@ def test_what_a_finisher_does_that_does_not_ask_again(store: CommitStore, monkey
     new = query(world, committed=1).until(PausePoint.AFTER_DECISION)
     monkeypatch.setattr(FakeKafkaSide, "asks_before_ending", False)
     old.go_on()
-    assert isinstance(new.go_on().error, BatchLostError)
+    assert was_aborted_against_the_decision(world)
+    new.go_on()
+
+
+@pytest.mark.parametrize("leaves_it_to_the_row", [True, False])
+def test_a_repair_whose_attempt_is_marked_lost_before_the_replacement(
+    store: CommitStore, monkeypatch: pytest.MonkeyPatch, leaves_it_to_the_row: bool
+) -> None:
+    """Only the row decides what is published again; a repair that commits anyway makes visible what is lost."""
+    monkeypatch.setattr(FakeKafkaSide, "commits_only_what_the_row_names", leaves_it_to_the_row)
+    world = World(store)
+    committer = first_batch(world).until(PausePoint.AFTER_DECISION)
+    world.broker.drop(f"{world.options.sink_id}-0-0")
+    decided = store.attempts(world.options.sink_id, [AttemptStatus.COMMITTING])
+    judged = {each.attempt_id: PreparedTxnState(each.prepared_state) for each in decided if each.partition_id == 0}
+    committer.until(PausePoint.BEFORE_REPLACEMENT)
+    assert store.mark_lost(world.options.sink_id, judged, "by hand") == 1
+    committer.go_on()
+    assert sorted(world.broker.committed) == ([2, 4] if leaves_it_to_the_row else [1, 2, 3, 4])
 
 
 def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: CommitStore) -> None:

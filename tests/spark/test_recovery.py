@@ -271,9 +271,23 @@ def bounded_world(tmp_path: Any) -> Iterator[World]:
         made.engine.dispose()
 
 
+def test_what_the_broker_dropped_is_repaired(bounded_world: World) -> None:
+    world = bounded_world
+    world.write("s", 0, [["a"], ["b"]], die_at=P.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
+    world.emulator.advance_clock(80_000)
+    until(lambda: not world.open_ids())
+    assert actions(world.recovery().plan()) == {(A.REPAIR, False)}
+    done = world.recovery().recover()
+    assert (actions(done), done.is_clean) == ({(A.REPAIR, True)}, True)
+    assert world.recovery().recover().found == ()
+    world.write("s", 1, [["c"]])
+    assert world.values() == ["a", "b", "c"]
+
+
 def test_a_lost_transaction_is_reported_until_it_is_acknowledged(bounded_world: World) -> None:
     world = bounded_world
     world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
+    world.forget_manifests()
     world.emulator.advance_clock(80_000)
     until(lambda: not world.open_ids())
     for _ in range(2):

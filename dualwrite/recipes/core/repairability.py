@@ -39,21 +39,25 @@ class Obstacle(NamedTuple):
     remedy: str
 
 
-def obstacle_of(topic: str, found: TopicDescription) -> Obstacle | None:
-    """Return what prevents the repair of records in a topic; None if nothing does, as far as is known."""
+def obstacle_of(topic: str, found: TopicDescription, *, may_copy: bool = True) -> Obstacle | None:
+    """Return what prevents the repair of records in a topic; None if nothing does, as far as is known.
+
+    `may_copy`: whether the caller could keep the records in its database instead, as a dual write can.
+    """
     where = f"in topic {topic!r}"
+    redo = _REDO if may_copy else ""
     if found.is_readable is False:
         return Obstacle(
             where,
             "this client is not allowed READ on it, and so could not read what it has to publish again",
-            f"grant READ on the topic to this client{_REDO}",
+            f"grant READ on the topic to this client{redo}",
         )
     if found.is_compacted:
         return Obstacle(
             where,
             f"its cleanup.policy is {found.cleanup_policy!r}, and compaction removes the records of aborted "
             "transactions",
-            f"take 'compact' out of its cleanup.policy{_REDO}",
+            f"take 'compact' out of its cleanup.policy{redo}",
         )
     return None
 

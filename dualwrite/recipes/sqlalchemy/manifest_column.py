@@ -1,8 +1,8 @@
-"""The column `manifest` of the state table, which a table of an older version lacks."""
+"""The column `manifest`, which a table of an older version lacks: the state table, or the Spark sink's attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from dualwrite.recipes.sql.pinned_tables import ALTER_TIMEOUT_S
 
 
 def lacks_manifest(bind: sa.Engine | sa.Connection, table: sa.Table) -> bool:
-    """Return whether the state table exists without the column."""
+    """Return whether the table exists without the column."""
     try:
         found = sa.inspect(bind).get_columns(table.name, schema=table.schema)
     except NoSuchTableError:
@@ -22,10 +22,10 @@ def lacks_manifest(bind: sa.Engine | sa.Connection, table: sa.Table) -> bool:
     return all(column["name"].lower() != table.c.manifest.name for column in found)
 
 
-def add_manifest(engine: sa.Engine, table: sa.Table) -> None:
-    """Add the column if the state table lacks it. Safe in several processes at once.
+def add_manifest(engine: sa.Engine, table: sa.Table, missing: Callable[[], Exception] = missing_manifest) -> None:
+    """Add the column if the table lacks it. Safe in several processes at once.
 
-    Raises StateTableError if the database refuses that: only the owner of a table may alter it.
+    Raises the error `missing` (StateTableError) if the database refuses that: only the owner of a table may alter it.
     """
     if not lacks_manifest(engine, table):
         return
@@ -34,7 +34,7 @@ def add_manifest(engine: sa.Engine, table: sa.Table) -> None:
             connection.exec_driver_sql(statement(connection.dialect, table))
     except DBAPIError as error:
         if lacks_manifest(engine, table):
-            raise missing_manifest() from error
+            raise missing() from error
         # another process added it at the same moment
 
 

@@ -1,0 +1,144 @@
+"""Judge by the log a decided transaction that no state row keeps, and publish it again if Kafka aborted it.
+
+The Spark sink's commit store has a prepared state and a manifest for each attempt, as a state row has. What `repair.py`
+does for dual writes is done here in a transaction of its own: it is prepared under a new pair, and only what the caller
+then does to its row decides whether that transaction is committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from dualwrite.async_producer import AsyncProducer
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.errors import AuthorizationError, KafkaTimeoutError, OutcomeUnknown
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.repair import manifest_of
+
+_log = logging.getLogger(__name__)
+
+
+class Fate(Enum):
+    """What is known about the end of a decided transaction."""
+
+    KNOWN = "its coordinator describes it as open or committed"
+    COMMITTED = "the log shows that it was committed, or that a transaction with its records was"
+    ABORTED = "the log shows that it was aborted, and where its records are"
+    LOST = "the log shows that it was aborted, and that some of its records are gone"
+    NOT_PROVEN = "there is no manifest, or the log has lost the evidence: only its coordinator can tell"
+    UNREADABLE = "the log may not be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The fate of the transaction of `row`, which is the prepared state that was judged."""
+
+    row: PreparedTxnState
+    fate: Fate
+    owed: tuple[PartitionManifest, ...] = ()
+    """Where the records are that Kafka has aborted."""
+    gone: tuple[PartitionManifest, ...] = ()
+    """Where nothing is left to tell the end."""
+    manifest: Manifest | None = None
+    error: AuthorizationError | None = None
+    """Why the log may not be read."""
+
+    @property
+    def places(self) -> str:
+        """The partitions and offsets of what was aborted or is gone, for sentences."""
+        return _places((*self.owed, *self.gone))
+
+
+@dataclass(frozen=True, slots=True)
+class Republished:
+    """A transaction with the records of another one: prepared, and not decided."""
+
+    state: PreparedTxnState
+    manifest: str
+    """Empty if it would be too long to be stored."""
+    records: int
+    places: str
+
+
+async def judge(producer: AsyncProducer, row: PreparedTxnState, text: str, timeout_ms: int) -> Judgement:
+    """Return the fate of the transaction of `row`; its manifest is `text`. Call it where `coordinator_knows()` is.
+
+    Nothing is changed. Raises KafkaTimeoutError if the end cannot be read now, and what `judge_by_log` raises.
+    """
+    if producer.coordinator_knows(row):
+        return Judgement(row, Fate.KNOWN)
+    judgement = await judge_by_log(producer, row, text, timeout_ms)
+    if judgement.owed and not producer.coordinator_aborted(row):
+        return await _unless_repaired(producer, judgement, timeout_ms)
+    return judgement
+
+
+async def _unless_repaired(producer: AsyncProducer, judgement: Judgement, timeout_ms: int) -> Judgement:
+    """Return that it is committed if its records have been published again, by a row that was lost with a restore.
+
+    As in `repair.py`; but there the application's changes are lost with that row, and here the decision stands.
+    """
+    assert judgement.manifest is not None, "what is owed was found by its manifest"
+    part = min(judgement.owed, key=lambda each: each.record_count)
+    undecided = producer.prepared_txn_state
+    repair = await producer.repair_of(judgement.manifest, part, undecided, timeout_ms)
+    if repair is None:
+        return judgement
+    _log.warning("%s was aborted, and the log shows that %s has published its records again", judgement.row, repair)
+    return Judgement(judgement.row, Fate.COMMITTED, manifest=judgement.manifest)
+
+
+async def judge_by_log(producer: AsyncProducer, row: PreparedTxnState, text: str, timeout_ms: int) -> Judgement:
+    """Return the fate of the transaction of `row` by the log alone, with a producer in any state.
+
+    Nothing is changed. Raises KafkaTimeoutError if the end cannot be read now, AnotherClusterError, and ValueError for
+    an unreadable manifest.
+    """
+    manifest = manifest_of(row, text)
+    if manifest is None:
+        return Judgement(row, Fate.NOT_PROVEN)
+    try:
+        end = await producer.end_of(manifest, timeout_ms)
+    except AuthorizationError as error:
+        return Judgement(row, Fate.UNREADABLE, manifest=manifest, error=error)
+    except OutcomeUnknown as error:  # not the outcome of the decision: that one is known
+        raise KafkaTimeoutError(str(error)) from error
+    if end.aborted:
+        fate = Fate.LOST if end.gone or manifest.has_offsets else Fate.ABORTED
+    else:
+        fate = Fate.COMMITTED if end.committed else Fate.NOT_PROVEN
+    return Judgement(row, fate, end.aborted, end.gone, manifest)
+
+
+async def publish_again(producer: AsyncProducer, judgement: Judgement, timeout_ms: int) -> Republished:
+    """Send what is owed in a new transaction, byte for byte, and prepare it. The producer must own its id.
+
+    One partition is read at a time, so not more than that is in memory, besides the producer's own buffer. If this
+    raises, the transaction may be open: abort it. Raises PreparedTransactionLost if some records are gone,
+    KafkaTimeoutError if a broker cannot tell where it stored them, and the errors of a producer.
+    """
+    manifest = judgement.manifest
+    assert manifest is not None, "what is owed was found by its manifest"
+    await producer.begin_transaction()
+    count = 0
+    for part in judgement.owed:
+        for record in await producer.records_of(manifest, [part], timeout_ms):
+            await producer.send_checked(
+                record.topic, record.value, record.key, list(record.headers), record.partition, record.timestamp_ms
+            )
+            count += 1
+    state = await producer.prepare_transaction()
+    stored = producer.manifest
+    if stored is None:
+        raise KafkaTimeoutError(
+            f"no broker can tell where it stored the records of {judgement.row} that were sent again, because a "
+            "response was lost; nothing is visible of them: it has to be repeated"
+        )
+    return Republished(state, str(stored), count, _places(stored.partitions))
+
+
+def _places(parts: Sequence[PartitionManifest]) -> str:
+    return ", ".join(f"{each.topic}-{each.partition}: {each.first_offset} to {each.last_offset}" for each in parts)

@@ -1,0 +1,101 @@
+"""Make calls to Kafka for many claims at once, from a thread, within a time limit; and what their errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from dualwrite.async_producer import AsyncProducer, run_in_background
+from dualwrite.errors import DualWriteError, FencedError, KafkaTimeoutError, OutcomeUnknown
+from spark_sink.attempt.states import Claim, Ended, Ending
+from spark_sink.errors import SinkError
+
+
+class OfClaim(Protocol):
+    """Something about one claim."""
+
+    @property
+    def claim(self) -> Claim: ...
+
+
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
+
+
+class AskAgainError(SinkError):
+    """What is known of a transaction does not fit its row any more, so that both have to be read again."""
+
+
+class Calls:
+    """Calls for many claims, `parallelism` at a time, begun within `step_timeout_ms`."""
+
+    def __init__(self, *, parallelism: int, step_timeout_ms: int) -> None:
+        self._parallelism = parallelism
+        self.step_timeout_ms: Final = step_timeout_ms
+
+    def all(
+        self, given: Sequence[_Given], call: Callable[[_Given], Awaitable[_Result | Ended]]
+    ) -> list[_Result | Ended]:
+        """Call `call` for each, and wait for the results in this thread."""
+        return wait_for(self.each(given, call)) if given else []
+
+    async def each(
+        self, given: Sequence[_Given], call: Callable[[_Given], Awaitable[_Result | Ended]]
+    ) -> list[_Result | Ended]:
+        """Call `call` for each, in order; begin none once the time is over."""
+        room = asyncio.Semaphore(self._parallelism)
+        deadline_s = self.deadline_s()
+
+        async def one(item: _Given) -> _Result | Ended:
+            async with room:
+                return self.not_tried() if time.monotonic() > deadline_s else await call(item)
+
+        return await asyncio.gather(*map(one, given))
+
+    def deadline_s(self) -> float:
+        """Return when the time of a step that begins now is over."""
+        return time.monotonic() + self.step_timeout_ms / 1000
+
+    def not_tried(self) -> Ended:
+        """Return the ending of a claim for which there was no time."""
+        return ended_by(
+            KafkaTimeoutError(
+                f"not tried: the transactions before it took longer than kafka.max.block.ms={self.step_timeout_ms}; "
+                "nothing was changed, and it has to be repeated"
+            )
+        )
+
+
+def apart(given: Sequence[OfClaim], results: Sequence[_Result | Ended]) -> tuple[dict[str, Ended], list[_Result]]:
+    """Return the endings of the claims that have ended, by attempt id, and the results of the others."""
+    pairs = list(zip(given, results, strict=True))
+    ended = {each.claim.attempt_id: result for each, result in pairs if isinstance(result, Ended)}
+    return ended, [result for result in results if not isinstance(result, Ended)]
+
+
+def ended_by(error: DualWriteError) -> Ended:
+    """Return the ending of a claim whose completion failed."""
+    is_another_s = isinstance(error, FencedError | AskAgainError)
+    return Ended(Ending.LEFT if is_another_s else Ending.FAILED, error)
+
+
+def may_retry(ended: Ended) -> bool:
+    """Return whether another process has intervened, or the outcome is unknown, which the next owner finds out."""
+    return isinstance(ended.error, FencedError | OutcomeUnknown | AskAgainError)
+
+
+def wait_for(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Wait for the coroutine in this thread. If the wait is interrupted, cancel the coroutine."""
+    future = run_in_background(coroutine)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+async def release(producers: Iterable[AsyncProducer]) -> None:
+    """Close the producers at once; prepared transactions stay as they are."""
+    await asyncio.gather(*(producer.close(timeout_s=0, hand_over=True) for producer in producers))

@@ -1,0 +1,632 @@
+"""A decided batch that Kafka has aborted is published again, once; what Kafka has committed never is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, ResourceType
+from dualwrite.broker_emulator.faults import DropReply, Error, Fault
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from spark_sink.attempt.states import AttemptStatus, Prepared
+from spark_sink.driver.completion import Completion
+from spark_sink.driver.recovery import Action, SinkRecovery
+from spark_sink.errors import BatchLostError, SinkError, SinkOptionError
+from spark_sink.pause_points import PausePoint
+from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.tables import BatchStatus
+from tests.spark.kafka_world import TIERS
+from tests.spark.repairs import BOUNDED, RepairSite, Way, let_end, repair_site, ways_of
+from tests.spark.sink_model import QUERY, task
+
+P: Final = PausePoint
+
+OF_FINISH: Final = (P.AFTER_DECISION, P.AFTER_TAKE_OVER, P.BEFORE_COMPLETION, P.AMONG_COMPLETIONS, P.BEFORE_STATUSES)
+OF_REPAIR: Final = range(1, 10)
+"""The pause points that a process reaches which completes one aborted transaction."""
+
+every_tier = pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"tier {int(tier)}")
+every_way = pytest.mark.parametrize(
+    ("tier", "way"), [pytest.param(tier, way, id=f"{tier.name} {way.name}") for tier in TIERS for way in ways_of(tier)]
+)
+some_ways = pytest.mark.parametrize(
+    ("tier", "way"),
+    [
+        pytest.param(tier, way, id=f"{tier.name} {way.name}")
+        for tier in TIERS
+        for way in ways_of(tier, Way.TIMEOUT, Way.OPERATOR, Way.INITIALISED)
+    ],
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[RepairSite]:
+    """Where the tier makes no difference."""
+    with repair_site(Tier.BOUNDED, tmp_path) as made:
+        yield made
+
+
+# ---- aborted against the decision -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("via", ["commit", "plan", "finish"])
+@every_way
+def test_what_was_aborted_against_the_decision_is_published_again(
+    tmp_path: Path, tier: Tier, way: Way, via: str
+) -> None:
+    with repair_site(tier, tmp_path) as site:
+        site.write(0, "a", "b")
+        committer = site.decided("c", "d", batch_id=1)
+        let_end(site, way)
+        assert site.committed() == ["a", "b"]
+        if via == "commit":
+            assert committer.go_on().error is None
+            assert (committer.result.committed, committer.result.repaired) == (2, 2)
+        elif via == "finish":
+            summary = site.finish()
+            assert (summary.committed, summary.repaired) == (2, 2)
+        site.write(2, "e")
+        site.assert_agreed("a", "b", "c", "d", "e")
+        assert committer.go_on().error is None
+        site.write(3, "f")
+        site.assert_agreed("a", "b", "c", "d", "e", "f")
+
+
+@pytest.mark.parametrize("at", OF_FINISH)
+@some_ways
+def test_a_finisher_that_sleeps_at_any_point(tmp_path: Path, tier: Tier, way: Way, at: PausePoint) -> None:
+    """What it has not committed yet is aborted, another process repairs it, and then it goes on."""
+    with repair_site(tier, tmp_path) as site:
+        sleeper = site.decided("a", "b").until(at) if at is not P.AFTER_DECISION else site.decided("a", "b")
+        let_end(site, way)
+        site.finish()
+        site.assert_agreed("a", "b")
+        site.write(1, "c", "d")
+        assert sleeper.go_on().error is None
+        site.assert_agreed("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("at", OF_FINISH[1:])
+@some_ways
+def test_a_finisher_whose_transactions_are_aborted_beneath_it_repairs_them_itself(
+    tmp_path: Path, tier: Tier, way: Way, at: PausePoint
+) -> None:
+    with repair_site(tier, tmp_path) as site:
+        sleeper = site.decided("a", "b").until(at)
+        let_end(site, way)
+        assert sleeper.go_on().error is None
+        site.assert_agreed("a", "b")
+
+
+@pytest.mark.parametrize("step", OF_REPAIR)
+@every_tier
+def test_a_repair_that_is_killed_at_any_step(tmp_path: Path, tier: Tier, step: int) -> None:
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, Way.OPERATOR)
+        site.finishing().until(step).kill()
+        site.finish()
+        site.assert_agreed("a")
+        assert committer.go_on().error is None
+        site.write(1, "b")
+        site.assert_agreed("a", "b")
+
+
+@pytest.mark.parametrize("step", OF_REPAIR)
+@some_ways
+def test_a_repair_that_is_aborted_at_any_step(tmp_path: Path, tier: Tier, way: Way, step: int) -> None:
+    """What was published again is aborted too, and is published again from its own records."""
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, way)
+        repairing = site.finishing().until(step)
+        let_end(site, way)
+        site.finish()
+        site.assert_agreed("a")
+        site.write(1, "b")
+        for sleeper in (repairing, committer):
+            assert sleeper.go_on().error is None
+        site.assert_agreed("a", "b")
+
+
+@pytest.mark.parametrize("step", OF_REPAIR)
+@some_ways
+def test_a_repair_that_is_aborted_beneath_it_repairs_itself(tmp_path: Path, tier: Tier, way: Way, step: int) -> None:
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, way)
+        repairing = site.finishing().until(step)
+        let_end(site, way)
+        for sleeper in (repairing, committer):
+            assert sleeper.go_on().error is None
+        site.assert_agreed("a")
+
+
+@pytest.mark.parametrize("first", OF_REPAIR)
+@pytest.mark.parametrize("turns", [1, 2, 3])
+@every_tier
+def test_two_finishers_that_take_turns(tmp_path: Path, tier: Tier, first: int, turns: int) -> None:
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, Way.OPERATOR)
+        one, other = site.finishing().until(first), site.finishing()
+        while not (one.is_over and other.is_over):
+            for each in (other, one):
+                if not each.is_over:
+                    each.until(turns)
+        for each in (one, other):
+            assert each.error is None or "could not be completed" in str(each.error), each.error
+        site.finish()
+        site.assert_agreed("a")
+        assert committer.go_on().error is None
+        site.write(1, "b")
+        site.assert_agreed("a", "b")
+
+
+@pytest.mark.parametrize("round_number", range(5))
+@every_tier
+def test_many_finishers_in_threads(tmp_path: Path, tier: Tier, round_number: int) -> None:
+    """Their requests meet at the coordinator in any order; some may get the same responses."""
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a", "b")
+        let_end(site, Way.OPERATOR)
+        together = threading.Barrier(4)
+
+        def finish(number: int) -> None:
+            sink = site.sink()
+            together.wait(30)
+            with suppress(SinkError):  # the others were faster, again and again
+                sink.finish()
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(finish, range(4)))
+        site.finish()
+        site.assert_agreed("a", "b")
+        assert committer.go_on().error is None
+        site.write(1, "c")
+        site.assert_agreed("a", "b", "c")
+
+
+@every_tier
+def test_an_attempt_is_repaired_again_and_again(tmp_path: Path, tier: Tier) -> None:
+    with repair_site(tier, tmp_path) as site:
+        site.decided("a")
+        seen = set(map(str, site.pairs().values()))
+        for _ in range(4):
+            let_end(site, Way.OPERATOR)
+            site.finishing().until(P.AFTER_REPLACEMENT).kill()
+            seen |= set(map(str, site.pairs().values()))
+        assert len(seen) == 5
+        site.finish()
+        site.assert_agreed("a")
+
+
+# ---- committed, and forgotten ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [Way.INITIALISED, Way.USED, Way.EXPIRED])
+@every_tier
+def test_what_was_committed_is_never_published_again(tmp_path: Path, tier: Tier, way: Way) -> None:
+    with repair_site(tier, tmp_path) as site:
+        sleeper = site.decided("a", "b").until(P.BEFORE_STATUSES)
+        site.world.settle()
+        let_end(site, way)
+        summary = site.finish()
+        assert (summary.committed, summary.repaired) == (2, 0)
+        site.assert_agreed("a", "b")
+        assert sleeper.go_on().error is None
+        site.write(1, "c")
+        site.assert_agreed("a", "b", "c")
+
+
+@pytest.mark.parametrize("way", [Way.INITIALISED, Way.USED, Way.EXPIRED])
+@every_tier
+def test_what_was_repaired_is_never_published_again(tmp_path: Path, tier: Tier, way: Way) -> None:
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, Way.OPERATOR)
+        repairing = site.finishing().until(P.BEFORE_STATUSES)
+        site.world.settle()
+        let_end(site, way)
+        summary = site.finish()
+        assert (summary.committed, summary.repaired) == (1, 0)
+        for sleeper in (repairing, committer):
+            assert sleeper.go_on().error is None
+        site.assert_agreed("a")
+
+
+@pytest.mark.parametrize("uses_the_id", [False, True])
+@every_tier
+def test_what_was_repaired_is_not_published_again_for_a_store_that_was_restored(
+    tmp_path: Path, tier: Tier, uses_the_id: bool
+) -> None:
+    with repair_site(tier, tmp_path) as site:
+        site.decided("a")
+        let_end(site, Way.OPERATOR)
+        site.world.settle()
+        backup = site.backup()
+        assert site.finish().repaired == 1
+        site.world.settle()
+        site.restore(backup)
+        if uses_the_id:
+            let_end(site, Way.INITIALISED)
+        summary = site.finish()
+        assert (summary.committed, summary.repaired) == (1, 0)
+        site.assert_agreed("a")
+
+
+# ---- what is published again ----------------------------------------------------------------------------------------
+
+
+def contents_of(site: RepairSite, *, read_committed: bool) -> list[list[Any]]:
+    """Return all that a record has but its offset, by partition."""
+    records = site.emulator.records
+    found = [records("orders", partition, read_committed=read_committed) for partition in (0, 1)]
+    return [[record._replace(offset=0) for record in of_partition] for of_partition in found]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@every_tier
+def test_every_byte_is_the_same(tmp_path: Path, tier: Tier, compression: str, caplog: pytest.LogCaptureFixture) -> None:
+    rows = pa.record_batch(
+        {
+            "key": [b"\x00\xff", None, b"k"],
+            "value": [b"v1", b"", None],
+            "headers": pa.array(
+                [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, []],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+            "partition": pa.array([1, 0, 1], pa.int32()),
+        }
+    )
+    with repair_site(tier, tmp_path) as site:
+        options: dict[str, Any] = {"includeHeaders": "true", "kafka__compression__type": compression}
+        sink = site.sink(**options)
+        plan = sink.plan(rows.schema, query_id=QUERY)
+        result = sink.write(plan, task(0, 0), iter([rows]))
+        written = contents_of(site, read_committed=False)
+        let_end(site, Way.OPERATOR)
+        with caplog.at_level(logging.WARNING, logger="spark_sink"):
+            sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest=None)
+        site.world.settle()
+        assert [len(of_partition) for of_partition in written] == [1, 2]
+        assert contents_of(site, read_committed=True) == written
+        (attempt,) = site.attempts()
+        (said,) = [record.getMessage() for record in caplog.records if "published again" in record.getMessage()]
+        assert "transactional id s-0-0: Kafka had aborted " in said
+        assert (
+            f"its 3 records (orders-0: 0 to 0, orders-1: 0 to 1) are published again as {attempt.prepared_state} "
+            in said
+        )
+        assert "(orders-0: 2 to 2, orders-1: 3 to 4)" in said
+
+
+def test_many_records_in_many_batches(site: RepairSite) -> None:
+    sink = site.sink(kafka__batch__size="1000", kafka__buffer__memory="40000")
+    plan = sink.plan(pa.schema([("value", pa.string())]), query_id=QUERY)
+    values = [f"{number:04}" + 100 * "x" for number in range(3000)]
+    result = sink.write(plan, task(0, 0), iter([pa.record_batch({"value": values})]))
+    let_end(site, Way.TIMEOUT)
+    sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest=None)
+    site.assert_agreed(*values)
+
+
+def test_many_attempts_at_once(site: RepairSite) -> None:
+    values = [f"{number:02}" for number in range(30)]
+    committer = site.decided(*values)
+    let_end(site, Way.TIMEOUT)
+    assert site.finish().repaired == 30
+    assert committer.go_on().error is None
+    site.assert_agreed(*values)
+
+
+def test_a_broker_that_cannot_tell_where_it_stored_what_was_sent_again(site: RepairSite) -> None:
+    """A repetition is acknowledged as a duplicate, without an offset if the broker has restarted since."""
+    committer = site.decided("a")
+    let_end(site, Way.TIMEOUT)
+    site.world.faults.add(Fault(api="Produce", action=DropReply(), client_id="sink"))
+    site.finish()
+    assert committer.go_on().error is None
+    site.assert_agreed("a")
+
+
+# ---- the row decides ------------------------------------------------------------------------------------------------
+
+
+class LosingStore(CommitStore):
+    """A store whose answer to `replace` is lost."""
+
+    def __init__(self, engine: sa.Engine, *, applied: bool) -> None:
+        super().__init__(engine)
+        self._applied = applied
+        self.losses = 0
+
+    def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
+        if self.losses:
+            return super().replace(sink_id, attempt_id, old, new)
+        self.losses += 1
+        if self._applied:
+            super().replace(sink_id, attempt_id, old, new)
+        raise OperationalError("COMMIT", {}, Exception("the connection was lost"))
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@every_tier
+def test_the_answer_to_the_replacement_is_lost(tmp_path: Path, tier: Tier, applied: bool) -> None:
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, Way.OPERATOR)
+        site.store = losing = LosingStore(site.engine, applied=applied)
+        with pytest.raises(SinkError, match="the connection was lost"):
+            site.sink(commit__retries=0).finish()
+        assert site.committed() == []
+        assert site.world.open_ids() == ["s-0-0"], "neither committed nor aborted"
+        assert site.finish().committed == 1
+        assert losing.losses == 1
+        assert committer.go_on().error is None
+        site.assert_agreed("a")
+
+
+@pytest.mark.parametrize("is_leased_again", [True, False], ids=["leased again", "not used since"])
+@pytest.mark.parametrize("step", OF_REPAIR)
+@every_tier
+def test_an_operator_marks_it_lost_in_the_middle_of_a_repair(
+    tmp_path: Path, tier: Tier, step: int, is_leased_again: bool
+) -> None:
+    """Either it is lost, and nothing becomes visible, or it is repaired, and nothing is marked."""
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, Way.OPERATOR)
+        judged = site.pairs()
+        repairing = site.finishing().until(step)
+        lost = site.store.mark_lost("s", judged, "by hand")
+        if lost and is_leased_again:
+            assert site.store.acknowledge_lost("s", QUERY, 0)
+            site.write(1, "sent by other means")
+        for sleeper in (repairing, committer):
+            sleeper.go_on()
+        if lost and not is_leased_again:
+            assert site.committed() == []
+            assert site.store.acknowledge_lost("s", QUERY, 0)
+            site.write(1, "sent by other means")
+        if not lost:
+            site.finish()
+        site.write(2, "b")
+        assert site.committed() == (["b", "sent by other means"] if lost else ["a", "b"])
+        assert bool(lost) is (step <= 6)  # the seventh point is behind the replacement
+
+
+def test_a_verdict_about_a_pair_that_was_replaced_is_not_recorded(site: RepairSite) -> None:
+    """A finisher without a manifest finds the loss, sleeps, and another one has repaired since."""
+    committer = site.decided("a")
+    let_end(site, Way.TIMEOUT)
+    manifests = _manifests(site)
+    _set_manifests(site, dict.fromkeys(manifests))
+    sleeper = site.finishing().until(P.BEFORE_STATUSES)
+    _set_manifests(site, manifests)
+    site.finishing().until(P.AFTER_REPLACEMENT).kill()
+    assert sleeper.go_on().error is None, "it finds that another pair is in the row now, and completes that"
+    assert committer.go_on().error is None
+    site.assert_agreed("a")
+
+
+@every_tier
+def test_a_description_that_is_older_than_the_row_is_no_verdict(tmp_path: Path, tier: Tier) -> None:
+    """A finisher has taken over and sleeps; what is in the row then began later, so it would look as if Kafka lost it.
+
+    There is no manifest by which the log could contradict.
+    """
+    with repair_site(tier, tmp_path) as site:
+        committer = site.decided("a")
+        let_end(site, Way.OPERATOR)
+        old = site.finishing().until(P.AFTER_TAKE_OVER)
+        site.finishing().until(P.AFTER_REPLACEMENT).kill()
+        _set_manifests(site, dict.fromkeys(_manifests(site)))
+        assert old.go_on().error is None
+        assert committer.go_on().error is None
+        site.assert_agreed("a")
+
+
+def _manifests(site: RepairSite) -> dict[str, str | None]:
+    with site.engine.connect() as connection:
+        rows = connection.execute(sa.text("SELECT attempt_id, manifest FROM dw_attempt"))
+        return {row.attempt_id: row.manifest for row in rows}
+
+
+def _set_manifests(site: RepairSite, manifests: dict[str, str | None]) -> None:
+    with site.engine.begin() as connection:
+        for attempt_id, manifest in manifests.items():
+            connection.execute(
+                sa.text("UPDATE dw_attempt SET manifest = :manifest WHERE attempt_id = :attempt_id"),
+                {"manifest": manifest, "attempt_id": attempt_id},
+            )
+
+
+# ---- what cannot be repaired ----------------------------------------------------------------------------------------
+
+
+def test_without_a_manifest_it_is_lost(site: RepairSite) -> None:
+    site.decided("a", "b")
+    let_end(site, Way.TIMEOUT)
+    _set_manifests(site, dict.fromkeys(_manifests(site)))
+    with pytest.raises(BatchLostError, match=r"could not be published again|cannot be published again"):
+        site.finish()
+    assert [attempt.status for attempt in site.attempts()] == [AttemptStatus.LOST] * 2
+    with pytest.raises(BatchLostError, match="acknowledge-lost"):
+        site.write(1, "c")
+
+
+def test_without_a_manifest_and_without_a_trace_it_is_taken_for_committed_as_before(site: RepairSite) -> None:
+    sleeper = site.decided("a").until(P.BEFORE_STATUSES)
+    let_end(site, Way.INITIALISED)
+    _set_manifests(site, dict.fromkeys(_manifests(site)))
+    site.finish()
+    assert sleeper.go_on().error is None
+    site.assert_agreed("a")
+
+
+@every_tier
+def test_records_that_are_gone_are_lost_with_the_facts(tmp_path: Path, tier: Tier) -> None:
+    with repair_site(tier, tmp_path) as site:
+        site.decided("a")
+        let_end(site, Way.OPERATOR)
+        site.delete_records(0, 1)
+        with pytest.raises(BatchLostError, match="aborted"):
+            site.finish()
+        assert [batch.status for batch in site.store.batches("s")] == [BatchStatus.LOST]
+        assert site.world.open_ids() == []
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error_and_no_loss(site: RepairSite) -> None:
+    site.decided("a")
+    let_end(site, Way.TIMEOUT)
+    manifests = _manifests(site)
+    _set_manifests(site, dict.fromkeys(manifests, "{"))
+    with pytest.raises(SinkError, match="dw_attempt cannot be used"):
+        site.finish()
+    _set_manifests(site, manifests)
+    assert site.finish().repaired == 1
+    site.assert_agreed("a")
+
+
+ALLOWED: Final = [
+    Acl.allow("User:*", AclOperation.ALL, kind, "*" if kind is not ResourceType.CLUSTER else "kafka-cluster")
+    for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID)
+]
+NOT_READABLE: Final = Acl.deny("User:ANONYMOUS", AclOperation.READ, ResourceType.TOPIC, "orders")
+DENIALS: Final = AclFilter(operation=AclOperation.READ)
+
+
+@every_tier
+def test_without_read_nothing_is_lost_and_the_error_names_the_right(tmp_path: Path, tier: Tier) -> None:
+    with repair_site(tier, tmp_path, acls=ALLOWED) as site:
+        committer = site.decided("a")
+        let_end(site, Way.OPERATOR)
+        site.emulator.add_acls(NOT_READABLE)
+        for call in (site.finish, lambda: site.write(1, "b")):
+            with pytest.raises(SinkError, match="grant READ on the topic") as raised:
+                call()
+            assert not isinstance(raised.value, BatchLostError)
+        assert len(site.attempts(AttemptStatus.COMMITTING)) == 1
+        site.emulator.remove_acls(DENIALS)
+        site.write(1, "b")
+        assert committer.go_on().error is None
+        site.assert_agreed("a", "b")
+
+
+@every_tier
+def test_without_read_what_was_committed_is_done_as_before(tmp_path: Path, tier: Tier) -> None:
+    with repair_site(tier, tmp_path, acls=ALLOWED) as site:
+        sleeper = site.decided("a").until(P.BEFORE_STATUSES)
+        site.world.settle()
+        let_end(site, Way.INITIALISED)
+        site.emulator.add_acls(NOT_READABLE)
+        site.finish()
+        assert sleeper.go_on().error is None
+        site.emulator.remove_acls(DENIALS)
+        site.assert_agreed("a")
+
+
+def test_a_log_that_cannot_be_read_now_is_read_again_later(site: RepairSite) -> None:
+    site.decided("a")
+    let_end(site, Way.TIMEOUT)
+    refusal = site.world.faults.add(Fault(api="Fetch", action=Error("KAFKA_STORAGE_ERROR"), count=None))
+    with pytest.raises(SinkError, match="could not be completed"):
+        site.sink(kafka__max__block__ms=300, commit__retries=0).finish()
+    assert len(site.attempts(AttemptStatus.COMMITTING)) == 1
+    refusal.remove()
+    assert site.finish().repaired == 1
+    site.assert_agreed("a")
+
+
+# ---- txn.mode=auto on tiers 3 and 4 ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: f"tier {int(tier)}")
+def test_a_topic_that_cannot_be_repaired_is_refused_before_its_records_count(tmp_path: Path, tier: Tier) -> None:
+    with repair_site(tier, tmp_path, acls=ALLOWED) as site:
+        site.emulator.add_acls(NOT_READABLE)
+        with pytest.raises(SinkOptionError, match=r"txn\.mode=auto: .*not allowed READ.*txn\.mode=resume"):
+            site.write(0, "a")
+        site.emulator.remove_acls(DENIALS)
+        site.emulator.set_config({"cleanup.policy": "compact,delete"}, topic="orders")
+        with pytest.raises(SinkOptionError, match=r"cleanup\.policy is 'compact,delete'.*txn\.mode=resume") as raised:
+            site.write(0, "a")
+        assert "redo" not in str(raised.value)
+        site.write(0, "a", txn__mode="resume")
+        site.emulator.set_config({"cleanup.policy": "delete"}, topic="orders")
+        site.write(1, "b")
+        site.assert_agreed("a", "b")
+
+
+@pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: f"tier {int(tier)}")
+def test_a_topic_that_the_first_record_creates_is_checked_then(tmp_path: Path, tier: Tier) -> None:
+    with repair_site(tier, tmp_path) as site:
+        site.emulator.set_config({"log.cleanup.policy": "compact"})
+        with pytest.raises(SinkOptionError, match="In topic 'new' that cannot work"):
+            site.write(0, "a", topic="new")
+        site.finish()
+        assert site.world.open_ids() == []
+        assert site.world.committed("new") == []
+
+
+@pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], ids=lambda tier: f"tier {int(tier)}")
+def test_where_nothing_times_out_no_topic_is_checked(tmp_path: Path, tier: Tier) -> None:
+    with repair_site(tier, tmp_path) as site:
+        site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
+        site.world.faults.add(Fault(api="DescribeConfigs", action=Error("UNKNOWN_SERVER_ERROR"), count=None))
+        site.write(0, "a")
+        site.assert_agreed("a")
+
+
+# ---- recovery without the application -------------------------------------------------------------------------------
+
+
+@every_way
+def test_recovery_says_what_it_would_repair_and_repairs_it(tmp_path: Path, tier: Tier, way: Way) -> None:
+    with (
+        repair_site(tier, tmp_path) as site,
+        TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin,
+    ):
+        site.decided("a", "b").until(P.AMONG_COMPLETIONS).kill()
+        let_end(site, way)
+        before = (site.emulator.transactions(), site.attempts(), site.pairs())
+        dry = recovery(site, admin).plan()
+        assert {(found.transactional_id, found.action, found.changed) for found in dry.found} == {
+            ("s-0-0", Action.COMMIT, False),
+            ("s-1-0", Action.REPAIR, False),
+        }
+        assert (site.emulator.transactions(), site.attempts(), site.pairs()) == before
+        done = recovery(site, admin).recover()
+        assert {(found.transactional_id, found.action, found.changed) for found in done.found} == {
+            ("s-0-0", Action.COMMIT, True),
+            ("s-1-0", Action.REPAIR, True),
+        }
+        assert done.is_clean
+        site.assert_agreed("a", "b")
+
+
+def recovery(site: RepairSite, admin: TransactionAdmin) -> SinkRecovery:
+    completion = Completion(
+        {
+            "bootstrap.servers": site.emulator.bootstrap_servers,
+            "retry.backoff.ms": 5,
+            "transaction.two.phase.commit.enable": True,
+            "accept.bounded.guarantee": True,
+        },
+        parallelism=4,
+        step_timeout_ms=10_000,
+    )
+    return SinkRecovery(site.store, completion, admin, sink_ids=["s"], min_age_ms=0)
