@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.faults import Fault, FaultHandle, Hold
 from dualwrite.errors import BoundExceededError, DatabaseWentBackError, FencedError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core import coordinator as dual_writes
+from dualwrite.recipes.core import steps
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -338,7 +338,7 @@ class Clock:
 def clock_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
     with monkeypatch.context() as patched:
-        patched.setattr(dual_writes, "time", clock)
+        patched.setattr(steps, "time", clock)
         yield clock
 
 

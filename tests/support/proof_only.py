@@ -132,6 +132,7 @@ PARAMETERS: Final = {
     "face": {"mariadb"},
     "faulty": {"mariadb"},
     "scenario": {"mariadb"},
+    "cause": {"missing"},
     "cluster": {"tier 3", "tier 4"},
 }
 """Of fixtures: the ids of what only `make proof` tries."""

@@ -17,6 +17,7 @@ class FakeWrites:
         self.transactional_id = transactional_id_of("p", number)
         self.state = SlotState.READY
         self.has_stored = False
+        self.refused = None
 
 
 def a_slot(number: int) -> PooledSlot:

@@ -568,11 +568,13 @@ class _Seen:
     def is_to_settle(self) -> bool:
         """Whether the row's transaction is known to be committed, and the row does not say so yet.
 
-        The coordinator's word is enough only where the log was not read, because the manifest or a right is missing.
+        The coordinator's word is enough only for a row without a manifest: else the log can tell more, now or later.
         """
         if self.text is None or self.stored.is_empty or self.is_settled or self.described.is_ending:
             return False
-        return self.is_committed and (self.end is None or self.end.committed)
+        manifest = manifest_of(self.stored, self.manifest)
+        has_proof = manifest is not None and bool(manifest.partitions)
+        return self.is_committed and (self.end.committed if self.end is not None else not has_proof)
 
     @property
     def has_offsets(self) -> bool:
