@@ -22,7 +22,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState
 from spark_sink.attempt.record_encoder import by_topic
 from spark_sink.attempt.states import Prepared
-from spark_sink.errors import AttemptCondemnedError, SinkOptionError
+from spark_sink.errors import AttemptCondemnedError, SinkError, SinkOptionError
 from spark_sink.options import SinkOptions, TxnMode
 
 if TYPE_CHECKING:
@@ -76,12 +76,19 @@ class ProducerTransaction:
                 self._bytes += size
 
     def prepare(self) -> Prepared:
-        """Flush, and promise that the transaction can be committed. Raises the errors of `write`."""
+        """Flush, and promise that the transaction can be committed.
+
+        Raises the errors of `write`, and SinkError if Kafka may abort the transaction against a decision and nothing
+        says where its records are: then they could not be published again.
+        """
         with _fenced_means_condemned(self._transactional_id):
             state = self._producer.prepare_transaction()
             if self._check is not None:
                 self._check.of_created()
-        return Prepared(state, str(self._producer.manifest or ""))
+        manifest = self._producer.manifest
+        if self._check is not None and self._records and not str(manifest or ""):
+            raise _not_repairable(state, manifest)
+        return Prepared(state, str(manifest or ""))
 
     def abort(self) -> None:
         """Abort as far as possible; what remains open is aborted when the attempt is finished. Never raises."""
@@ -183,6 +190,20 @@ def _two_phase_commit(options: SinkOptions) -> dict[str, Any]:
     if options.txn_mode is not TxnMode.KIP939:
         settings |= {"accept.bounded.guarantee": True, "transaction.timeout.ms": options.txn_timeout_ms}
     return settings
+
+
+def _not_repairable(state: PreparedTxnState, manifest: object) -> SinkError:
+    """Return the error for a transaction whose manifest is None, so not known, or too long to be stored."""
+    if manifest is None:
+        return SinkError(
+            f"a broker acknowledged records of {state} and did not say where it stored them, so they could not be "
+            "published again if the broker aborts them. Nothing of this attempt becomes visible; Spark may try again"
+        )
+    return SinkOptionError(
+        f"this task wrote to more partitions than the store can keep a list of ({state}), so its records could not be "
+        "published again if the broker aborts them, as this cluster does after txn.timeoutMs. Nothing of it becomes "
+        "visible: write to fewer partitions in one task, or accept the bound with txn.mode=resume"
+    )
 
 
 def _check_tier(options: SinkOptions, producer: Producer) -> None:

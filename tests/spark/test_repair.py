@@ -20,6 +20,7 @@ from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, ResourceType
 from dualwrite.broker_emulator.faults import DropReply, Error, Fault
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.producer import Producer
 from spark_sink.attempt.states import AttemptStatus, Prepared
 from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import Action, SinkRecovery
@@ -580,6 +581,28 @@ def test_a_topic_that_the_first_record_creates_is_checked_then(tmp_path: Path, t
         site.finish()
         assert site.world.open_ids() == []
         assert site.world.committed("new") == []
+
+
+@pytest.mark.parametrize(
+    ("manifest", "says"),
+    [(None, "did not say where it stored them.*Spark may try again"), ("", "fewer partitions.*txn.mode=resume")],
+    ids=["not known", "too long"],
+)
+def test_an_attempt_without_a_manifest_is_refused_where_it_could_not_be_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str | None, says: str
+) -> None:
+    for tier in Tier:
+        (tmp_path / str(tier)).mkdir()
+        with repair_site(tier, tmp_path / str(tier)) as site, monkeypatch.context() as patched:
+            patched.setattr(Producer, "manifest", property(lambda producer: manifest))
+            if tier in BOUNDED:
+                with pytest.raises(SinkError, match=says):
+                    site.write(0, "a")
+                assert site.committed() == []
+                site.write(0, "a", txn__mode="resume")
+            else:
+                site.write(0, "a")
+            site.assert_agreed("a")
 
 
 @pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], ids=lambda tier: f"tier {int(tier)}")

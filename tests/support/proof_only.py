@@ -121,6 +121,7 @@ FUNCTIONS: Final = frozenset(
         "tests/spark/test_repair.py::test_two_finishers_that_take_turns",
         "tests/spark/test_repair.py::test_what_was_aborted_against_the_decision_is_published_again",
         "tests/spark/test_repair.py::test_what_was_repaired_is_never_published_again",
+        "tests/spark/test_repair.py::test_what_was_repaired_is_not_published_again_for_a_store_that_was_restored",
         "tests/spark/test_repair.py::test_without_read_what_was_committed_is_done_as_before",
         "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",
     }
