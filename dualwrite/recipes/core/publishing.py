@@ -135,7 +135,18 @@ class Publishing:
             while self._owned.has_stored:
                 await self._publish_next()
             await self._settle_last()
+            self._assert_confirmed()
         return resolution
+
+    def _assert_confirmed(self) -> None:
+        """Raise RetriableError if Kafka has not confirmed what was published, so that somebody completes it."""
+        owned = self._owned
+        if self._slot.state in (SlotState.IN_DOUBT, SlotState.FENCED) and not owned.in_doubt.is_empty:
+            raise RetriableError(
+                f"transactional id {owned.transactional_id!r}: the database has decided {owned.in_doubt}, which "
+                "publishes what Kafka had aborted or what was stored, and Kafka has not confirmed it; call recover() "
+                "again, in a new writer if this one was fenced, or use the id: that completes it"
+            )
 
     async def _publish_next(self) -> Resolution:
         """Publish the next stored blocks, by as many attempts as it takes to find one that Kafka refuses."""
