@@ -472,7 +472,8 @@ class OneIdWriter(_OneIdWriter[BindT, TxT], ThreadFace[BindT, TxT]):
 
         This fences a live owner of the id. Several processes may call it at the same time: the row lock makes them
         queue, and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds
-        the row.
+        the row, and RetriableError if Kafka has not confirmed what was published again: repeat the call, in a new
+        writer if this one was fenced.
         """
         with self.coordinator.exclusively():
             return blocking.run(self.coordinator.recover())
