@@ -26,8 +26,6 @@ class Space(NamedTuple):
     """The dual writes of each process."""
     predicts: bool = False
     """Whether the row is written ahead of the records, as with psycopg."""
-    most_states: int | None = None
-    """Where to stop at the end of a level; None: nowhere."""
 
     @property
     def name(self) -> str:
@@ -39,7 +37,7 @@ class Space(NamedTuple):
         """Visit every state."""
         rules = Rules(PROFILES[self.tier], self.written, (b"c1",), predicts=self.predicts)
         try:
-            return Explorer(rules, self.budget).search(self.most_states)
+            return Explorer(rules, self.budget).search()
         finally:
             rules.close()
 

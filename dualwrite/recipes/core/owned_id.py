@@ -1,7 +1,7 @@
 """What this process knows about its transactional id, and the completion of Kafka's side of a dual write.
 
-The state machine is `slot.py`; this adds the state row and the in-doubt transaction. All steps of a
-dual write share one `OwnedId`.
+The state machine is `slot.py`; this adds the state row and the in-doubt transaction. All steps of a dual write share
+one `OwnedId`.
 """
 
 from __future__ import annotations
