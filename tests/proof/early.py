@@ -25,17 +25,19 @@ from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.slot import SlotState
 from tests.proof.automaton import Automaton, Program, Said, ask
 from tests.proof.explore import Explorer, Found
-from tests.proof.kafka_model import NO_DEADLINE_MS, PROFILES, TRANSACTIONAL_ID, Profile
+from tests.proof.kafka_model import NO_DEADLINE_MS, PROFILES, TRANSACTIONAL_ID, Batch, Marker, Profile
 from tests.proof.owner import Begin, CheckedDatabase, CheckedKafka, CheckedTransaction, Owner
-from tests.proof.world import Budget, Rules
+from tests.proof.world import Budget, Rules, World
 
 _MARK: Final = "#"
 _TRIES: Final = 4
 
 
 class Ordering(Enum):
-    """What a process with early records does under the lock, before it writes the row."""
+    """When records are sent; and, if early, what the process does under the lock before it writes the row."""
 
+    LOCKED = "locked"
+    """The records are sent under the lock, as the product does."""
     TRUSTING = "trusting"
     """Compare the row with the one that it remembers."""
     ASKING = "asking"
@@ -129,7 +131,8 @@ class EarlyCoordinator(DualWriteCoordinator):
         return await super().recover(examine)
 
     async def _prepare(self, write: DualWriteProgress) -> None:
-        if self._slot.state is SlotState.READY and not self.owned.owed:
+        is_early = self._ordering is not Ordering.LOCKED
+        if is_early and self._slot.state is SlotState.READY and not self.owned.owed:
             await self._prepare_early(write)
         else:
             await super()._prepare(write)
@@ -152,20 +155,45 @@ class EarlyOwner(Owner):
 
     def __init__(self, profile: Profile, told: list[Said], ordering: Ordering) -> None:
         super().__init__(profile, told, predicts=False)
-        self._coordinator = EarlyCoordinator(profile, ordering)
-        self._database = self._coordinator.owned.database
+        coordinator = EarlyCoordinator(profile, ordering)
+        assert isinstance(coordinator.owned.database, CheckedDatabase)
+        self._coordinator, self._database = coordinator, coordinator.owned.database
 
 
 class EarlyRules(Rules):
     """What can happen, where records are sent early."""
 
     def __init__(
-        self, profile: Profile, written: Sequence[Sequence[bytes]], after_crash: Sequence[bytes], ordering: Ordering
+        self,
+        profile: Profile,
+        written: Sequence[Sequence[bytes]],
+        after_crash: Sequence[bytes],
+        ordering: Ordering,
+        *,
+        strict: bool,
     ) -> None:
         super().__init__(profile, written, after_crash)
         self.programs = [Automaton(_program(profile, ordering, values)) for values in written]
         self.programs.append(Automaton(_program(profile, ordering, after_crash, tries=1)))
         self.programs.append(Automaton(_program(profile, ordering, (), tries=_TRIES)))
+        self._strict = strict
+
+    def wrong(self, world: World) -> str | None:
+        """Return what is wrong with a world; None if nothing is."""
+        found = super().wrong(world)
+        if found is None and self._strict and _has_to_be_repaired(world):
+            return f"{world.row[0]} was decided, and Kafka has aborted it: it has to be published again"
+        return found
+
+
+def _has_to_be_repaired(world: World) -> bool:
+    log = world.kafka.log
+    for at, batch in enumerate(log):
+        if isinstance(batch, Batch) and f"{batch.producer_id}:{batch.producer_epoch}" == world.row[0]:
+            ends = (entry for entry in log[at:] if isinstance(entry, Marker) and entry.producer_id == batch.producer_id)
+            end = next(ends, None)
+            return end is not None and not end.committed
+    return False
 
 
 def _program(profile: Profile, ordering: Ordering, values: Sequence[bytes], *, tries: int = 0) -> Program:
@@ -191,10 +219,16 @@ async def _no_sleep(seconds: float) -> None:
 
 
 def search(
-    tier: int, ordering: Ordering, budget: Budget, written: Sequence[Sequence[bytes]], after_crash: Sequence[bytes] = ()
+    tier: int,
+    ordering: Ordering,
+    budget: Budget,
+    written: Sequence[Sequence[bytes]],
+    after_crash: Sequence[bytes] = (),
+    *,
+    strict: bool = False,
 ) -> Found:
-    """Visit every state of a world whose processes send early."""
-    rules = EarlyRules(PROFILES[tier], written, after_crash, ordering)
+    """Visit every state of such a world. `strict`: that Kafka aborts what is decided is wrong, though it is mended."""
+    rules = EarlyRules(PROFILES[tier], written, after_crash, ordering, strict=strict)
     try:
         return Explorer(rules, budget).search()
     finally:
@@ -209,12 +243,13 @@ def main() -> None:
     parser.add_argument("--faults", default="kills=1")
     parser.add_argument("--writes", default="a1,a2/b1", help="dual writes of each process")
     parser.add_argument("--after-crash", default="")
+    parser.add_argument("--strict", action="store_true", help="what has to be published again is wrong as well")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
     written = [[value.encode() for value in process.split(",")] for process in given.writes.split("/")]
     after = [value.encode() for value in given.after_crash.split(",") if value]
-    found = search(given.tier, given.ordering, budget, written, after)
+    found = search(given.tier, given.ordering, budget, written, after, strict=given.strict)
     print(f"{PROFILES[given.tier].name}, {given.ordering.value}, {budget}: {found.states} states, depth {found.depth}")
     if found.wrong is not None:
         print(f"WRONG: {found.wrong}")

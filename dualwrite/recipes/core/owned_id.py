@@ -196,8 +196,8 @@ class OwnedId:
     def _may_share_pair(self) -> bool:
         """Whether Kafka's response to an abort may be another process's pair (KIP-890).
 
-        Transaction.version 2 takes an abort by the pair before the current one for a repetition, and returns the current
-        one, which may be that of a process that has ended this transaction and taken the id over.
+        Transaction.version 2 takes an abort by the pair before the current one for a repetition, and returns the
+        current one, which may be that of a process that has ended this transaction and taken the id over.
         """
         return self.kafka.guarantee.tier in _ENDS_RAISE_EPOCH
 
