@@ -10,9 +10,14 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from tests.proof.kafka_model import PROFILES, Batch, Marker
+from tests.proof.kafka_model import PROFILES
+from tests.proof.story import Setting, Story, narrate
 from tests.proof.world import Budget, Rules, World
+
+STUCK: Final = "nothing can happen any more, and not all is done"
 
 
 @dataclass
@@ -24,7 +29,7 @@ class Found:
     at_rest: int
     depth: int
     wrong: str | None = None
-    story: tuple[str, ...] = ()
+    story: Story | None = None
 
 
 class Explorer:
@@ -58,12 +63,12 @@ class Explorer:
                     after.append(reached)
                     wrong = rules.wrong(reached)
                     if wrong is not None:
-                        found.wrong, found.story = wrong, self._story(there)
+                        found.wrong, found.story = wrong, self._story(there, wrong)
                         return found
                 if rules.is_at_rest(world):
                     found.at_rest += 1
                 elif ended:
-                    found.wrong, found.story = "nothing can happen any more, and not all is done", self._story(here)
+                    found.wrong, found.story = STUCK, self._story(here, STUCK)
                     return found
             if most_states is not None and found.states >= most_states:
                 return found
@@ -71,33 +76,14 @@ class Explorer:
             found.depth += 1
         return found
 
-    def _story(self, last: int) -> tuple[str, ...]:
+    def _story(self, last: int, wrong: str) -> Story:
         path: list[int] = []
         while True:
             last, at = self._came_from[last]
             if at < 0:
                 break
             path.append(at)
-        world, told = self._start, []
-        for number, at in enumerate(reversed(path), 1):
-            text, world = list(self._rules.steps(world))[at]
-            told.append(f"{number:3}. {text}\n       {_standing(world)}")
-        return tuple(told)
-
-
-def _standing(world: World) -> str:
-    metadata = world.kafka.metadata
-    kafka = "-" if metadata is None else f"{metadata.state.label} {metadata.producer_id}:{metadata.producer_epoch}"
-    log = " ".join(map(_entry, world.kafka.log))
-    return f"row {world.row[0] or '-'} | table {sorted(v.decode() for v in world.table)} | {kafka} | log {log or '-'}"
-
-
-def _entry(entry: Batch | Marker) -> str:
-    """Return `pair=records` for a batch, `pair+` for a commit marker, `pair-` for an abort marker."""
-    pair = f"{entry.producer_id}:{entry.producer_epoch}"
-    if isinstance(entry, Batch):
-        return f"{pair}={b','.join(entry.records).decode()}"
-    return f"{pair}{'+' if entry.committed else '-'}"
+        return narrate(self._rules, self._start, path[::-1], wrong)
 
 
 def main() -> None:
@@ -109,12 +95,14 @@ def main() -> None:
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
-    written = [[value.encode() for value in process.split(",")] for process in given.writes.split("/")]
-    after = [value.encode() for value in given.after_crash.split(",") if value]
-    rules = Rules(PROFILES[given.tier], written, after, predicts=given.predicts)
+    written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
+    after = tuple(value.encode() for value in given.after_crash.split(",") if value)
+    setting = Setting(given.tier, budget, written, after, given.predicts)
+    rules = setting.rules()
     began_s = time.monotonic()
     found = Explorer(rules, budget).search(given.states)
     rules.close()
@@ -127,7 +115,10 @@ def main() -> None:
     )
     if found.wrong is not None:
         print(f"WRONG: {found.wrong}")
-        print("\n".join(found.story))
+    if found.story is not None:
+        print(found.story)
+        if given.story is not None:
+            found.story._replace(setting=setting).save(given.story)
 
 
 if __name__ == "__main__":

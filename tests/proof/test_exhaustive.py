@@ -20,7 +20,7 @@ def quiet() -> Iterator[None]:
 
 def assert_nothing_wrong(space: Space) -> None:
     found = space.search()
-    assert found.wrong is None, "\n".join((found.wrong, *found.story))
+    assert found.wrong is None, str(found.story)
     assert found.at_rest > 0
 
 
