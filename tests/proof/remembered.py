@@ -1,4 +1,4 @@
-"""What a pure function returned, remembered, so that a search asks it once for each argument instead of once per state."""
+"""What a pure function returned: a search asks it once for each argument instead of once for each state."""
 
 from __future__ import annotations
 
