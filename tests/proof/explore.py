@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import sys
 import time
 from array import array
 from collections import deque
@@ -61,6 +62,13 @@ class Found:
     """Whether every state was visited. A search that was cut off, or that has found something, is not complete."""
     wrong: str | None = None
     story: Story | None = None
+    nodes: int = 0
+    """Points at which a program waits for a reply, after different replies."""
+
+    def __str__(self) -> str:
+        extent = "complete" if self.is_complete else "NOT COMPLETE"
+        counts = f"{self.states} states, {self.steps} steps, depth {self.depth}, {self.at_rest} at rest"
+        return f"{counts}, {self.nodes} nodes, {extent}, {'nothing' if self.wrong is None else self.wrong!r} is wrong"
 
 
 class Visited:
@@ -94,6 +102,7 @@ class Explorer:
         with _without_garbage_collection():
             self._search(most_states)
         self.found.states = len(self._visited.before)
+        self.found.nodes = sum(len(program.nodes) for program in self._rules.programs)
         return self.found
 
     def _search(self, most_states: int | None) -> None:
@@ -142,6 +151,21 @@ class Explorer:
         self.found.story = narrate(self._rules, self._start, self._visited.path_to(state), wrong)
 
 
+def explored(setting: Setting, most_states: int | None = None) -> Found:
+    """Search one setting, quietly."""
+    was = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    rules = setting.rules()
+    try:
+        found = Explorer(rules, setting.budget).search(most_states)
+    finally:
+        rules.close()
+        logging.disable(was)
+    if found.story is not None:
+        found.story = found.story._replace(setting=setting)
+    return found
+
+
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
     """Without repeated searches for cycles among millions of tuples that have none: a third of the time."""
@@ -165,29 +189,19 @@ def main() -> None:
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
     parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
     given = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
     written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
     after = tuple(value.encode() for value in given.after_crash.split(",") if value)
     setting = Setting(given.tier, budget, written, after, given.predicts)
-    rules = setting.rules()
     began_s = time.monotonic()
-    found = Explorer(rules, budget).search(given.states)
-    rules.close()
-    spent_s = time.monotonic() - began_s
+    found = explored(setting, given.states)
     print(f"{PROFILES[given.tier].name}, {budget}")
-    print(
-        f"{found.states} states, {'all of them' if found.is_complete else 'CUT OFF'}, {found.steps} steps, "
-        f"depth {found.depth}, {found.at_rest} at rest, {spent_s:.1f} s; "
-        f"{[len(program.nodes) for program in rules.programs]} nodes, "
-        f"{sum(program.replayed for program in rules.programs)} replayed"
-    )
-    if found.wrong is not None:
-        print(f"WRONG: {found.wrong}")
+    print(f"{found}, {time.monotonic() - began_s:.1f} s")
     if found.story is not None:
         print(found.story)
         if given.story is not None:
-            found.story._replace(setting=setting).save(given.story)
+            found.story.save(given.story)
+    sys.exit(found.wrong is not None)
 
 
 if __name__ == "__main__":
