@@ -10,7 +10,7 @@ faults there are in all is limited by the `Budget`, which makes the space finite
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client.messages import DescribeTransaction
@@ -33,7 +33,6 @@ from tests.proof.owner import (
     recovers,
     writes,
 )
-from tests.proof.remembered import Interned, RememberedOf, RememberedOfTwo
 
 _MOST_LATE: Final = 3
 _SETTLING_TRIES: Final = 4
@@ -98,50 +97,6 @@ class World(NamedTuple):
 
 Step = tuple[str, World]
 
-_AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Cast})
-"""What only changes a process's own database transaction, or waits for nothing."""
-
-_PROCESSES: Final = World._fields.index("processes")
-"""Worlds are copied a million times, and `_replace` takes several times as long as slices."""
-
-
-class KnownBroker:
-    """The broker, each of whose answers is computed once. Equal `Kafka`s are one object."""
-
-    def __init__(self, profile: Profile) -> None:
-        kafka: Interned[Kafka] = Interned()
-
-        def served(before: Kafka, request: Hashable) -> tuple[Kafka, object, str]:
-            after, response = broker.serve(before, request, profile)
-            return before if after == before else kafka(after), response, f"{request} -> {response}"
-
-        def maybe(change: Callable[[Kafka], Kafka | None]) -> RememberedOf[Kafka, Kafka | None]:
-            def changed(before: Kafka) -> Kafka | None:
-                after = change(before)
-                return None if after is None else kafka(after)
-
-            return RememberedOf(changed)
-
-        self.start = kafka(Kafka())
-        self.serve = RememberedOfTwo(served)
-        self.with_marker = maybe(lambda before: broker.write_marker(before) if broker.marker_is_due(before) else None)
-        self.timed_out = maybe(lambda before: broker.timed_out(before, profile))
-        self.initialised_by_another = maybe(lambda before: broker.initialised_by_another(before, profile))
-        self.expired = maybe(broker.expired)
-        self.marker_may_come = RememberedOf(lambda now: broker.marker_is_due(now) or broker.is_open(now))
-        self.seen = RememberedOf(_seen)
-
-
-def _seen(kafka: Kafka) -> tuple[str | None, Sequence[bytes]]:
-    """Return what is wrong with the log, and what readers see of it."""
-    seen = broker.visible(kafka)
-    doubled = [value for value, count in Counter(seen).items() if count > 1]
-    if doubled:
-        return f"{doubled} are visible twice", seen
-    if broker.marker_is_refused(kafka):
-        return "the leader refuses the marker of a decided transaction", seen
-    return None, seen
-
 
 class Rules:
     """What can happen, for one kind of broker and the dual writes of some processes."""
@@ -160,12 +115,11 @@ class Rules:
         self.programs = [Automaton(writes(profile, values, predicts=predicts)) for values in written]
         self.programs.append(Automaton(recovers(profile, after_crash, predicts=predicts)))
         self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES)))
-        self._broker = KnownBroker(profile)
 
     def start(self, budget: Budget) -> World:
         """Return the world before anything has happened."""
         processes = tuple(Process(number, 0) for number in range(self._first))
-        world = World(self._broker.start, ("", ""), frozenset(), (), processes, (), budget)
+        world = World(Kafka(), ("", ""), frozenset(), (), processes, (), budget)
         for number in range(self._first):
             world = self._at_once(world, number)
         return world
@@ -242,12 +196,12 @@ class Rules:
             yield f"P{number}'s COMMIT is delayed, and its connection lost", self._answer(on_the_way, number, None)
 
     def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
-        kafka, response, said = self._broker.serve(world.kafka, request)
-        if response is not BLOCKED and kafka is world.kafka and self._only_polls(world, number, request, response):
+        kafka, response = broker.serve(world.kafka, request, self.profile)
+        if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, request, response):
             response = BLOCKED
         if response is not BLOCKED:
-            yield f"P{number}: {said}", self._answer(_with_kafka(world, kafka), number, response)
-        elif isinstance(request, EndOf) and not self._broker.marker_may_come(world.kafka):
+            yield f"P{number}: {request} -> {response}", self._answer(world._replace(kafka=kafka), number, response)
+        elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka) and not broker.is_open(world.kafka):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
         if world.is_settling:
             return
@@ -305,19 +259,19 @@ class Rules:
     def _of_kafka(self, world: World) -> Iterator[Step]:
         kafka, budget = world.kafka, world.budget
         for at, request in enumerate(world.late):
-            after, response, said = self._broker.serve(kafka, request)
+            after, response = broker.serve(kafka, request, self.profile)
             if response is not BLOCKED:
                 rest = world.late[:at] + world.late[at + 1 :]
-                yield f"late: {said}", _with_kafka(world, after)._replace(late=rest)
-        if (marked := self._broker.with_marker(kafka)) is not None:
-            yield "Kafka writes the marker", _with_kafka(world, marked)
+                yield f"late: {request} -> {response}", world._replace(kafka=after, late=rest)
+        if broker.marker_is_due(kafka):
+            yield "Kafka writes the marker", world._replace(kafka=broker.write_marker(kafka))
         if world.is_settling:
             return
-        if budget.timeouts and (aborted := self._broker.timed_out(kafka)) is not None:
+        if budget.timeouts and (aborted := broker.timed_out(kafka, self.profile)) is not None:
             yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
-        if budget.foreigners and (taken := self._broker.initialised_by_another(kafka)) is not None:
+        if budget.foreigners and (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
             yield "a foreign program initialises the id", _spend(world, foreigners=1)._replace(kafka=taken)
-        if budget.expiries and (gone := self._broker.expired(kafka)) is not None:
+        if budget.expiries and (gone := broker.expired(kafka)) is not None:
             yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
 
     def _of_database(self, world: World) -> Iterator[Step]:
@@ -335,7 +289,7 @@ class Rules:
 
     def is_at_rest(self, world: World) -> bool:
         """Return whether nothing is left to do: everything was recovered."""
-        return world.is_settling and self._all_ended(world) and self._broker.with_marker(world.kafka) is None
+        return world.is_settling and self._all_ended(world) and not broker.marker_is_due(world.kafka)
 
     def _settle(self, world: World) -> Step:
         process = Process(self._settles, 0, incarnation=99)
@@ -348,22 +302,14 @@ class Rules:
 
     def _answer(self, world: World, number: int, reply: Hashable) -> World:
         process = world.processes[number]
-        world = self._moved(world, number, process, reply)
-        return self._at_once(world, number)
-
-    def _moved(self, world: World, number: int, process: Process, reply: Hashable) -> World:
-        """Let the process go on with the reply."""
         node = self.programs[process.program].step(process.node, reply)
-        changed: Process = tuple.__new__(Process, (process.program, node, *process[2:]))
-        return _with_process(world, number, changed)
+        return self._at_once(_with_process(world, number, process._replace(node=node)), number)
 
     def _at_once(self, world: World, number: int) -> World:
         """Carry out what only changes the process's own database transaction."""
         while True:
+            request = self._request(world, number)
             process = world.processes[number]
-            request = self.programs[process.program].nodes[process.node].request
-            if type(request) not in _AT_ONCE:
-                return world
             reply: Hashable = True
             match request:
                 case Begin():
@@ -382,7 +328,10 @@ class Rules:
                     world = world if txn is None else _with(world, txn, None)
                 case Cast():
                     world = _later(world, request.request)
-            world = self._moved(world, number, process, reply)
+                case _:
+                    return world
+            node = self.programs[process.program].step(process.node, reply)
+            world = _with_process(world, number, process._replace(node=node))
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
         incarnation = world.processes[number].incarnation
@@ -395,11 +344,14 @@ class Rules:
 
     def wrong(self, world: World) -> str | None:
         """Return what is wrong with a world; None if nothing is."""
-        wrong, seen = self._broker.seen(world.kafka)
-        if wrong is not None:
-            return wrong
+        seen = broker.visible(world.kafka)
+        doubled = [value for value, count in Counter(seen).items() if count > 1]
+        if doubled:
+            return f"{doubled} are visible twice"
         if not world.table.issuperset(seen):
             return f"{set(seen) - world.table} are visible, and were not committed"
+        if broker.marker_is_refused(world.kafka):
+            return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
             for said in self.programs[process.program].nodes[process.node].told:
                 if said[1] == "COMMITTED" and said[0] not in world.table:
@@ -436,12 +388,7 @@ def _later(world: World, request: Hashable) -> World:
 
 def _with_process(world: World, number: int, process: Process) -> World:
     processes = world.processes
-    changed = (*processes[:number], process, *processes[number + 1 :])
-    return tuple.__new__(World, (*world[:_PROCESSES], changed, *world[_PROCESSES + 1 :]))
-
-
-def _with_kafka(world: World, kafka: Kafka) -> World:
-    return world if kafka is world.kafka else tuple.__new__(World, (kafka, *world[1:]))
+    return world._replace(processes=(*processes[:number], process, *processes[number + 1 :]))
 
 
 def _with(world: World, txn: Txn, changed: Txn | None) -> World:
