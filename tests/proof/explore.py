@@ -11,7 +11,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from tests.proof.kafka_model import PROFILES, Batch, Marker
+from tests.proof.kafka_log import Batch, Marker
+from tests.proof.kafka_model import PROFILES, UPGRADED
+from tests.proof.shape import Shape
 from tests.proof.world import Budget, Rules, World
 
 
@@ -88,8 +90,10 @@ class Explorer:
 def _standing(world: World) -> str:
     metadata = world.kafka.metadata
     kafka = "-" if metadata is None else f"{metadata.state.label} {metadata.producer_id}:{metadata.producer_epoch}"
-    log = " ".join(map(_entry, world.kafka.log))
-    return f"row {world.row[0] or '-'} | table {sorted(v.decode() for v in world.table)} | {kafka} | log {log or '-'}"
+    logs = " | ".join(f"log {' '.join(map(_entry, log)) or '-'}" for log in world.kafka.logs)
+    if world.kafka.offsets:
+        logs += f" | offsets {' '.join(map(_entry, world.kafka.offsets))}"
+    return f"row {world.row[0] or '-'} | table {sorted(v.decode() for v in world.table)} | {kafka} | {logs}"
 
 
 def _entry(entry: Batch | Marker) -> str:
@@ -109,17 +113,24 @@ def main() -> None:
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument(
+        "--apart", action="store_true", help="each dual write sends to one of the partitions, not to all"
+    )
+    parser.add_argument("--offsets", action="store_true", help="each dual write commits how far it has read")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
     written = [[value.encode() for value in process.split(",")] for process in given.writes.split("/")]
     after = [value.encode() for value in given.after_crash.split(",") if value]
-    rules = Rules(PROFILES[given.tier], written, after, predicts=given.predicts)
+    profile = UPGRADED if budget.upgrades else PROFILES[given.tier]
+    shape = Shape(given.partitions, given.apart, given.offsets)
+    rules = Rules(profile, written, after, predicts=given.predicts, shape=shape)
     began_s = time.monotonic()
     found = Explorer(rules, budget).search(given.states)
     rules.close()
     spent_s = time.monotonic() - began_s
-    print(f"{PROFILES[given.tier].name}, {budget}")
+    print(f"{profile.name}, {shape}, {budget}")
     print(
         f"{found.states} states, {found.steps} steps, depth {found.depth}, {found.at_rest} at rest, {spent_s:.1f} s; "
         f"{[len(program.nodes) for program in rules.programs]} nodes, "
