@@ -9,9 +9,9 @@ would be taken for visited.
 
 Each state must be able to go on without another fault until all is done. A state that cannot is found at once. And no
 state is ever reached again: each step takes a program further, spends a fault, or uses up what is under way (a request,
-a COMMIT, a marker, the one call of recover()). `settling.py` checks both over the edges of small spaces. So where a search is complete
-and found nothing wrong, every run whose faults have ended comes to rest, whatever the order of its steps: there is no
-livelock.
+a COMMIT, a marker, the one call of recover()). `settling.py` checks both over the edges of small spaces.
+So where a search is complete and found nothing wrong, every run whose faults have ended comes to rest, whatever the
+order of its steps: there is no livelock.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.proof.kafka_model import PROFILES
 from tests.proof.settling import fair_run
+from tests.proof.shape import Shape
 from tests.proof.story import Setting, Story, narrate
 from tests.proof.world import Budget, Rules, World
 
@@ -68,7 +68,8 @@ class Found:
     def __str__(self) -> str:
         extent = "complete" if self.is_complete else "NOT COMPLETE"
         counts = f"{self.states} states, {self.steps} steps, depth {self.depth}, {self.at_rest} at rest"
-        return f"{counts}, {self.nodes} nodes, {extent}, {'nothing' if self.wrong is None else self.wrong!r} is wrong"
+        wrong = "nothing wrong" if self.wrong is None else f"WRONG: {self.wrong}"
+        return f"{counts}, {self.nodes} nodes, {extent}, {wrong}"
 
 
 class Visited:
@@ -187,15 +188,21 @@ def main() -> None:
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument(
+        "--apart", action="store_true", help="each dual write sends to one of the partitions, not to all"
+    )
+    parser.add_argument("--offsets", action="store_true", help="each dual write commits how far it has read")
     parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
     given = parser.parse_args()
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
     written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
     after = tuple(value.encode() for value in given.after_crash.split(",") if value)
-    setting = Setting(given.tier, budget, written, after, given.predicts)
+    shape = Shape(given.partitions, given.apart, given.offsets)
+    setting = Setting(given.tier, budget, written, after, given.predicts, shape)
     began_s = time.monotonic()
     found = explored(setting, given.states)
-    print(f"{PROFILES[given.tier].name}, {budget}")
+    print(f"{setting.profile.name}, {shape}, {budget}")
     print(f"{found}, {time.monotonic() - began_s:.1f} s")
     if found.story is not None:
         print(found.story)

@@ -1,59 +1,48 @@
-"""What a pure function returned: a search asks it once for each argument instead of once for each state."""
+"""What a pure function returned, remembered: a search asks it the same thing in hundreds of states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
-First = TypeVar("First")
-Second = TypeVar("Second")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Value = TypeVar("Value", bound=Hashable)
+
+_MOST_ANSWERS: Final = 200_000
+"""Of one function. A space of millions of states has a few thousand."""
+
+_values: Final[dict[Hashable, Hashable]] = {}
+"""One object for all equal values that were returned, so that they are known by their identity when they come back."""
 
 
-class Interned(Generic[Value]):
-    """One object for all equal values, so that what is remembered of it is found by its identity."""
+def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Call a pure function once for each choice of positional arguments, and return the same object again.
 
-    def __init__(self) -> None:
-        self._known: dict[Value, Value] = {}
-
-    def __call__(self, value: Value) -> Value:
-        """Return the first value that was equal to this one."""
-        return self._known.setdefault(value, value)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-
-class RememberedOf(Generic[First, Result]):
-    """A pure function of one value. The value is looked up by its identity, which costs no hash of what is in it.
-
-    The values are kept, so that no other one gets the identity of one that is gone. So they should be interned.
+    Arguments are looked up by their identity, which costs no hash of all that is in them, and kept, so that no other
+    object can have the identity of one that is gone. What is iterated over is returned as a tuple.
     """
+    known: dict[tuple[int, ...], tuple[object, Result]] = {}
 
-    def __init__(self, function: Callable[[First], Result]) -> None:
-        self._function = function
-        self._known: dict[int, tuple[First, Result]] = {}
-
-    def __call__(self, first: First) -> Result:
-        """Return what the function returns."""
-        found = self._known.get(id(first))
+    @wraps(function)
+    def answer(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        key = tuple(map(id, args))
+        found = known.get(key)
         if found is None:
-            found = self._known[id(first)] = first, self._function(first)
+            if len(known) >= _MOST_ANSWERS:
+                known.clear()
+            found = known[key] = args, cast("Result", _same(function(*args, **kwargs)))
         return found[1]
 
+    return answer
 
-class RememberedOfTwo(Generic[First, Second, Result]):
-    """The same of two values."""
 
-    def __init__(self, function: Callable[[First, Second], Result]) -> None:
-        self._function = function
-        self._known: dict[tuple[int, int], tuple[First, Second, Result]] = {}
-
-    def __call__(self, first: First, second: Second) -> Result:
-        """Return what the function returns."""
-        key = id(first), id(second)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = first, second, self._function(first, second)
-        return found[2]
+def _same(value: Any) -> Any:
+    """Return the value that was returned before and is equal, if there is one."""
+    if isinstance(value, Iterator) or type(value) is tuple:
+        return tuple(map(_same, value))
+    if isinstance(value, list):
+        return value
+    if len(_values) >= _MOST_ANSWERS:
+        _values.clear()
+    return _values.setdefault(value, value)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from tests.proof.explore import Found, explored
 from tests.proof.kafka_model import PROFILES
+from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.story import Setting
 from tests.proof.world import Budget
 
@@ -32,18 +33,22 @@ class Space(NamedTuple):
     after_crash: tuple[bytes, ...] = (b"c1",)
     """The dual writes of the process that comes after one that was killed."""
 
+    shape: Shape = ONE_RECORD
+    """What a dual write sends."""
+
     @property
     def name(self) -> str:
         """Say what is particular to it."""
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         count = sum(len(values) for values in self.written)
-        name = f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{'-ahead' if self.predicts else ''}"
-        return name if not self.budget.crashes or self.after_crash else f"{name}-none after the crash"
+        name = f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes"
+        after = "none after the crash" if self.budget.crashes and not self.after_crash else ""
+        return "-".join(filter(None, (name, "ahead" if self.predicts else "", after, self.shape.name)))
 
     @property
     def setting(self) -> Setting:
         """Return it as its story names it."""
-        return Setting(self.tier, self.budget, self.written, self.after_crash, self.predicts)
+        return Setting(self.tier, self.budget, self.written, self.after_crash, self.predicts, self.shape)
 
     def search(self, most_states: int | None = None) -> Found:
         """Visit every state, or so many."""

@@ -16,7 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from tests.proof.kafka_model import PROFILES, Batch, Marker
+from tests.proof.kafka_log import Batch, Marker
+from tests.proof.kafka_model import PROFILES, UPGRADED, Kafka, Profile
+from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.world import Budget, Rules, World
 
 OPERATOR: Final = "operator"
@@ -133,10 +135,16 @@ class Setting(NamedTuple):
     written: tuple[tuple[bytes, ...], ...]
     after_crash: tuple[bytes, ...] = ()
     predicts: bool = False
+    shape: Shape = ONE_RECORD
+
+    @property
+    def profile(self) -> Profile:
+        """Return the kind of broker."""
+        return UPGRADED if self.budget.upgrades else PROFILES[self.tier]
 
     def rules(self) -> Rules:
         """Return what can happen there."""
-        return Rules(PROFILES[self.tier], self.written, self.after_crash, predicts=self.predicts)
+        return Rules(self.profile, self.written, self.after_crash, predicts=self.predicts, shape=self.shape)
 
 
 class UnknownStepError(Exception):
@@ -171,7 +179,8 @@ class Story(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the story as JSON lines."""
         assert self.setting is not None, "a story that is kept has a setting"
-        given = self.setting._asdict() | {"budget": self.setting.budget._asdict(), "wrong": self.wrong}
+        values = {name: getattr(self.setting, name)._asdict() for name in ("budget", "shape")}
+        given = self.setting._asdict() | values | {"wrong": self.wrong}
         yield json.dumps(given, default=_as_text)
         for number, step in enumerate(self.steps, 1):
             sender, receiver = _parties(step.sentence)
@@ -192,6 +201,7 @@ def read_story(lines: Iterable[str]) -> Story:
         **given
         | {
             "budget": Budget(**given["budget"]),
+            "shape": Shape(**given["shape"]),
             "written": tuple(tuple(value.encode() for value in values) for values in given["written"]),
             "after_crash": tuple(value.encode() for value in given["after_crash"]),
         }
@@ -224,9 +234,18 @@ def step_to(sentence: str, world: World) -> Step:
         sentence,
         world.row[0] or _NOTHING,
         tuple(sorted(value.decode() for value in world.table)),
-        tuple(map(_entry, world.kafka.log)),
+        tuple(_entries(world.kafka)),
         _NOTHING if metadata is None else f"{metadata.state.label} {metadata.producer_id}:{metadata.producer_epoch}",
     )
+
+
+def _entries(kafka: Kafka) -> Iterator[str]:
+    """Yield what is in each partition, and where consumers stand."""
+    for number, log in enumerate(kafka.logs):
+        for entry in log:
+            yield _entry(entry) if len(kafka.logs) == 1 else f"{number}/{_entry(entry)}"
+    for entry in kafka.offsets:
+        yield f"offsets/{_entry(entry)}"
 
 
 def kind_of(sentence: str) -> Kind:
