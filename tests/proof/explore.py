@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.proof.reductions import Reduced
 from tests.proof.settling import fair_run
 from tests.proof.shape import Shape
 from tests.proof.story import Setting, Story, narrate
@@ -153,10 +154,10 @@ class Explorer:
 
 
 def explored(setting: Setting, most_states: int | None = None) -> Found:
-    """Search one setting, quietly."""
+    """Search one setting, quietly, and without what need not be tried in another order."""
     was = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    rules = setting.rules()
+    rules = setting.rules(Reduced)
     try:
         found = Explorer(rules, setting.budget).search(most_states)
     finally:

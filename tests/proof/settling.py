@@ -7,6 +7,7 @@ hashes cut short, and so also checks the lean search of `explore.py`.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
 from tests.proof.world import Budget, Rules, World
 
@@ -47,6 +48,10 @@ class Graph:
                 self._to.append(there)
                 self._is_fault.append(reached.budget != world.budget)
 
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Yield each step: the state before it and the state after it."""
+        return zip(self._from, self._to, strict=True)
+
     def unsettled(self) -> set[int]:
         """Return the states that cannot come to rest without another fault, by going back from those at rest."""
         before: list[list[int]] = [[] for _ in self.worlds]
@@ -64,7 +69,7 @@ class Graph:
         """Return whether a state can be reached again: whether some cannot be put behind all that lead to them."""
         entering = [0] * len(self.worlds)
         after: list[list[int]] = [[] for _ in self.worlds]
-        for here, there in zip(self._from, self._to, strict=True):
+        for here, there in self.steps():
             entering[there] += 1
             after[here].append(there)
         waiting, sorted_count = [0], 0

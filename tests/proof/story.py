@@ -142,9 +142,9 @@ class Setting(NamedTuple):
         """Return the kind of broker."""
         return UPGRADED if self.budget.upgrades else PROFILES[self.tier]
 
-    def rules(self) -> Rules:
+    def rules(self, kind: type[Rules] = Rules) -> Rules:
         """Return what can happen there."""
-        return Rules(self.profile, self.written, self.after_crash, predicts=self.predicts, shape=self.shape)
+        return kind(self.profile, self.written, self.after_crash, predicts=self.predicts, shape=self.shape)
 
 
 class UnknownStepError(Exception):
