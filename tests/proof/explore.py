@@ -97,12 +97,16 @@ class Explorer:
         self._rules = rules
         self._start = rules.start(budget)
         self._visited = Visited(self._start)
+        self._here = 0
         self.found = Found(1, 0, 0, 0)
 
     def search(self, most_states: int | None = None) -> Found:
         """Visit states until there are no more, one is wrong, or there are `most_states`."""
         with _without_garbage_collection():
-            self._search(most_states)
+            try:
+                self._search(most_states)
+            except Exception as error:  # of the code that is searched: no state may let it fail
+                self._tell(self._here, f"what can happen next raises {error!r}")
         self.found.states = len(self._visited.before)
         self.found.nodes = sum(len(program.nodes) for program in self._rules.programs)
         return self.found
@@ -115,6 +119,7 @@ class Explorer:
         while waiting:
             world = waiting.popleft()
             here += 1
+            self._here = here
             if here > level_ends:
                 found.depth += 1
                 level_ends = len(before) - 1

@@ -12,8 +12,11 @@ Result = TypeVar("Result")
 _MOST_ANSWERS: Final = 200_000
 """Of one function. A space of millions of states has a few thousand."""
 
-_values: Final[dict[Hashable, Hashable]] = {}
-"""One object for all equal values that were returned, so that they are known by their identity when they come back."""
+_values: Final[dict[tuple[type, Hashable], Hashable]] = {}
+"""One object for all equal values of a type that were returned, so that they are known by their identity later.
+
+Named tuples are equal to those of another type that have the same fields, which must not get mixed up.
+"""
 
 
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -45,4 +48,4 @@ def _same(value: Any) -> Any:
         return value
     if len(_values) >= _MOST_ANSWERS:
         _values.clear()
-    return _values.setdefault(value, value)
+    return _values.setdefault((type(value), value), value)

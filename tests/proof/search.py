@@ -119,10 +119,11 @@ def main() -> None:
                 found.story.save(given.stories / f"{space.name}.jsonl")
     for tier, total in search.totals.items():
         print(f"{PROFILES[tier].name}: {total}")
-    sys.exit(_exit_code(search.totals.values()))
+    sys.exit(exit_code(search.totals.values()))
 
 
-def _exit_code(totals: Iterable[Total]) -> int:
+def exit_code(totals: Iterable[Total]) -> int:
+    """Return 1 if something is wrong, 2 if a tier had fewer states than were wanted, else 0."""
     every = list(totals)
     if any(total.wrong for total in every):
         return 1
