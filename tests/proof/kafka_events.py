@@ -25,7 +25,6 @@ from tests.proof.kafka_requests import (
     TRANSACTIONAL_ID,
     Added,
     CommitOffset,
-    InFlight,
     OffsetCommitted,
     Produce,
     Produced,
@@ -163,8 +162,6 @@ def refused(kafka: Kafka, request: object, profile: Profile) -> Iterator[tuple[s
     that has added the partition and then does not hear of it 19. For all of these the client finds out who has it now.
     """
     match request:
-        case InFlight():
-            return
         case Produce():
             yield "not carried out", kafka, Produced(_NOT_LEADER)
             after, response = serve(kafka, request, profile)

@@ -65,7 +65,7 @@ def append_batch(log: Log, request: Produce) -> tuple[Log, Produced]:
         return log, Produced(FENCED)
     batches = [entry for entry in mine if isinstance(entry, Batch) and entry.producer_epoch == epoch]
     for batch in batches:
-        if batch.sequence == request.sequence:
+        if (batch.sequence, len(batch.records)) == (request.sequence, len(request.records)):
             return log, Produced(0, batch.offset)
     expected = batches[-1].sequence + len(batches[-1].records) if batches else 0
     may_be_any = not mine and request.transaction_version < 2  # of a producer that the partition does not know

@@ -70,6 +70,9 @@ class Profile(NamedTuple):
     features: m.BrokerFeatures
     later: Profile | None = None
     """What the cluster may be upgraded to."""
+    forgets_offsets: bool = False
+    """Whether the group coordinator forgets what is pending for a producer id when it refuses an offset of an old
+    epoch, as that of Kafka 3.9 and older does, unless `group.coordinator.new.enable` is set (docs/late-requests.md)."""
 
     @property
     def marker_version(self) -> int:
@@ -115,6 +118,8 @@ PROFILES: Final = {
     4: Profile("tier 4 (Kafka 3.9)", _KAFKA_3_RULES, _features(0)),
 }
 """By tier."""
+
+OLD_GROUPS: Final = PROFILES[4]._replace(name="tier 4 (Kafka 3.9 with the old group coordinator)", forgets_offsets=True)
 
 UPGRADED: Final = Profile(
     "tier 4 (Kafka 4 at transaction.version 1), upgraded to tier 3",
@@ -165,7 +170,7 @@ def serve(kafka: Kafka, request: object, profile: Profile) -> tuple[Kafka, objec
         case Produce():
             return _produce(kafka, request, rules)
         case CommitOffset():
-            return _commit_offset(kafka, request, rules)
+            return _commit_offset(kafka, request, rules, forgets=profile.forgets_offsets)
         case AskFeatures():
             return kafka, Features(kafka.is_upgraded)
         case EndOf():
@@ -286,13 +291,15 @@ def _verified(
     return kafka, decisions.verify_partitions(kafka.metadata, pair, (partition,))[partition]
 
 
-def _commit_offset(kafka: Kafka, request: CommitOffset, rules: CoordinatorRules) -> tuple[Kafka, object]:
+def _commit_offset(
+    kafka: Kafka, request: CommitOffset, rules: CoordinatorRules, *, forgets: bool
+) -> tuple[Kafka, object]:
     kafka, code = _verified(kafka, request, OFFSETS, rules)
     if code is ErrorCode.concurrent_transactions:
         return kafka, BLOCKED
     if code is not ErrorCode.none:
         return kafka, OffsetCommitted(COORDINATOR_ERRORS.get(code, code).value)
-    log, response = append_offset(kafka.offsets, request, forgets=rules.newest_client_version < 2)
+    log, response = append_offset(kafka.offsets, request, forgets=forgets)
     return kafka._replace(offsets=log), response
 
 

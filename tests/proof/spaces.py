@@ -6,7 +6,7 @@ processes share one transactional id in each. `python -m tests.proof.explore` se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, combinations_with_replacement, product
 from typing import Final, NamedTuple
 
@@ -19,6 +19,12 @@ from tests.proof.world import Budget
 _ONE_EACH: Final = ((b"a1",), (b"b1",))
 _TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
 _TWO_EACH: Final = ((b"a1", b"a2"), (b"b1", b"b2"))
+
+_ONE_WRITER: Final = ((b"a1", b"a2"),)
+
+_TWO_PARTITIONS: Final = Shape(partitions=2)
+_APART: Final = Shape(partitions=2, apart=True)
+_OFFSETS: Final = Shape(has_offsets=True)
 
 
 class Space(NamedTuple):
@@ -40,8 +46,8 @@ class Space(NamedTuple):
     def name(self) -> str:
         """Say what is particular to it."""
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
-        count = sum(len(values) for values in self.written)
-        name = f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes"
+        writes = "+".join(str(len(values)) for values in self.written)
+        name = f"tier{self.tier}-{faults or 'nothing fails'}-{writes} writes"
         after = "none after the crash" if self.budget.crashes and not self.after_crash else ""
         return "-".join(filter(None, (name, "ahead" if self.predicts else "", after, self.shape.name)))
 
@@ -65,23 +71,42 @@ SMALL: Final = (
     Space(3, Budget(), _TWO_AND_ONE, predicts=True),
     Space(4, Budget(timeouts=1)),
     Space(4, Budget(expiries=1)),
+    Space(1, Budget(), shape=_TWO_PARTITIONS),
+    Space(4, Budget(), shape=_TWO_PARTITIONS),
+    Space(3, Budget(), _TWO_AND_ONE, shape=_APART),
+    Space(1, Budget(), _TWO_AND_ONE, shape=_OFFSETS),
+    Space(4, Budget(), _TWO_AND_ONE, shape=_OFFSETS),
+    Space(1, Budget(moves=1)),
+    Space(4, Budget(upgrades=1)),
+    Space(1, Budget(terminations=1)),
+    Space(1, Budget(aborts=1)),
+    Space(3, Budget(aborts=1)),
 )
 
 
 def _faults(count: int) -> tuple[Budget, ...]:
     """Return each choice of so many faults."""
-    chosen = combinations_with_replacement(Budget._fields, count)
+    names = (name for name in Budget._fields if name != "upgrades")
+    chosen = combinations_with_replacement(names, count)
     return tuple(Budget(**{name: names.count(name) for name in names}) for names in chosen)
 
 
 ONE_FAULT: Final = _faults(1)
 TWO_FAULTS: Final = _faults(2)
 
+_OF_KAFKA: Final = ("crashes", "timeouts", "terminations", "aborts")
+"""Faults that the partitions and the offsets of a transaction could end differently by."""
+
 LARGE: Final = (
     *(Space(tier, budget) for tier, budget in product(PROFILES, ONE_FAULT)),
     *(Space(tier, Budget(kills=1), _TWO_AND_ONE, predicts=True) for tier in PROFILES),
     *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
     *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
+    *(Space(4, Budget(upgrades=1, **{name: 1})) for name in ("crashes", "kills", "timeouts", "moves")),
+    *(Space(tier, Budget(**{name: 1}), shape=_TWO_PARTITIONS) for tier, name in product(PROFILES, _OF_KAFKA)),
+    *(Space(tier, Budget(**{name: 1}), _TWO_AND_ONE, shape=_APART) for tier, name in ((1, "losses"), (3, "timeouts"))),
+    *(Space(tier, Budget(**{name: 1}), shape=_OFFSETS) for tier, name in product(PROFILES, _OF_KAFKA)),
+    *(Space(tier, Budget(losses=1), _ONE_WRITER, shape=_OFFSETS) for tier in PROFILES),
 )
 
 
@@ -95,8 +120,17 @@ def catalogue(tier: int) -> Iterator[Space]:
 
 
 def _systematic(tier: int) -> Iterator[Space]:
+    """Yield one fault and then two, with one dual write of each process, then two and one, then two of each."""
     for faults, written in product((ONE_FAULT, TWO_FAULTS), (_ONE_EACH, _TWO_AND_ONE, _TWO_EACH)):
-        for budget, predicts in product(faults, (False, True)):
+        for budget, predicts in product((*faults, *_with_upgrade(tier, faults)), (False, True)):
             yield Space(tier, budget, written, predicts)
             if budget.crashes:
                 yield Space(tier, budget, written, predicts, after_crash=())
+    for budget, shape in product(TWO_FAULTS, (_TWO_PARTITIONS, _OFFSETS, _APART)):
+        yield Space(tier, budget, _TWO_AND_ONE if shape.apart else _ONE_EACH, shape=shape)
+
+
+def _with_upgrade(tier: int, faults: Iterable[Budget]) -> Iterator[Budget]:
+    """Yield the same faults in a cluster that is upgraded meanwhile, which only the last tier can be."""
+    if tier == max(PROFILES):
+        yield from (budget._replace(upgrades=1) for budget in faults)
