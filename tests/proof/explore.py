@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.proof.reductions import Reduced
+from tests.proof.remembered import forget
 from tests.proof.settling import fair_run
 from tests.proof.shape import Shape
 from tests.proof.story import Setting, Story, narrate
@@ -167,6 +168,7 @@ def explored(setting: Setting, most_states: int | None = None) -> Found:
         found = Explorer(rules, setting.budget).search(most_states)
     finally:
         rules.close()
+        forget()
         logging.disable(was)
     if found.story is not None:
         found.story = found.story._replace(setting=setting)

@@ -18,6 +18,16 @@ _values: Final[dict[tuple[type, Hashable], Hashable]] = {}
 Named tuples are equal to those of another type that have the same fields, which must not get mixed up.
 """
 
+_answers: Final[list[dict[tuple[int, ...], tuple[object, Any]]]] = []
+"""What is remembered of each function."""
+
+
+def forget() -> None:
+    """Forget everything, as after a search: the next one asks other things."""
+    _values.clear()
+    for known in _answers:
+        known.clear()
+
 
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Call a pure function once for each choice of positional arguments, and return the same object again.
@@ -26,6 +36,7 @@ def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
     object can have the identity of one that is gone. What is iterated over is returned as a tuple.
     """
     known: dict[tuple[int, ...], tuple[object, Result]] = {}
+    _answers.append(known)
 
     @wraps(function)
     def answer(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

@@ -72,7 +72,7 @@ class Search:
     def run(self, jobs: int) -> Iterator[tuple[Space, Found, float]]:
         """Yield each space as soon as it is searched, with what was found and how many seconds it took."""
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(jobs, mp_context=spawn, max_tasks_per_child=1) as pool:  # memory is given back
+        with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
             while True:
                 self._start(pool, jobs)
                 if not self._running:
