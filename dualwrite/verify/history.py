@@ -73,8 +73,10 @@ class Deciding:
     process: str
     dual_write: str
     reads: tuple[Change, ...] = ()
-    """What it has read: of each key the newest row, or records that it consumed."""
+    """The newest row of each key that it has read."""
     prepared_state: str | None = None
+    consumed: tuple[Change, ...] = ()
+    """The records that it has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,8 @@ class Poll:
 
     at: float
     reader: str
-    """A reader that is assigned the partition anew, or seeks, is another reader."""
+    """A reader that is assigned the partition anew, or seeks, is another reader. Its first poll may be one without
+    records, which says where it begins."""
     isolation: Isolation
     partition: str
     """As Kafka prints it: `orders-3`."""

@@ -55,6 +55,7 @@ _READ: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = {
     (Invoke, "rows"): _changes,
     (Invoke, "records"): _changes,
     (Deciding, "reads"): _changes,
+    (Deciding, "consumed"): _changes,
     (Recover, "outcome"): Outcome,
     (Poll, "isolation"): Isolation,
     (Poll, "records"): lambda found: tuple(Record(*each) for each in found),

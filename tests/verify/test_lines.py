@@ -26,7 +26,7 @@ from dualwrite.verify.lines import HistoryFormatError, from_lines, to_lines
 
 ONE_OF_EACH: tuple[Event, ...] = (
     Invoke(1.5, "w1", "w1/1", (Change("k", "a"),), (Change("k", "a"), Change("l", "b")), "id-0", "id-0"),
-    Deciding(2.0, "w1", "w1/1", (Change("k", "before"),), "4711:5"),
+    Deciding(2.0, "w1", "w1/1", (Change("k", "before"),), "4711:5", (Change("k", "read"),)),
     Ok(2.5, "w1", "w1/1"),
     Fail(2.5, "w1", "w1/2", 'Error("with\nlines")'),
     Unknown(2.5, "w1", "w1/3"),
