@@ -35,6 +35,7 @@ class HistoryError(ValueError):
 class Known:
     """All that is known of one dual write."""
 
+    name: str
     invoke: Invoke
     deciding: Deciding | None = None
     told: Ok | Fail | Unknown | None = None
@@ -42,10 +43,6 @@ class Known:
     """At rest."""
     records: list[RecordAtRest] = field(default_factory=list)
     """At rest."""
-
-    @property
-    def name(self) -> str:
-        return self.invoke.dual_write
 
     @property
     def is_committed(self) -> bool:
@@ -76,6 +73,8 @@ class Book:
         self.foreign_rows: list[RowAtRest] = []
         self.foreign_records: list[RecordAtRest] = []
         self._enter_what_is_at_rest()
+        self.records_by_partition = _by_partition(self.all_of(RecordAtRest))
+        """The records at rest, those of nobody included, in the order of offsets."""
 
     def all_of(self, kind: type[EventT]) -> Sequence[EventT]:
         """Return the events of a kind, in their order."""
@@ -94,7 +93,7 @@ class Book:
     def _enter(self, invoke: Invoke) -> None:
         if invoke.dual_write in self.known:
             raise HistoryError(f"dual write {invoke.dual_write} begins twice")
-        known = self.known[invoke.dual_write] = Known(invoke)
+        known = self.known[invoke.dual_write] = Known(invoke.dual_write, invoke)
         _own(self._writer_of_row, known, invoke.rows)
         _own(self._writer_of_record, known, invoke.records)
 
@@ -161,14 +160,14 @@ class Book:
         """Return the ends of the logs."""
         return self.all_of(PartitionAtRest)
 
-    def records_by_partition(self) -> dict[str, list[RecordAtRest]]:
-        """Return the records at rest, those of nobody included, in the order of offsets."""
-        found: dict[str, list[RecordAtRest]] = defaultdict(list)
-        for record in self.all_of(RecordAtRest):
-            found[record.partition].append(record)
-        for records in found.values():
-            records.sort(key=lambda record: record.offset)
-        return found
+
+def _by_partition(records: Iterable[RecordAtRest]) -> dict[str, list[RecordAtRest]]:
+    found: dict[str, list[RecordAtRest]] = defaultdict(list)
+    for record in records:
+        found[record.partition].append(record)
+    for each in found.values():
+        each.sort(key=lambda record: record.offset)
+    return found
 
 
 def _own(owners: dict[str, Known], known: Known, changes: Iterable[Change]) -> None:

@@ -1,8 +1,9 @@
 """Which committed dual write comes before which, and whether one comes before itself.
 
 Each dependency says that one was decided before the other: it made an earlier version of a row (write-write), an
-earlier record of a key in the same sequence (write-write), what the other one read (write-read), or its caller was told
-that it is committed before the same process began the other. There is one order of decisions, so there is no cycle.
+earlier record of a key in the same sequence (write-write), what the other one read (write-read), or the same process
+began it earlier, in the same sequence or with the word that it is committed. There is one order of decisions, so there
+is no cycle.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _order_of_versions(book: Book, numbers: dict[str, int], edges: _Edges) -> It
 
 def _enter_records(book: Book, numbers: dict[str, int], edges: _Edges) -> None:
     last: dict[tuple[str, str, str], tuple[Known, RecordAtRest]] = {}
-    for records in book.records_by_partition().values():
+    for records in book.records_by_partition.values():
         for record in records:
             known = book.writer_of_record(record.value)
             if known is None or known.invoke.sequence is None or known.name not in numbers:
@@ -99,15 +100,23 @@ def _enter_records(book: Book, numbers: dict[str, int], edges: _Edges) -> None:
 
 
 def _enter_processes(book: Book, numbers: dict[str, int], edges: _Edges) -> None:
-    last: dict[str, Known] = {}
+    told: dict[str, Known] = {}
+    begun: dict[tuple[str, str], Known] = {}
     for invoke in book.all_of(Invoke):
         known = book.known[invoke.dual_write]
-        before = last.get(invoke.process)
-        if before is not None and before.name in numbers and known.name in numbers:
-            why = f"{invoke.process} was told that the first is committed, and then began the second"
-            _add(edges, numbers[before.name], numbers[known.name], why)
+        if known.name not in numbers:
+            continue
+        process, sequence = invoke.process, invoke.sequence
+        if process in told:
+            why = f"{process} was told that the first is committed, and then began the second"
+            _add(edges, numbers[told[process].name], numbers[known.name], why)
+        if sequence is not None:
+            if (process, sequence) in begun:
+                why = f"{process} began the one after the other, in sequence {sequence}"
+                _add(edges, numbers[begun[process, sequence].name], numbers[known.name], why)
+            begun[process, sequence] = known
         if isinstance(known.told, Ok):
-            last[invoke.process] = known
+            told[process] = known
 
 
 # ---- write-read ---------------------------------------------------------------------------------------------
@@ -176,7 +185,7 @@ def _misread(reader: Known, change: Change, writer: Known | None) -> Iterator[Fi
 def swapped(book: Book) -> Iterator[Finding]:
     """Yield records of a key that stand, or were shown, behind one that belongs behind them."""
     places = _places(book)
-    for partition, records in book.records_by_partition().items():
+    for partition, records in book.records_by_partition.items():
         found = ((each.offset, each.key, each.value) for each in records)
         yield from _descending(book, "in the log", partition, found, places)
     for (reader, partition), polls in book.sessions().items():

@@ -61,8 +61,8 @@ class Invoke:
     transactional_id: str | None = None
     sequence: str | None = None
     """Within a sequence, the records of a key stand in the log in the order of the row versions of the key; None: in
-    any order. A transactional id is a sequence; the ids of a pool together are none if anything is repaired or stored.
-    """
+    any order. What one process begins in a sequence is decided in that order. A transactional id is a sequence; the
+    ids of a pool together are none if anything is repaired or stored."""
 
 
 @dataclass(frozen=True, slots=True)

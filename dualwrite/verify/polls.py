@@ -11,7 +11,7 @@ from dualwrite.verify.history import GroupOffset, Isolation, Poll, RecordAtRest
 
 def seen_by_readers(book: Book) -> Iterator[Finding]:
     """Yield what readers saw that they should not have seen, or in another order, or never."""
-    at_rest = book.records_by_partition()
+    at_rest = book.records_by_partition
     yield from _changed_and_doubled(book)
     for poll in book.committed_polls():
         yield from _of_poll(book, poll)

@@ -146,8 +146,8 @@ class GoodWorld:
         end = min(stable, begin + self._chance.randint(0, 4))
         found = tuple(
             Record(offset, *stored.change)
-            for offset, stored in enumerate(self._log[partition])
-            if begin <= offset < end and stored.change is not None and self._ended[stored.dual_write]
+            for offset, stored in enumerate(self._log[partition][begin:end], begin)
+            if stored.change is not None and self._ended[stored.dual_write]
         )
         since = self._now
         at = self._tick()

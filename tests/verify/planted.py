@@ -291,7 +291,10 @@ PLANTED: Final[dict[Anomaly, dict[str, Planted]]] = {
         ),
         "database against log": lambda: _story().write("a").write("b").rows("a.k", "b.k").log("b.k", "a.k"),
         "against what a caller was told": lambda: (
-            _story().write("a", process="p").write("b", process="p").rows("b.k", "a.k").log("b.k", "a.k")
+            _story().write("a", process="p", sequence=None).write("b", process="p").rows("b.k", "a.k").log("b.k", "a.k")
+        ),
+        "against what a process began first": lambda: (
+            _story().begin("a", process="p").begin("b", process="p").rows("b.k", "a.k").log("b.k", "a.k")
         ),
     },
     Anomaly.INFORMATION_CYCLE: {

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dualwrite.verify.checker import check
-from dualwrite.verify.history import Event, Ok, Poll, RecordAtRest
+from dualwrite.verify.history import Ok, Poll, RecordAtRest
 from tests.verify.good_histories import GoodWorld, good_history
 from tests.verify.mutations import MUTATIONS, Mutation
 
@@ -50,11 +50,10 @@ def test_what_was_spoilt_is_found(mutation: Mutation, seed: int) -> None:
 @pytest.mark.proof
 def test_a_million_events_take_seconds() -> None:
     world = GoodWorld(random.Random(1))
-    events: list[Event] = []
-    while len(events) < 1_000_000:
+    while len(world.events) < 700_000:
         world.step()
-        events = world.events
     events = world.come_to_rest()
+    assert len(events) > 1_000_000
     before_s = time.process_time()
     report = check(events)
     assert report.is_clean
