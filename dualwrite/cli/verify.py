@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import click
 
-from dualwrite.admin import PROBED_ID
 from dualwrite.cli.connection import (
     KafkaAccess,
     database,
@@ -24,7 +23,7 @@ from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import counted, print_json
 from dualwrite.cli.verify_kafka import RETENTION_MS, CannotRunError
-from dualwrite.cli.verify_run import Plan, Run, Verified
+from dualwrite.cli.verify_run import Plan, Run, Verified, prefix_of
 from dualwrite.guarantee import Tier
 from dualwrite.verify.lines import to_lines
 
@@ -64,7 +63,7 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
     type=click.FloatRange(min=0.1, max=1000),
     default=50.0,
     show_default=True,
-    help="How many dual writes all of them begin in a second, at the most.",
+    help="How many dual writes all of them begin in a second, if the servers keep up.",
 )
 @click.option("--topic", help="The topic to create; by default, its name begins with dualwrite-verify.")
 @click.option(
@@ -124,6 +123,7 @@ def command(
     Exit code: 0 both sides agree; 1 an anomaly was found; 2 wrong usage, or it could not run.
     """
     run = uuid.uuid4().hex[:8]
+    tier = _tier(access, prefix_of(run))
     with database(database_url) as engine:
         plan = Plan(
             run=run,
@@ -136,7 +136,7 @@ def command(
             replication_factor=-1 if replication_factor is None else replication_factor,
             settle_s=settle,
             keep=keep,
-            is_ordered=_tier(access) is Tier.KEEP_PREPARED,
+            is_ordered=tier is Tier.KEEP_PREPARED,
             schema=schema,
         )
         _ask(plan, yes=yes)
@@ -153,9 +153,10 @@ def command(
     ctx.exit(0 if verified.is_clean else LEFT)
 
 
-def _tier(access: KafkaAccess) -> Tier:
+def _tier(access: KafkaAccess, prefix: str) -> Tier:
+    """Return the tier of these ids, as rights are given by id."""
     with access.admin() as admin:
-        _, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(PROBED_ID))
+        _, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(f"{prefix}-0"))
     if guarantee is None or guarantee.tier is None:
         raise CannotRunError("some brokers are too old for dual writes; `dualwrite doctor` says which")
     return guarantee.tier
@@ -173,7 +174,7 @@ def _ask(plan: Plan, *, yes: bool) -> None:
     click.echo(
         f"creates the topic {plan.topic} ({counted(plan.partitions, 'partition')}) and the table {plan.table}, and the "
         "tables of dual writes where they are missing\n"
-        f"writes at most {counted(most, 'dual write')}, {plan.rate:g} in a second, under the transactional ids "
+        f"writes about {counted(most, 'dual write')}, {plan.rate:g} in a second, under the transactional ids "
         f"{plan.prefix}-*: at most about {megabytes} MB in the topic and in the database\n"
         f"kills and freezes its own {counted(plan.workers, 'worker')} at random, and "
         "recovers what they leave\n"

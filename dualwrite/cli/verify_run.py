@@ -42,7 +42,13 @@ _FROZEN_S: Final = (0.1, 3.0)
 _END_S: Final = 20.0
 """How long workers may take to end."""
 _AGAIN_S: Final = 0.3
+_COMMITTED: Final = b'"event":"ok"'
 _DEEDS: Final[Mapping[str, float]] = {"killed": 2, "killed at": 3, "frozen": 2, "frozen at": 2}
+
+
+def prefix_of(run: str) -> str:
+    """Return the prefix of the transactional ids of a run."""
+    return f"dualwrite-verify-{run}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class Plan:
     @property
     def prefix(self) -> str:
         """Of the transactional ids."""
-        return f"dualwrite-verify-{self.run}"
+        return prefix_of(self.run)
 
     @property
     def table(self) -> str:
@@ -99,6 +105,7 @@ class _Living:
     name: str
     wakes_at_s: float | None = None
     """When it is to go on, if it was frozen or may be at any moment."""
+    has_written: bool = False
 
 
 class Workers:
@@ -122,18 +129,20 @@ class Workers:
         return _Living(process, ours, name)
 
     def begin(self) -> None:
-        """Wait until all of them write. Raises CannotRunError if they do not in time."""
+        """Wait until each of them has committed a dual write. Raises CannotRunError if they do not in time."""
         deadline_s = time.monotonic() + _START_S
         while not all(map(self._is_writing, self._living)):
             if time.monotonic() > deadline_s:
-                raise CannotRunError(f"the workers have not begun to write within {_START_S:g} s")
+                raise CannotRunError(f"the workers have not committed a dual write each within {_START_S:g} s")
             if dead := [one.process.exitcode for one in self._living if not one.process.is_alive()]:
                 raise CannotRunError(f"workers have ended before they began to write, with exit codes {dead}")
             time.sleep(0.05)
 
     def _is_writing(self, one: _Living) -> bool:
+        """Return whether it has committed a dual write: one that only starts is not worth a kill."""
         path = self._job.directory / f"{one.name}.jsonl"
-        return path.exists() and path.stat().st_size > 0
+        one.has_written = one.has_written or (path.exists() and _COMMITTED in path.read_bytes())
+        return one.has_written
 
     def rage(self, seconds: float) -> None:
         """Kill and freeze them at random, and start others in their place."""
@@ -223,19 +232,30 @@ class Run:
         """Do everything. Raises CannotRunError, and what the database or Kafka raises, after removing what it made."""
         create_state_table(self._engine, self._plan.schema)
         create_lease_table(self._engine, self._plan.schema)
-        with ExitStack() as made:
-            self._topic.create(self._plan.partitions, self._plan.replication_factor)
-            made.callback(self._quietly, self._topic.delete)
+        self._topic.create(self._plan.partitions, self._plan.replication_factor)
+        try:
             self._table.create(self._engine, self._keys)
-            made.callback(self._quietly, lambda: self._table.drop(self._engine))
             verified = self._written_and_read(directory, say)
-            made.pop_all()
-        self._clean_up(verified)
+        except BaseException:
+            self._give_up(say)
+            raise
+        if self._plan.keep or not verified.is_clean:
+            verified.left += self._made()
+        else:
+            verified.left += self._remove()
         return verified
 
-    def _quietly(self, remove: Callable[[], None]) -> None:
-        with suppress(CannotRunError, SQLAlchemyError):
-            remove()
+    def _give_up(self, say: Callable[[str], None]) -> None:
+        """Leave nothing open, even after Ctrl-C: on tiers 1 and 2 Kafka would keep a prepared transaction for ever."""
+        say("giving up: recovering what the workers left")
+        try:
+            unsettled = self._recovered()
+        except (DualWriteError, SQLAlchemyError) as error:
+            unsettled = [f"recovery failed: {error}"]
+        for each in [*unsettled, *(self._made() if unsettled else self._remove())]:
+            say(f"left: {each}")
+        if unsettled:
+            say(f"complete it with `dualwrite recover --prefix {self._plan.prefix}- --min-age 0 --apply`")
 
     # ---- writing --------------------------------------------------------------------------------------------
 
@@ -309,21 +329,23 @@ class Run:
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _clean_up(self, verified: Verified) -> None:
-        """Remove what the run has made; leave it where it is evidence, or was asked for."""
-        names = {
+    def _made(self) -> dict[str, Callable[[], None]]:
+        """Return what the run has made, each with what removes it: the rows last, which say what was decided."""
+        return {
             f"the topic {self._plan.topic}": self._topic.delete,
             f"the table {self._table.name}": lambda: self._table.drop(self._engine),
             f"the rows of the ids {self._plan.prefix}-*": self._delete_rows,
         }
-        for name, remove in names.items():
-            if self._plan.keep or not verified.is_clean:
-                verified.left.append(name)
-                continue
+
+    def _remove(self) -> list[str]:
+        """Remove it, and return what is left all the same."""
+        left: list[str] = []
+        for name, remove in self._made().items():
             try:
                 remove()
             except (CannotRunError, DualWriteError, SQLAlchemyError) as error:
-                verified.left.append(f"{name} ({error})")
+                left.append(f"{name} ({error})")
+        return left
 
     def _delete_rows(self) -> None:
         """Delete those of the slots: nothing is open under their ids, and no other run has them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from dualwrite.testing.postgres import PostgresServer
 from dualwrite.verify.anomalies import Anomaly
 from dualwrite.verify.checker import check
 from dualwrite.verify.lines import from_lines
-from tests.cli.conftest import Call, Ended, assert_one_line, ended, process
+from tests.cli.conftest import Call, Ended, assert_one_line, process
 from tests.support.conditions import until
 from tests.support.databases import unique
 from tests.test_docs import ROOT
 
 UNSUPPORTED_VERSION = 35
 """A marker that is answered with this is missing for good (docs/emulator.md)."""
+
+DEADLINE_S = 200
+pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
 SLOW = ("--yes", "--timeout-ms", 30_000)
 """The machine may be busy."""
@@ -55,7 +59,12 @@ def run(emulator: Emulator, url: sa.URL, tmp_path: Path, *more: object) -> Ended
         "--history",
         tmp_path / "history.jsonl",
     ]
-    return ended(process(*options(emulator, url, *small, *more)))
+    return in_time(process(*options(emulator, url, *small, *more)))
+
+
+def in_time(started: subprocess.Popen[str]) -> Ended:
+    out, err = started.communicate(timeout=DEADLINE_S)
+    return Ended(started.returncode, out, err)
 
 
 def checked(tmp_path: Path) -> Any:
@@ -104,12 +113,12 @@ def test_what_is_kept_is_named(emulator: Emulator, url: sa.URL, tmp_path: Path) 
 
 
 def test_markers_that_are_lost_are_found(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
-    lost = Fault(action=Error(UNSUPPORTED_VERSION), api="WriteTxnMarkers", partition=0, skip=2, count=None)
+    lost = Fault(action=Error(UNSUPPORTED_VERSION), api="WriteTxnMarkers", count=None)
     emulator.faults.add(lost)
     done = run(emulator, url, tmp_path)
     assert done.code == 1, done
     found = done.document
-    assert found["anomalies"][Anomaly.OPEN_AT_REST] == 1
+    assert found["anomalies"][Anomaly.OPEN_AT_REST] > 0
     assert found["left"] != []
     assert found["table"] in tables(url)
     assert done.document["anomalies"] == {str(kind): number for kind, number in checked(tmp_path).counts.items()}
@@ -148,7 +157,7 @@ def test_a_record_of_somebody_else_is_found(emulator: Emulator, url: sa.URL, tmp
     until(lambda: "not-only-mine" in topics(emulator), 30)
     with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
         producer.send("not-only-mine", key="key-01", value="from elsewhere").result(10)
-    done = ended(started)
+    done = in_time(started)
     assert done.code == 1, done
     assert "phantom: the record from elsewhere of key key-01 is at not-only-mine-" in done.out
 
