@@ -32,9 +32,11 @@ from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
 from dualwrite.verify.anomalies import Anomaly, Finding
 from dualwrite.verify.checker import check
+from dualwrite.verify.history import Poll
 from tests.crash.chaos_database import ChaosDatabase, Decision
 from tests.crash.chaos_history import history_of
 from tests.crash.chaos_job import COMMITTED, LOST, MISTAKE, ROLLED_BACK, UNKNOWN, Job, bodies_of
+from tests.crash.chaos_reader import AlongReader
 from tests.crash.chaos_servers import DEADLINE_S
 from tests.crash.pool_worker import pool_settings
 from tests.support.conditions import until
@@ -63,6 +65,8 @@ class Findings:
     told: Counter[str] = field(default_factory=Counter)
     rows: int = 0
     records: int = 0
+    read: int = 0
+    """Records that a reader got while it raged."""
     proofs: int = 0
     """How often the log was read to prove how a transaction had ended, by what was logged."""
     repairs: int = 0
@@ -81,6 +85,12 @@ class Verdict:
         self._database = database
         self._found = Findings() if found is None else found
         self._problems = self._found.problems
+        self._polls: list[Poll] = []
+
+    def hear(self, reader: AlongReader) -> None:
+        """Judge also what a reader got while it raged."""
+        self._polls += reader.polls
+        self._problems += reader.problems
 
     def reach(self) -> Findings:
         self._end_what_hangs()
@@ -157,7 +167,8 @@ class Verdict:
         in_topic = read_log(self._job.bootstrap_servers, self._job.topic)
         self._found.rows = len(in_table)
         self._found.records = len(in_topic)
-        report = check(history_of(self._journal_lines(), in_table, in_topic))
+        report = check([*history_of(self._journal_lines(), in_table, in_topic), *self._polls])
+        self._found.read = report.read
         shown: Counter[Anomaly] = Counter()
         for finding in report.findings:
             shown[finding.anomaly] += 1
