@@ -1,0 +1,177 @@
+"""The processes of the application: each writes under its transactional ids, with the library's writer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from dualwrite.errors import DualWriteError
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.waiting import TASKS, shield
+from dualwrite.recipes.writer import AsyncOneIdWriter, OneId, Use
+from tests.proof.simulation.brokers import PARTITIONS, TOPIC
+from tests.proof.simulation.database import DatabaseGoneError, SimulatedDatabase, Transaction
+from tests.proof.simulation.history import History
+from tests.proof.simulation.loop import SimulatedLoop
+from tests.proof.simulation.network import Network
+
+EXPECTED: Final = (DualWriteError, DatabaseGoneError)
+"""What a caller handles."""
+
+
+class RollBackError(Exception):
+    """A block's own reason to roll back."""
+
+
+class Handle(DualWrite):
+    """What a block gets."""
+
+    def __init__(self, database: Transaction, records: RecordBuffer) -> None:
+        super().__init__(database, records, shield)
+        self._database = database
+
+    async def insert(self, table: str, key: Any, value: Any) -> None:
+        """Write a row of the application."""
+        await self._database.insert(table, key, value)
+
+
+class SimulatedBackend:
+    """The simulated database as a backend of writers."""
+
+    name: Final = BackendName.PSYCOPG
+    waiting: Final = TASKS
+
+    def __init__(self, database: SimulatedDatabase) -> None:
+        self.database = database
+
+    async def begin(self, bind: None, records: RecordBuffer, use: Use) -> Handle:
+        return Handle(await self.database.begin(), records)
+
+    async def close(self) -> None:
+        pass
+
+
+class Settings:
+    """What all writers of one simulation have in common."""
+
+    def __init__(self, random: Random, bootstrap: str, tier: Tier) -> None:
+        self.confirm: Any = "database" if random.random() < 0.3 else "kafka"
+        self.locks_and_writes = random.random() < 0.5
+        self.producer: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "request_timeout_ms": 2_000,
+            "delivery_timeout_ms": 4_000,
+            "max_block_ms": 5_000,
+            "linger_ms": 0,
+        }
+        if tier in (Tier.BOUNDED, Tier.BOUNDED_V1):
+            self.producer["transaction_timeout_ms"] = random.choice((3_000, 8_000, 60_000))
+
+    def __repr__(self) -> str:
+        return f"confirm={self.confirm} locks_and_writes={self.locks_and_writes} {self.producer}"
+
+
+def new_writer(
+    loop: SimulatedLoop, network: Network, settings: Settings, transactional_id: str, pause: PauseHook | None
+) -> AsyncOneIdWriter[None, Handle]:
+    """Return a writer of the current process."""
+    database = SimulatedDatabase(loop, network, locks_and_writes=settings.locks_and_writes)
+    one_id = OneId(
+        transactional_id,
+        lock_timeout_ms=3_000,
+        resolve_timeout_ms=4_000,
+        confirm=settings.confirm,
+        pause=pause,
+        producer_settings={**settings.producer, "client_id": loop.current.name},
+    )
+    return AsyncOneIdWriter(SimulatedBackend(database), one_id)
+
+
+class Application:
+    """The program of one process: some dual writes, each tried until it is known to be over or given up."""
+
+    def __init__(
+        self,
+        history: History,
+        random: Random,
+        new: Callable[[str], AsyncOneIdWriter[None, Handle]],
+        transactional_ids: list[str],
+        name: str,
+    ) -> None:
+        self._history = history
+        self._random = random
+        self._new = new
+        self._ids = transactional_ids
+        self._name = name
+        self._writers: dict[str, AsyncOneIdWriter[None, Handle]] = {}
+
+    async def run(self, writes: int) -> None:
+        """Carry out so many dual writes."""
+        random = self._random
+        for number in range(writes):
+            transactional_id = self._ids[int(random.random() * len(self._ids))]
+            if random.random() < 0.3:
+                await asyncio.sleep(random.random())
+            if random.random() < 0.2:
+                await self._recover(transactional_id)
+            await self._write(f"{self._name}.{number}", transactional_id)
+        for writer in self._writers.values():
+            try:
+                await writer.close()
+            except EXPECTED as error:
+                self._history.note(f"{self._name}: close() raised {type(error).__name__}")
+
+    def _writer(self, transactional_id: str) -> AsyncOneIdWriter[None, Handle]:
+        writer = self._writers.get(transactional_id)
+        if writer is None:
+            writer = self._writers[transactional_id] = self._new(transactional_id)
+        return writer
+
+    async def _write(self, write: str, transactional_id: str) -> None:
+        writer = self._writer(transactional_id)
+        tx: Handle | None = None
+        why = ""
+        try:
+            async with writer.scope() as tx:
+                for partition in range(PARTITIONS):
+                    tx.send(TOPIC, write.encode(), partition=partition)
+                await tx.insert("writes", write, (write, transactional_id))
+                if self._random.random() < 0.1:
+                    raise RollBackError
+        except RollBackError:
+            why = "(rolled back by its block)"
+        except EXPECTED as error:
+            why = f"({type(error).__name__})"
+            await self._after(error, writer)
+        outcome = tx.outcome.name if tx is not None and tx.outcome is not None else None
+        if tx is None:
+            outcome = "ROLLED_BACK"
+        elif not why and outcome != "COMMITTED":
+            self._history.wrong(f"the block of {write} ended without an error, and its outcome is {outcome}")
+        self._history.tell(write, outcome, why)
+
+    async def _after(self, error: BaseException, writer: AsyncOneIdWriter[None, Handle]) -> None:
+        """Do what applications do after an error: sometimes make a new writer, and wait a little."""
+        if writer.state.name in ("FENCED", "CLOSED") or self._random.random() < 0.2:
+            self._writers = {its_id: each for its_id, each in self._writers.items() if each is not writer}
+            try:
+                await writer.close()
+            except EXPECTED as failed:
+                self._history.note(f"{self._name}: close() raised {type(failed).__name__}")
+        await asyncio.sleep(self._random.random() * 2)
+
+    async def _recover(self, transactional_id: str) -> None:
+        writer = self._writer(transactional_id)
+        try:
+            found = await writer.recover()
+        except EXPECTED as error:
+            self._history.note(f"{self._name}: recover({transactional_id}) raised {type(error).__name__}")
+            await self._after(error, writer)
+        else:
+            self._history.note(f"{self._name}: recover({transactional_id}) found {found.outcome.name}")

@@ -1,0 +1,82 @@
+"""Replaces what would come from outside during a simulation: time, random numbers, ids, and the log."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import secrets
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tests.proof.simulation.loop import SimulatedLoop
+
+EPOCH_S: Final = 1_800_000_000
+"""The wall clock when a simulation begins."""
+
+
+@contextmanager
+def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
+    """Let time, random numbers and ids come from the loop and the seed; note errors that are logged as problems."""
+    drawn = random.Random(f"ids {seed}")
+
+    def wall_s() -> float:
+        return EPOCH_S + loop.now_s + loop.current.clock_offset_s
+
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+        (time, "monotonic", lambda: loop.now_s),
+        (time, "perf_counter", lambda: loop.now_s),
+        (time, "perf_counter_ns", lambda: int(loop.now_s * 1e9)),
+        (time, "time", wall_s),
+        (time, "time_ns", lambda: int(wall_s() * 1000) * 1_000_000),
+        (uuid, "uuid4", lambda: uuid.UUID(int=drawn.getrandbits(128), version=4)),
+        (secrets, "choice", drawn.choice),
+        (secrets, "token_bytes", drawn.randbytes),
+    ]
+    before = [getattr(module, name) for module, name, _ in replaced]
+    state = random.getstate()
+    random.seed(f"global {seed}")
+    was_collecting = gc.isenabled()
+    gc.disable()  # a collection at another time would end abandoned coroutines at another time
+    for module, name, function in replaced:
+        setattr(module, name, function)
+    try:
+        with _errors_as_problems(loop), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for (module, name, _), original in zip(replaced, before, strict=True):
+            setattr(module, name, original)
+        random.setstate(state)
+        if was_collecting:
+            gc.enable()
+
+
+class _Problems(logging.Handler):
+    def __init__(self, loop: SimulatedLoop) -> None:
+        super().__init__(logging.ERROR)
+        self._loop = loop
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._loop.problems.append(f"{self._loop.current}: {record.getMessage()} {error!r}")
+
+
+@contextmanager
+def _errors_as_problems(loop: SimulatedLoop) -> Iterator[None]:
+    logger = logging.getLogger("dualwrite")
+    handler = _Problems(loop)
+    level, propagates = logger.level, logger.propagate
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
