@@ -31,7 +31,7 @@ _NO_LINES: Final = ClosingLog(getLogger("dualwrite.simulation"))
 _EVERYWHERE: Final[dict[str, Any]] = {
     "transaction_state_log_num_partitions": 2,
     "offsets_topic_num_partitions": 1,
-    "transaction_abort_timed_out_transaction_cleanup_interval_ms": 1_000,
+    "transaction_abort_timed_out_transaction_cleanup_interval_ms": 5_000,
 }
 CONFIGS: Final = {
     Tier.KEEP_PREPARED: BrokerConfig(**_EVERYWHERE),

@@ -15,7 +15,7 @@ from tests.proof.simulation.history import History
 from tests.proof.simulation.loop import Process, SimulatedLoop
 from tests.proof.simulation.network import Network
 
-_PAUSES_S: Final = (0.05, 0.5, 5.0, 5.0, 20.0, 3600.0)
+_PAUSES_S: Final = (0.05, 0.5, 0.5, 5.0, 5.0, 20.0, 20.0, 3600.0)
 _SHORT_S: Final = (0.02, 0.3, 3.0, 10.0)
 
 

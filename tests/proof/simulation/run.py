@@ -20,7 +20,7 @@ from tests.proof.simulation.network import Network
 from dualwrite.recipes.writer import AsyncOneIdWriter  # isort: skip
 
 _FAULTS_WITHIN_S: Final = (0.15, 0.5, 0.5, 2.0, 6.0)
-_WRITING_ENDS_S: Final = 2 * 3600.0
+_WRITING_ENDS_S: Final = 24 * 3600.0
 _SETTLING_S: Final = 300.0
 _RECOVERIES: Final = 20
 
