@@ -10,7 +10,7 @@ import argparse
 import gc
 import time
 
-from tests.proof.simulation.run import Result, simulate
+from tests.proof.simulation.planted import MISTAKES, plant
 
 
 def main() -> None:
@@ -19,7 +19,10 @@ def main() -> None:
     parser.add_argument("--seeds", default="")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--planted", choices=MISTAKES)
     given = parser.parse_args()
+    if given.planted: plant(given.planted)
+    from tests.proof.simulation.run import simulate
     seeds = range(given.seed or 0, (given.seed or 0) + 1)
     if given.seeds:
         first, last = map(int, given.seeds.split("-"))

@@ -26,7 +26,7 @@ TOPIC: Final = "orders"
 PARTITIONS: Final = 2
 _FIRST_PORT: Final = 9092
 _LISTENER: Final = "PLAINTEXT"
-_NO_LINES: Final = ClosingLog(getLogger("dualwrite.simulation"))
+_NO_LINES: Final = ClosingLog(getLogger("dualwrite.broker_emulator.net"))
 
 _EVERYWHERE: Final[dict[str, Any]] = {
     "transaction_state_log_num_partitions": 2,

@@ -45,7 +45,7 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     for module, name, function in replaced:
         setattr(module, name, function)
     try:
-        with _errors_as_problems(loop), warnings.catch_warnings():
+        with _log_lines(loop), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -56,27 +56,34 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
             gc.enable()
 
 
-class _Problems(logging.Handler):
+class _Lines(logging.Handler):
+    """Notes warnings; takes errors for problems."""
+
     def __init__(self, loop: SimulatedLoop) -> None:
-        super().__init__(logging.ERROR)
+        super().__init__(logging.WARNING)
         self._loop = loop
 
     def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        self._loop.problems.append(f"{self._loop.current}: {record.getMessage()} {error!r}")
+        text = f"{self._loop.current} logs: {record.getMessage()}"
+        if record.levelno >= logging.ERROR:
+            self._loop.problems.append(f"{text} {record.exc_info[1]!r}" if record.exc_info else text)
+        else:
+            self._loop.note(text)
 
 
 @contextmanager
-def _errors_as_problems(loop: SimulatedLoop) -> Iterator[None]:
-    logger = logging.getLogger("dualwrite")
-    handler = _Problems(loop)
-    level, propagates = logger.level, logger.propagate
-    logger.setLevel(logging.ERROR)
-    logger.propagate = False
-    logger.addHandler(handler)
+def _log_lines(loop: SimulatedLoop) -> Iterator[None]:
+    handler = _Lines(loop)
+    loggers = [logging.getLogger(name) for name in ("dualwrite", "dualwrite.broker_emulator")]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger, level in zip(loggers, (logging.WARNING, logging.ERROR), strict=True):
+        logger.setLevel(level)
+        logger.propagate = False
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagates
+        for logger, (level, propagates) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagates

@@ -16,6 +16,11 @@ from tests.proof.simulation.loop import Process, SimulatedLoop
 from tests.proof.simulation.network import Network
 
 _PAUSES_S: Final = (0.05, 0.5, 0.5, 5.0, 5.0, 20.0, 20.0, 3600.0)
+_WEIGHTS_AT_POINTS: Final = (6, 5, 4, 3, 1, 1, 2)
+_CRITICAL: Final = 4
+_AROUND_THE_DECISION: Final = frozenset(
+    {PausePoint.AFTER_INIT, PausePoint.BEFORE_DATABASE_COMMIT, PausePoint.AFTER_DATABASE_COMMIT}
+)
 _SHORT_S: Final = (0.02, 0.3, 3.0, 10.0)
 
 
@@ -51,7 +56,7 @@ class Faults:
         self._victims = victims
         self._is_over = False
         self._paused: set[Process] = set()
-        self._at_points = random.choice((0.0, 0.01, 0.03))
+        self._at_points = random.choice((0.0, 0.04, 0.12))
         self._kinds: list[tuple[Callable[[], None], int]] = [
             (self._kill, 4),
             (self._pause, 4),
@@ -113,11 +118,22 @@ class Faults:
     def hook(self, process: Process) -> PauseHook:
         """Return what a writer of a process calls at each of its pause points."""
 
+        at_points: list[Callable[[Process], None]] = [
+            self._kill_one,
+            self._pause_one,
+            self._break_one,
+            self._cut_off,
+            lambda _: self._crash_node(),
+            lambda _: self._crash_database(),
+            lambda _: self._lose_standby(),
+        ]
+
         def hook(point: PausePoint) -> None:
-            if self._is_over or self._random.random() >= self._at_points or not process.is_alive:
+            likely = self._at_points * (_CRITICAL if point in _AROUND_THE_DECISION else 1)
+            if self._is_over or self._random.random() >= likely or not process.is_alive:
                 return
             self._history.note(f"{process} is at {point}")
-            self._random.choice((self._kill_one, self._pause_one, self._break_one))(process)
+            self._random.choices(at_points, _WEIGHTS_AT_POINTS)[0](process)
 
         return hook
 
@@ -174,8 +190,10 @@ class Faults:
 
     def _cut(self) -> None:
         victim = self._victim()
-        if victim is None:
-            return
+        if victim is not None:
+            self._cut_off(victim)
+
+    def _cut_off(self, victim: Process) -> None:
         there, duration_s = self._place(), self._random.choice(_SHORT_S)
         self._history.note(f"{victim} and {there} are cut off from each other for {duration_s} s")
         self._network.cut(victim.name, there)

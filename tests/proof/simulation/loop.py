@@ -104,6 +104,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.current = self.world
         self.problems: list[str] = []
         """What callbacks raised."""
+        self.note: Callable[[str], None] = _ignore
+        """Takes what happens besides."""
         self.steps = 0
         self.connect: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._random = random
@@ -288,3 +290,7 @@ def _end(task: asyncio.Task[Any]) -> None:
         coroutine.close()
     except BaseException:  # it awaited something, or complained
         return
+
+
+def _ignore(_: str) -> None:
+    pass

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tests.proof.simulation.loop import Process, SimulatedLoop
 
 _LOST: Final = object()
-_LATE_S: Final = 40.0
+_LATE_S: Final = 20.0
 """How late an end may notice that the other is gone."""
 
 

@@ -47,6 +47,7 @@ class Simulation:
         self._random = random
         self.loop: Final = SimulatedLoop(Random(f"loop {seed}"))
         self.history: Final = History(self.loop)
+        self.loop.note = self.history.note
         self.network: Final = Network(self.loop, Random(f"network {seed}"))
         tier = random.choice(tuple(Tier))
         self.brokers: Final = Brokers(self.loop, self.network, tier, nodes=3)
@@ -144,7 +145,7 @@ class Simulation:
         """Kill a process, and start another one in its place later."""
         writes = self._processes.pop(process, 0)
         self.loop.kill(process)
-        self.network.drop_connections_of(process, is_silent=self._random.random() < 0.3)
+        self.network.drop_connections_of(process, is_silent=self._random.random() < 0.1)
         if writes:
             self._starting += 1
             after_s = self._random.choice((0.0, 0.1, 1.0, 10.0))
