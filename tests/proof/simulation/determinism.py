@@ -41,7 +41,7 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     state = random.getstate()
     random.seed(f"global {seed}")
     was_collecting = gc.isenabled()
-    gc.disable()  # a collection at another time would end abandoned coroutines at another time
+    gc.disable()  # it would end abandoned coroutines, whenever it comes
     for module, name, function in replaced:
         setattr(module, name, function)
     try:

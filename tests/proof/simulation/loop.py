@@ -45,7 +45,7 @@ class Process:
 class SimulatedHandle:
     """A scheduled callback."""
 
-    __slots__ = ("args", "callback", "context", "is_cancelled", "number", "process", "when_s")
+    __slots__ = ("args", "callback", "context", "is_cancelled", "process", "when_s")
 
     def __init__(
         self,
@@ -54,18 +54,13 @@ class SimulatedHandle:
         args: tuple[Any, ...],
         context: Context | None,
         when_s: float,
-        number: int,
     ) -> None:
         self.process = process
         self.callback = callback
         self.args = args
         self.context = copy_context() if context is None else context
         self.when_s = when_s
-        self.number = number
         self.is_cancelled = False
-
-    def __lt__(self, other: SimulatedHandle) -> bool:
-        return (self.when_s, self.number) < (other.when_s, other.number)
 
     def cancel(self) -> None:
         """Do not call it."""
@@ -109,7 +104,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.steps = 0
         self.connect: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._random = random
-        self._timers: list[SimulatedHandle] = []
+        self._timers: list[tuple[float, int, SimulatedHandle]] = []
         self._runnable: list[Process] = []
         self._numbers = 0
         self._is_closed = False
@@ -124,7 +119,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             while not is_over():
                 if self._runnable:
                     self._run_one()
-                elif not self._timers or self._timers[0].when_s > latest_s:
+                elif not self._timers or self._timers[0][0] > latest_s:
                     self.now_s = latest_s
                     return False
                 else:
@@ -157,9 +152,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _advance(self) -> None:
         timers = self._timers
-        self.now_s = max(self.now_s, timers[0].when_s)
-        while timers and timers[0].when_s <= self.now_s:
-            handle = heapq.heappop(timers)
+        self.now_s = now_s = max(self.now_s, timers[0][0])
+        while timers and timers[0][0] <= now_s:
+            handle = heapq.heappop(timers)[2]
             if not handle.is_cancelled:
                 self._make_ready(handle)
 
@@ -212,8 +207,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, process: Process, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimulatedHandle:
         """Call in a process."""
-        self._numbers += 1
-        handle = SimulatedHandle(process, callback, args, context, self.now_s, self._numbers)
+        handle = SimulatedHandle(process, callback, args, context, self.now_s)
         self._make_ready(handle)
         return handle
 
@@ -230,8 +224,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> SimulatedHandle:
         """Call in a process at a time."""
         self._numbers += 1
-        handle = SimulatedHandle(process, callback, args, context, when, self._numbers)
-        heapq.heappush(self._timers, handle)
+        handle = SimulatedHandle(process, callback, args, context, when)
+        heapq.heappush(self._timers, (when, self._numbers, handle))
         return handle
 
     def time(self) -> float:

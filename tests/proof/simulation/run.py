@@ -171,6 +171,14 @@ class Simulation:
                 break
         else:
             self.history.wrong(f"nobody could recover {transactional_id}")
+        application = Application(
+            self.history,
+            Random(0),
+            lambda its_id: new_writer(self.loop, self.network, self._settings, its_id, None),
+            [transactional_id],
+            f"after {transactional_id}",
+        )
+        await application.write_at_last(transactional_id)
         self._recovered += 1
 
     # ---- what must hold -------------------------------------------------------------------------------------
