@@ -19,6 +19,7 @@ from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.storage.storage import Storage
 from dualwrite.guarantee import Tier
 from tests.proof.simulation.determinism import EPOCH_S
+from tests.proof.simulation.disk import Disk
 from tests.proof.simulation.loop import Process, SimulatedHandle, SimulatedLoop
 from tests.proof.simulation.network import End, Listener, Network, Transport
 
@@ -113,6 +114,7 @@ class Brokers:
         """Called when the cluster has started, and again after a power failure."""
         self.cluster: Cluster
         self.operations: Operations
+        self.has_power = False
         self._loop = loop
         self._network = network
         self._clock = BrokerClock(loop, self.process)
@@ -125,6 +127,7 @@ class Brokers:
 
     def start(self, storage: Storage | None = None) -> None:
         """Start all nodes, on what is stored. To be called in the loop, as the brokers' process."""
+        self.has_power = True
         cluster = self.cluster = Cluster(self._config, self._clock, Faults(), storage)
         self.operations = Operations(cluster)
         for node_id in self.node_ids:
@@ -157,12 +160,14 @@ class Brokers:
 
     def crash(self, node_id: int) -> None:
         """Let a node die; the others take over."""
+        if not self.has_power:
+            return
         self._network.listeners.pop(_FIRST_PORT + node_id, None)
         self._as_brokers(self.cluster.nodes[node_id].crash)
 
     def restart(self, node_id: int) -> None:
         """Start a dead node."""
-        if self.cluster.nodes[node_id].is_alive:
+        if self.cluster.nodes[node_id].is_alive or not self.has_power:
             return
 
         def start() -> None:
@@ -194,11 +199,13 @@ class Brokers:
         for partition in self.cluster.partitions():
             self._loop.call_soon_in(self.process, self._release, partition)
 
-    def end_all(self) -> None:
-        """Let all nodes die at once, without handing anything over."""
+    async def fail(self, disk: Disk) -> list[str]:
+        """Let the power fail: all nodes end at once. Return what was lost. To be called as the brokers' process."""
+        self.has_power = False
         for node in self.cluster.nodes.values():
             self._network.listeners.pop(_FIRST_PORT + node.node_id, None)
-            self._as_brokers(node.end)
+            node.end()
+        return await disk.fail()
 
     def _as_brokers(self, action: Callable[[], object]) -> None:
         before, self._loop.current = self._loop.current, self.process

@@ -9,7 +9,7 @@ import secrets
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,6 +17,23 @@ from tests.proof.simulation.loop import SimulatedLoop
 
 EPOCH_S: Final = 1_800_000_000
 """The wall clock when a simulation begins."""
+
+
+Replacement = tuple[Any, str, Callable[..., Any]]
+"""A module, the name of a function in it, and what it becomes."""
+
+
+@contextmanager
+def replaced(replacements: Sequence[Replacement]) -> Iterator[None]:
+    """Replace functions of modules for a while."""
+    before = [getattr(module, name) for module, name, _ in replacements]
+    for module, name, function in replacements:
+        setattr(module, name, function)
+    try:
+        yield
+    finally:
+        for (module, name, _), original in zip(replacements, before, strict=True):
+            setattr(module, name, original)
 
 
 @contextmanager
@@ -27,7 +44,7 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     def wall_s() -> float:
         return EPOCH_S + loop.now_s + loop.current.clock_offset_s
 
-    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+    replacements: list[Replacement] = [
         (time, "monotonic", lambda: loop.now_s),
         (time, "perf_counter", lambda: loop.now_s),
         (time, "perf_counter_ns", lambda: int(loop.now_s * 1e9)),
@@ -37,20 +54,15 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         (secrets, "choice", drawn.choice),
         (secrets, "token_bytes", drawn.randbytes),
     ]
-    before = [getattr(module, name) for module, name, _ in replaced]
     state = random.getstate()
     random.seed(f"global {seed}")
     was_collecting = gc.isenabled()
     gc.disable()  # it would end abandoned coroutines, whenever it comes
-    for module, name, function in replaced:
-        setattr(module, name, function)
     try:
-        with _log_lines(loop), warnings.catch_warnings():
+        with replaced(replacements), _log_lines(loop), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for (module, name, _), original in zip(replaced, before, strict=True):
-            setattr(module, name, original)
         random.setstate(state)
         if was_collecting:
             gc.enable()
@@ -65,7 +77,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{self._loop.current} logs: {record.getMessage()}"
-        if record.levelno >= logging.ERROR:
+        if record.levelno >= logging.ERROR and not record.name.endswith(".flusher"):  # else the power has failed
             self._loop.problems.append(f"{text} {record.exc_info[1]!r}" if record.exc_info else text)
         else:
             self._loop.note(text)

@@ -11,12 +11,13 @@ from dualwrite.broker_emulator.faults import Delay, Fault
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from tests.proof.simulation.brokers import Brokers
 from tests.proof.simulation.database import PLACE, DatabaseServer
+from tests.proof.simulation.disk import Disk
 from tests.proof.simulation.history import History
 from tests.proof.simulation.loop import Process, SimulatedLoop
 from tests.proof.simulation.network import Network
 
 _PAUSES_S: Final = (0.05, 0.5, 0.5, 5.0, 5.0, 20.0, 20.0, 3600.0)
-_WEIGHTS_AT_POINTS: Final = (6, 5, 4, 3, 1, 1, 2)
+_WEIGHTS_AT_POINTS: Final = (6, 5, 4, 3, 1, 1, 2, 2)
 _CRITICAL: Final = 4
 _AROUND_THE_DECISION: Final = frozenset(
     {PausePoint.AFTER_INIT, PausePoint.BEFORE_DATABASE_COMMIT, PausePoint.AFTER_DATABASE_COMMIT}
@@ -46,6 +47,7 @@ class Faults:
         brokers: Brokers,
         database: DatabaseServer,
         victims: Victims,
+        disk: Disk | None,
     ) -> None:
         self._loop = loop
         self._random = random
@@ -54,6 +56,7 @@ class Faults:
         self._brokers = brokers
         self._database = database
         self._victims = victims
+        self._disk = disk
         self._is_over = False
         self._paused: set[Process] = set()
         self._at_points = random.choice((0.0, 0.04, 0.12))
@@ -73,6 +76,7 @@ class Faults:
             (self._cancel_commits, 2),
             (self._crash_database, 2),
             (self._lose_standby, 2),
+            (self._fail_power, 0 if disk is None else 6),
         ]
 
     async def run(self, count: int, within_s: float) -> None:
@@ -126,6 +130,7 @@ class Faults:
             lambda _: self._crash_node(),
             lambda _: self._crash_database(),
             lambda _: self._lose_standby(),
+            lambda _: self._fail_power(),
         ]
 
         def hook(point: PausePoint) -> None:
@@ -241,6 +246,19 @@ class Faults:
         delay_ms = self._random.choice((30, 400, 4_000))
         self._history.note(f"the next markers are delayed by {delay_ms} ms")
         faults.add(Fault(action=Delay(delay_ms), api="WriteTxnMarkers", count=self._random.choice((1, 3))))
+
+    def _fail_power(self) -> None:
+        if self._disk is not None and self._brokers.has_power:
+            self._loop.begin(self._brokers.process, self._fail_and_start(self._disk))
+
+    async def _fail_and_start(self, disk: Disk) -> None:
+        self._history.note("the brokers lose their power")
+        for torn in await self._brokers.fail(disk):
+            self._history.note(torn)
+        if not self._is_over:
+            await asyncio.sleep(self._random.choice(_SHORT_S))
+        self._history.note("the brokers start again")
+        self._brokers.start(disk.open())
 
     # ---- the database ---------------------------------------------------------------------------------------
 

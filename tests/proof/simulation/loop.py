@@ -197,11 +197,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     # ---- asyncio --------------------------------------------------------------------------------------------
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+    def call_soon(  # type: ignore[override]  # its handles are our own
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimulatedHandle:
         """Call in the current process."""
         return self.call_soon_in(self.current, callback, *args, context=context)
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # as above
 
     def call_soon_in(
         self, process: Process, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -211,16 +213,25 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._make_ready(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+    def call_later(  # type: ignore[override]  # as above
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimulatedHandle:
         """Call in the current process after a delay."""
         return self.call_at_in(self.current, self.now_s + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+    def call_at(  # type: ignore[override]  # as above
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimulatedHandle:
         """Call in the current process at a time."""
         return self.call_at_in(self.current, when, callback, *args, context=context)
 
     def call_at_in(
-        self, process: Process, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+        self,
+        process: Process,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
     ) -> SimulatedHandle:
         """Call in a process at a time."""
         self._numbers += 1
@@ -243,7 +254,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._tasks.append(task)
         return task
 
-    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+    async def create_connection(  # type: ignore[override]  # there is one network, and no TLS
+        self, factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
         """Connect through the simulated network."""
         assert self.connect is not None, "there is no network"
         return await self.connect(factory, host, port)

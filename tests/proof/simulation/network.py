@@ -1,7 +1,7 @@
 """The network: connections between places, with seeded latencies, cuts, slow links, and losses.
 
-A connection delivers in order; nothing is ordered between connections. If one is lost, each end hears of it at a time of
-its own, and what was under way arrives until then: a request may be carried out long after its sender has given up.
+A connection delivers in order; nothing is ordered between connections. If one is lost, each end hears of it at a time
+of its own, and what was under way arrives until then: a request may be carried out long after its sender has given up.
 While two places are cut off from each other, what is sent waits, as with TCP, and nothing is refused.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, Final
 from tests.proof.simulation.loop import Process, SimulatedLoop
 
 _LOST: Final = object()
+_AGAIN_S: Final = 1.0
 _LATE_S: Final = 20.0
 """How late an end may notice that the other is gone."""
 
@@ -174,7 +175,7 @@ class Network:
         there = "" if listener is None else listener.place
         await asyncio.sleep(self.latency_s(place, there))
         while self.is_cut(place, there):
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_AGAIN_S)  # noqa: ASYNC110 - as TCP does
         listener = self.listeners.get(port)
         if listener is None or not listener.process.is_alive:
             raise ConnectionRefusedError(111, "Connection refused")

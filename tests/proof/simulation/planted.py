@@ -41,9 +41,8 @@ MISTAKES: Final = {
         [
             Edit(
                 f"{_CORE}.steps",
-                "            await write.database.commit()\n        except BaseException as error:\n            await self.a",
-                "            await self._owned.kafka.commit()\n            await write.database.commit()\n"
-                "        except BaseException as error:\n            await self.a",
+                "            self._assert_within_bound(write)\n",
+                "            await self._owned.kafka.commit()\n",
             )
         ],
     ),
@@ -92,7 +91,14 @@ MISTAKES: Final = {
         0, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
     ),
     "each abort is repaired, also that of what is open": Mistake(
-        0, [Edit(f"{_CORE}.repair", "        if end.aborted:\n            await _assert", "        if False:\n            await _assert")]
+        0,
+        [
+            Edit(
+                f"{_CORE}.repair",
+                "        if end.aborted:\n            await _assert",
+                "        if False:\n            await _assert",
+            )
+        ],
     ),
     "a lock excludes nobody": Mistake(
         0,

@@ -8,18 +8,19 @@ from random import Random
 from typing import Final, NamedTuple
 
 from dualwrite.guarantee import Tier
+from dualwrite.recipes.writer import AsyncOneIdWriter
 from tests.proof.simulation.application import EXPECTED, Application, Handle, Settings, new_writer
 from tests.proof.simulation.brokers import Brokers
 from tests.proof.simulation.database import Change, DatabaseServer
 from tests.proof.simulation.determinism import nothing_from_outside
+from tests.proof.simulation.disk import Disk, disk_for
 from tests.proof.simulation.faults import Faults
 from tests.proof.simulation.history import History, Reader, check_at_rest
 from tests.proof.simulation.loop import LivelockError, Process, SimulatedLoop
 from tests.proof.simulation.network import Network
 
-from dualwrite.recipes.writer import AsyncOneIdWriter  # isort: skip
-
 _FAULTS_WITHIN_S: Final = (0.15, 0.5, 0.5, 2.0, 6.0)
+_ON_DISK: Final = 0.25
 _WRITING_ENDS_S: Final = 24 * 3600.0
 _SETTLING_S: Final = 300.0
 _RECOVERIES: Final = 20
@@ -45,12 +46,13 @@ class Simulation:
         self.seed = seed
         random = Random(f"simulation {seed}")
         self._random = random
-        self.loop: Final = SimulatedLoop(Random(f"loop {seed}"))
+        self.loop: Final = SimulatedLoop(Random(f"loop {seed}"))  # type: ignore[abstract]  # the rest is not used
         self.history: Final = History(self.loop)
         self.loop.note = self.history.note
         self.network: Final = Network(self.loop, Random(f"network {seed}"))
         tier = random.choice(tuple(Tier))
         self.brokers: Final = Brokers(self.loop, self.network, tier, nodes=3)
+        self.disk: Final = Disk(self.loop, self.brokers.process, random) if random.random() < _ON_DISK else None
         self.database: Final = DatabaseServer(self.loop, self.network, Random(f"database {seed}"))
         self.database.on_durable = self._on_durable
         self._settings = Settings(random, self.brokers.bootstrap, tier)
@@ -62,7 +64,14 @@ class Simulation:
         """How many are about to be started."""
         self._recovered = 0
         self.faults: Final = Faults(
-            self.loop, Random(f"faults {seed}"), self.history, self.network, self.brokers, self.database, self
+            self.loop,
+            Random(f"faults {seed}"),
+            self.history,
+            self.network,
+            self.brokers,
+            self.database,
+            self,
+            self.disk,
         )
         self.history.note(f"seed {seed}: {tier!r}, {self._settings}")
 
@@ -72,7 +81,7 @@ class Simulation:
         """Run it, and check it."""
         loop = self.loop
         self.brokers.on_start = self._on_start
-        loop.call_soon_in(self.brokers.process, self.brokers.start)
+        loop.call_soon_in(self.brokers.process, self.brokers.start, None if self.disk is None else self.disk.open())
         for number in range(self._random.choice((2, 3))):
             self._start(f"P{number}", self._random.choice((2, 3, 4)))
         within_s = self._random.choice(_FAULTS_WITHIN_S)
@@ -185,7 +194,7 @@ class Simulation:
 
     def _check(self) -> None:
         history = self.history
-        committed = {write: transactional_id for write, transactional_id in self.database.values("writes")}
+        committed = dict(self.database.values("writes"))
         if list(history.decided.items()) != list(committed.items()):
             history.wrong(f"the database lost decisions: {history.decided.keys() ^ committed.keys()}")
         for partition in self.brokers.data_partitions():
@@ -206,13 +215,11 @@ def simulate(seed: int) -> Result:
     """Run one seed."""
     simulation = Simulation(seed)
     history = simulation.history
-    with nothing_from_outside(simulation.loop, seed):
+    with nothing_from_outside(simulation.loop, seed), disk_for(simulation.disk):
         try:
             simulation.run()
         finally:
             simulation.loop.close()
     lines = history.lines()
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    return Result(
-        seed, history.problems, lines, digest, simulation.loop.steps, len(history.told), len(history.decided)
-    )
+    return Result(seed, history.problems, lines, digest, simulation.loop.steps, len(history.told), len(history.decided))
