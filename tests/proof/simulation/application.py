@@ -11,15 +11,24 @@ from dualwrite.errors import DualWriteError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.waiting import TASKS, shield
-from dualwrite.recipes.writer import AsyncOneIdWriter, OneId, Use
+from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
 from tests.proof.simulation.brokers import PARTITIONS, TOPIC
 from tests.proof.simulation.database import DatabaseGoneError, SimulatedDatabase, Transaction
 from tests.proof.simulation.history import History
+from tests.proof.simulation.leases import SimulatedLeases
 from tests.proof.simulation.loop import SimulatedLoop
 from tests.proof.simulation.network import Network
+
+Writer = AsyncOneIdWriter[None, "Handle"] | AsyncPooledWriter[None, "Handle"]
+
+POOL: Final = "pool"
+"""What stands for an id of a pool, as long as it is not known which, and the prefix of all of them."""
+
+LEASE_MS: Final = 6_000
 
 EXPECTED: Final = (DualWriteError, DatabaseGoneError)
 """What a caller handles."""
@@ -46,9 +55,17 @@ class SimulatedBackend:
 
     name: Final = BackendName.PSYCOPG
     waiting: Final = TASKS
+    leases_inside_blocks: Final = True
+    connect_first: Final = None
 
     def __init__(self, database: SimulatedDatabase) -> None:
         self.database = database
+
+    def begin_life(self) -> None:
+        pass
+
+    def leases(self, settings: PoolSettings) -> SimulatedLeases:
+        return SimulatedLeases(self.database, settings.new_owner(), settings.lease_ms)
 
     async def begin(self, bind: None, records: RecordBuffer, use: Use) -> Handle:
         return Handle(await self.database.begin(), records)
@@ -79,18 +96,25 @@ class Settings:
 
 def new_writer(
     loop: SimulatedLoop, network: Network, settings: Settings, transactional_id: str, pause: PauseHook | None
-) -> AsyncOneIdWriter[None, Handle]:
-    """Return a writer of the current process."""
-    database = SimulatedDatabase(loop, network, locks_and_writes=settings.locks_and_writes)
-    one_id = OneId(
-        transactional_id,
-        lock_timeout_ms=3_000,
-        resolve_timeout_ms=4_000,
-        confirm=settings.confirm,
-        pause=pause,
-        producer_settings={**settings.producer, "client_id": loop.current.name},
-    )
-    return AsyncOneIdWriter(SimulatedBackend(database), one_id)
+) -> Writer:
+    """Return a writer of the current process; for `POOL`, a pool of writers."""
+    backend = SimulatedBackend(SimulatedDatabase(loop, network, locks_and_writes=settings.locks_and_writes))
+    given: dict[str, Any] = {
+        "lock_timeout_ms": 3_000,
+        "resolve_timeout_ms": 4_000,
+        "confirm": settings.confirm,
+        "pause": pause,
+        "producer_settings": {**settings.producer, "client_id": loop.current.name},
+    }
+    if transactional_id != POOL:
+        return AsyncOneIdWriter(backend, OneId(transactional_id, **given))
+    pool = PoolSettings(POOL, max_writers=2, acquire_timeout_ms=4_000, lease_ms=LEASE_MS, **given)
+    return AsyncPooledWriter(backend, pool)
+
+
+def outcomes(found: Resolution | list[Resolution]) -> str:
+    """Return what recover() found."""
+    return ", ".join(each.outcome.name for each in (found if isinstance(found, list) else [found]))
 
 
 class Application:
@@ -100,7 +124,7 @@ class Application:
         self,
         history: History,
         random: Random,
-        new: Callable[[str], AsyncOneIdWriter[None, Handle]],
+        new: Callable[[str], Writer],
         transactional_ids: list[str],
         name: str,
     ) -> None:
@@ -109,23 +133,30 @@ class Application:
         self._new = new
         self._ids = transactional_ids
         self._name = name
-        self._writers: dict[str, AsyncOneIdWriter[None, Handle]] = {}
+        self._writers: dict[str, Writer] = {}
 
     async def run(self, writes: int) -> None:
         """Carry out so many dual writes."""
+        if self._ids == [POOL]:
+            half = (writes + 1) // 2
+            await asyncio.gather(self._write_all(range(half)), self._write_all(range(half, writes)))
+        else:
+            await self._write_all(range(writes))
+        for writer in self._writers.values():
+            try:
+                await writer.close()
+            except EXPECTED as error:
+                self._history.note(f"{self._name}: close() raised {type(error).__name__}")
+
+    async def _write_all(self, numbers: range) -> None:
         random = self._random
-        for number in range(writes):
+        for number in numbers:
             transactional_id = self._ids[int(random.random() * len(self._ids))]
             if random.random() < 0.3:
                 await asyncio.sleep(random.random())
             if random.random() < 0.2:
                 await self._recover(transactional_id)
             await self._write(f"{self._name}.{number}", transactional_id)
-        for writer in self._writers.values():
-            try:
-                await writer.close()
-            except EXPECTED as error:
-                self._history.note(f"{self._name}: close() raised {type(error).__name__}")
 
     async def write_at_last(self, transactional_id: str) -> None:
         """Carry out one dual write when everything is healed, which has to succeed."""
@@ -133,7 +164,7 @@ class Application:
         if self._history.told[-1].outcome != "COMMITTED":
             self._history.wrong(f"{transactional_id} cannot be used after recover()")
 
-    def _writer(self, transactional_id: str) -> AsyncOneIdWriter[None, Handle]:
+    def _writer(self, transactional_id: str) -> Writer:
         writer = self._writers.get(transactional_id)
         if writer is None:
             writer = self._writers[transactional_id] = self._new(transactional_id)
@@ -147,7 +178,7 @@ class Application:
             async with writer.scope() as tx:
                 for partition in range(PARTITIONS):
                     tx.send(TOPIC, write.encode(), partition=partition)
-                await tx.insert("writes", write, (write, transactional_id))
+                await tx.insert("writes", write, write)
                 if may_roll_back and self._random.random() < 0.1:
                     raise RollBackError
         except RollBackError:
@@ -162,9 +193,10 @@ class Application:
             self._history.wrong(f"the block of {write} ended without an error, and its outcome is {outcome}")
         self._history.tell(write, outcome, why)
 
-    async def _after(self, error: BaseException, writer: AsyncOneIdWriter[None, Handle]) -> None:
+    async def _after(self, error: BaseException, writer: Writer) -> None:
         """Do what applications do after an error: sometimes make a new writer, and wait a little."""
-        if writer.state.name in ("FENCED", "CLOSED") or self._random.random() < 0.2:
+        is_lost = isinstance(writer, AsyncOneIdWriter) and writer.state.name in ("FENCED", "CLOSED")
+        if is_lost or self._random.random() < 0.2:
             self._writers = {its_id: each for its_id, each in self._writers.items() if each is not writer}
             try:
                 await writer.close()
@@ -180,4 +212,4 @@ class Application:
             self._history.note(f"{self._name}: recover({transactional_id}) raised {type(error).__name__}")
             await self._after(error, writer)
         else:
-            self._history.note(f"{self._name}: recover({transactional_id}) found {found.outcome.name}")
+            self._history.note(f"{self._name}: recover({transactional_id}) found {outcomes(found)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -96,6 +96,8 @@ class DatabaseServer:
         """How many changes of the log the standby has."""
         self.on_durable: Callable[[Change], None] = _ignore
         self.standby_is_away = False
+        self.leases: Callable[..., Any] = _ignore
+        """Carries out a transaction on the table of leases at a time."""
         self._waits: dict[int, tuple[Session | None, Change, Reply]] = {}
         """By position in the log: whose COMMIT waits for the standby."""
         self._holders: dict[str, Session] = {}
@@ -181,6 +183,10 @@ class DatabaseServer:
             reply(NotDurableError(f"another connection finds {found!r}"))
             return
         self._append(None, Change({("touched", row): self._loop.now_s}), reply)
+
+    def on_lease(self, session: Session, reply: Reply, kind: str, *given: Any) -> None:
+        """Carry out a transaction on the table of leases."""
+        reply(self.leases(self._loop.now_s + self.process.clock_offset_s, kind, *given))
 
     def on_rollback(self, session: Session, reply: Reply) -> None:
         """Roll back."""
@@ -277,13 +283,6 @@ class DatabaseServer:
         self._network.drop_connections_of(self.process)
         self._network.listeners.pop(PORT, None)
         self.set_standby(is_away=self.standby_is_away)
-
-    def values(self, table: str) -> Iterator[Any]:
-        """Iterate over what was committed into a table, in order."""
-        for change in self.log:
-            for (name, _), value in change.rows.items():
-                if name == table:
-                    yield value
 
 
 def _keep(_: Session) -> None:
@@ -461,6 +460,10 @@ class SimulatedDatabase:
         except DatabaseGoneError as error:
             raise not_durable(transactional_id, row, str(error)) from error
 
+    async def lease(self, kind: str, *given: Any) -> Any:
+        """Carry out a transaction on the table of leases."""
+        return await self._once("lease", kind, *given)
+
     async def _once(self, kind: str, *given: Any, timeout_s: float = _STATEMENT_TIMEOUT_S) -> Any:
         client = await Client.connect(self._loop, self._network)
         try:
@@ -469,5 +472,5 @@ class SimulatedDatabase:
             client.close()
 
 
-def _ignore(_: Change) -> None:
+def _ignore(*_: Any) -> None:
     pass

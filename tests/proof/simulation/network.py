@@ -174,8 +174,8 @@ class Network:
         listener = self.listeners.get(port)
         there = "" if listener is None else listener.place
         await asyncio.sleep(self.latency_s(place, there))
-        while self.is_cut(place, there):
-            await asyncio.sleep(_AGAIN_S)  # noqa: ASYNC110 - as TCP does
+        while self.is_cut(place, there):  # noqa: ASYNC110 - as TCP does
+            await asyncio.sleep(_AGAIN_S)
         listener = self.listeners.get(port)
         if listener is None or not listener.process.is_alive:
             raise ConnectionRefusedError(111, "Connection refused")

@@ -8,14 +8,23 @@ from random import Random
 from typing import Final, NamedTuple
 
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.writer import AsyncOneIdWriter
-from tests.proof.simulation.application import EXPECTED, Application, Handle, Settings, new_writer
+from tests.proof.simulation.application import (
+    EXPECTED,
+    LEASE_MS,
+    POOL,
+    Application,
+    Settings,
+    Writer,
+    new_writer,
+    outcomes,
+)
 from tests.proof.simulation.brokers import Brokers
 from tests.proof.simulation.database import Change, DatabaseServer
 from tests.proof.simulation.determinism import nothing_from_outside
 from tests.proof.simulation.disk import Disk, disk_for
 from tests.proof.simulation.faults import Faults
 from tests.proof.simulation.history import History, Reader, check_at_rest
+from tests.proof.simulation.leases import LeaseTable
 from tests.proof.simulation.loop import LivelockError, Process, SimulatedLoop
 from tests.proof.simulation.network import Network
 
@@ -56,7 +65,8 @@ class Simulation:
         self.database: Final = DatabaseServer(self.loop, self.network, Random(f"database {seed}"))
         self.database.on_durable = self._on_durable
         self._settings = Settings(random, self.brokers.bootstrap, tier)
-        self._ids = [f"id{number}" for number in range(random.choice((1, 1, 2)))]
+        self._ids = random.choice((["id0"], ["id0"], ["id0", "id1"], [POOL]))
+        self.database.leases = LeaseTable().carry_out
         self._readers: list[Reader] = []
         self._processes: dict[Process, int] = {}
         """Those that run, with the number of dual writes that they were started for."""
@@ -98,7 +108,7 @@ class Simulation:
         if not loop.run_until(self._is_written, _WRITING_ENDS_S):
             history.wrong(f"processes did not end: {sorted(map(str, self._processes))}")
         self.faults.end()
-        loop.run_until(_never, loop.now_s + 1.0)
+        loop.run_until(_never, loop.now_s + (LEASE_MS / 1000 if self._ids == [POOL] else 0) + 1.0)
         for transactional_id in self._ids:
             loop.begin(Process(f"recovery of {transactional_id}"), self._recover(transactional_id))
         if not loop.run_until(self._is_recovered, loop.now_s + _SETTLING_S):
@@ -121,9 +131,10 @@ class Simulation:
                 reader.follow(partition)
 
     def _on_durable(self, change: Change) -> None:
+        of = _id_of(change)
         for (table, _), value in change.rows.items():
             if table == "writes":
-                self.history.decide(*value)
+                self.history.decide(value, of)
 
     # ---- processes ------------------------------------------------------------------------------------------
 
@@ -143,7 +154,7 @@ class Simulation:
         await application.run(writes)
         self._processes.pop(process, None)
 
-    def _new_writer(self, process: Process, transactional_id: str) -> AsyncOneIdWriter[None, Handle]:
+    def _new_writer(self, process: Process, transactional_id: str) -> Writer:
         return new_writer(self.loop, self.network, self._settings, transactional_id, self.faults.hook(process))
 
     def living(self) -> list[Process]:
@@ -176,7 +187,7 @@ class Simulation:
                 self.history.note(f"recover({transactional_id}) raised {type(error).__name__}: {error}")
                 await asyncio.sleep(1.0)
             else:
-                self.history.note(f"recover({transactional_id}) found {found.outcome.name}")
+                self.history.note(f"recover({transactional_id}) found {outcomes(found)}")
                 break
         else:
             self.history.wrong(f"nobody could recover {transactional_id}")
@@ -194,7 +205,12 @@ class Simulation:
 
     def _check(self) -> None:
         history = self.history
-        committed = dict(self.database.values("writes"))
+        committed = {
+            value: _id_of(change)
+            for change in self.database.log
+            for (table, _), value in change.rows.items()
+            if table == "writes"
+        }
         if list(history.decided.items()) != list(committed.items()):
             history.wrong(f"the database lost decisions: {history.decided.keys() ^ committed.keys()}")
         for partition in self.brokers.data_partitions():
@@ -205,6 +221,10 @@ class Simulation:
             if found.state not in ("Empty", "CompleteCommit", "CompleteAbort"):
                 history.wrong(f"{found.transactional_id} is {found.state} at rest")
         check_at_rest(history, self._readers, committed)
+
+
+def _id_of(change: Change) -> str:
+    return next((key for table, key in change.rows if table == "state"), "")
 
 
 def _never() -> bool:
