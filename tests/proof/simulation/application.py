@@ -89,9 +89,13 @@ class Settings:
         }
         if tier in (Tier.BOUNDED, Tier.BOUNDED_V1):
             self.producer["transaction_timeout_ms"] = random.choice((3_000, 8_000, 60_000))
+        self.consumes = tier in (Tier.KEEP_PREPARED, Tier.STORED_PAIR) and random.random() < 0.4
+        """Whether consumed offsets go with the records; on other tiers that is refused."""
 
     def __repr__(self) -> str:
-        return f"confirm={self.confirm} locks_and_writes={self.locks_and_writes} {self.producer}"
+        return (
+            f"confirm={self.confirm} consumes={self.consumes} locks_and_writes={self.locks_and_writes} {self.producer}"
+        )
 
 
 def new_writer(
@@ -112,6 +116,11 @@ def new_writer(
     return AsyncPooledWriter(backend, pool)
 
 
+def group_of(transactional_id: str) -> str:
+    """Return the consumer group whose offsets go with the writes of an id."""
+    return f"group of {transactional_id}"
+
+
 def outcomes(found: Resolution | list[Resolution]) -> str:
     """Return what recover() found."""
     return ", ".join(each.outcome.name for each in (found if isinstance(found, list) else [found]))
@@ -127,12 +136,15 @@ class Application:
         new: Callable[[str], Writer],
         transactional_ids: list[str],
         name: str,
+        *,
+        consumes: bool,
     ) -> None:
         self._history = history
         self._random = random
         self._new = new
         self._ids = transactional_ids
         self._name = name
+        self._consumes = consumes and transactional_ids != [POOL]
         self._writers: dict[str, Writer] = {}
 
     async def run(self, writes: int) -> None:
@@ -178,6 +190,10 @@ class Application:
             async with writer.scope() as tx:
                 for partition in range(PARTITIONS):
                     tx.send(TOPIC, write.encode(), partition=partition)
+                if self._consumes:
+                    position = self._history.next_position()
+                    tx.send_offsets({(TOPIC, 0): position}, group_of(transactional_id))
+                    await tx.insert("offsets", transactional_id, position)
                 await tx.insert("writes", write, write)
                 if may_roll_back and self._random.random() < 0.1:
                     raise RollBackError

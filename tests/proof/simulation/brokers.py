@@ -11,9 +11,10 @@ from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
+from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition, TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.faults import Faults
+from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.net.server import ClosingLog, Connection
 from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.storage.storage import Storage
@@ -213,6 +214,15 @@ class Brokers:
             action()
         finally:
             self._loop.current = before
+
+    def committed_offset(self, group: str) -> int | None:
+        """Return the position of a consumer group in the first partition of the application."""
+        coordinator = self.cluster.group_coordinator(group)
+        assert coordinator is not None, "no node leads __consumer_offsets"
+        shard = coordinator.groups.shard(group)
+        assert isinstance(shard, GroupShard), shard
+        committed = shard.offsets.committed(group, TopicPartition(TOPIC, 0))
+        return None if committed is None else committed.offset
 
     def data_partitions(self) -> Iterator[Partition]:
         """Iterate over the partitions that the application writes to."""

@@ -174,7 +174,7 @@ class Faults:
 
     def _jump(self) -> None:
         victim = self._victim()
-        target = self._brokers.process if victim is None or self._random.random() < 0.4 else victim
+        target = self._random.choice([victim or self._database.process, self._brokers.process, self._database.process])
         jump_s = self._random.choice((-3600.0, -5.0, 5.0, 3600.0))
         self._history.note(f"the clock of {target} jumps by {jump_s} s")
         target.clock_offset_s += jump_s

@@ -24,11 +24,17 @@ class History:
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
+        self._position = 0
         self.events: Final[list[tuple[float, str]]] = []
         self.problems: Final[list[str]] = []
         self.told: Final[list[Told]] = []
         self.decided: Final[dict[str, str]] = {}
         """The writes that the database has decided, in order, each with its transactional id."""
+
+    def next_position(self) -> int:
+        """Return a consumed position, greater than any before."""
+        self._position += 1
+        return self._position
 
     def note(self, text: str) -> None:
         """Add an event."""

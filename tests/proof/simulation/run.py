@@ -15,6 +15,7 @@ from tests.proof.simulation.application import (
     Application,
     Settings,
     Writer,
+    group_of,
     new_writer,
     outcomes,
 )
@@ -150,6 +151,7 @@ class Simulation:
             lambda transactional_id: self._new_writer(process, transactional_id),
             self._ids,
             process.name,
+            consumes=self._settings.consumes,
         )
         await application.run(writes)
         self._processes.pop(process, None)
@@ -197,6 +199,7 @@ class Simulation:
             lambda its_id: new_writer(self.loop, self.network, self._settings, its_id, None),
             [transactional_id],
             f"after {transactional_id}",
+            consumes=self._settings.consumes,
         )
         await application.write_at_last(transactional_id)
         self._recovered += 1
@@ -220,7 +223,20 @@ class Simulation:
         for found in self.brokers.operations.transactions():
             if found.state not in ("Empty", "CompleteCommit", "CompleteAbort"):
                 history.wrong(f"{found.transactional_id} is {found.state} at rest")
+        for transactional_id, position in self._consumed().items():
+            at = self.brokers.committed_offset(group_of(transactional_id))
+            if at != position:
+                history.wrong(f"{group_of(transactional_id)} is at {at}, and was committed with {position}")
         check_at_rest(history, self._readers, committed)
+
+    def _consumed(self) -> dict[str, int]:
+        """Return the last committed position of each id."""
+        return {
+            transactional_id: position
+            for change in self.database.log
+            for (table, transactional_id), position in change.rows.items()
+            if table == "offsets"
+        }
 
 
 def _id_of(change: Change) -> str:
