@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 _SEEDS_PER_COLLECTION: Final = 50
 
 
-def results(seeds: Iterable[int]) -> Iterator[Result]:
+def results(seeds: Iterable[int], *, spark: bool = False) -> Iterator[Result]:
     """Run seeds one after the other; collect garbage now and then only, which takes as long as several seeds."""
-    from tests.proof.simulation.run import simulate  # not before a mistake is planted
-
+    if spark:  # neither is imported before a mistake is planted
+        from tests.proof.simulation.spark_run import simulate_spark as simulate
+    else:
+        from tests.proof.simulation.run import simulate
     was_collecting = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -47,6 +49,7 @@ def _parsed() -> argparse.Namespace:
     which.add_argument("--seeds", help="run all seeds from A to B, as A-B")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes share the seeds")
     parser.add_argument("--every", type=int, default=1, help="run each n-th seed only")
+    parser.add_argument("--spark", action="store_true", help="simulate a query with the Spark sink")
     parser.add_argument("--trace", action="store_true", help="print the history as numbered lines")
     parser.add_argument("--planted", choices=MISTAKES, help="plant a mistake first")
     return parser.parse_args()
@@ -57,6 +60,8 @@ def _share(given: argparse.Namespace, first: int, last: int) -> int:
     command = [sys.executable, "-m", "tests.proof.simulate"]
     if given.planted:
         command += ["--planted", given.planted]
+    if given.spark:
+        command += ["--spark"]
     running = [
         subprocess.Popen([*command, "--seeds", f"{first + job}-{last}", "--every", str(given.jobs)])
         for job in range(given.jobs)
@@ -74,7 +79,7 @@ def main() -> int:
         plant(given.planted)
     began_s = time.process_time()
     count = steps = writes = failed = 0
-    for result in results(range(first, last + 1, given.every)):
+    for result in results(range(first, last + 1, given.every), spark=given.spark):
         count, steps, writes = count + 1, steps + result.steps, writes + result.writes
         if given.trace:
             print("\n".join(result.lines))

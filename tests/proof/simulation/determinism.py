@@ -19,6 +19,9 @@ EPOCH_S: Final = 1_800_000_000
 """The wall clock when a simulation begins."""
 
 
+POWER_FAILED: Final = "the power failed"
+"""What a disk without power answers; a broker that says so is right."""
+
 Replacement = tuple[Any, str, Callable[..., Any]]
 """A module, the name of a function in it, and what it becomes."""
 
@@ -77,7 +80,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{self._loop.current} logs: {record.getMessage()}"
-        if record.levelno >= logging.ERROR and not record.name.endswith(".flusher"):  # else the power has failed
+        if record.levelno >= logging.ERROR and POWER_FAILED not in text:
             self._loop.problems.append(f"{text} {record.exc_info[1]!r}" if record.exc_info else text)
         else:
             self._loop.note(text)

@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.log import disk_log
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.storage import flusher
 from dualwrite.broker_emulator.storage.data_directory import DataDirectory
-from tests.proof.simulation.determinism import Replacement, replaced
+from tests.proof.simulation.determinism import POWER_FAILED, Replacement, replaced
 from tests.proof.simulation.loop import Process, SimulatedLoop
 
 
@@ -90,7 +90,7 @@ class Disk:
         """Lose what is not certain, and close the data directory. Return which files lost something."""
         self._has_power = False
         for future in list(self._pending):
-            future.set_exception(OSError("the power failed"))
+            future.set_exception(OSError(POWER_FAILED))
         storage, self._storage = self._storage, None
         if storage is not None:
             with suppress(StorageError):

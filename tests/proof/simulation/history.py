@@ -5,6 +5,7 @@ A *write* is one dual write: a row in the database, and one record in each parti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dualwrite.broker_emulator.cluster.topics import Partition
@@ -30,6 +31,7 @@ class History:
         self.told: Final[list[Told]] = []
         self.decided: Final[dict[str, str]] = {}
         """The writes that the database has decided, in order, each with its transactional id."""
+        self.is_decided: Callable[[str], bool] = self.decided.__contains__
 
     def next_position(self) -> int:
         """Return a consumed position, greater than any before."""
@@ -106,7 +108,7 @@ class Reader:
         history.note(f"reader: {write} is visible in {name} at {offset}")
         if write in self.seen:
             history.wrong(f"{write} is visible twice in {name}: at {self.seen[write]} and {offset}")
-        if write not in history.decided:
+        if not history.is_decided(write):
             history.wrong(f"{write} is visible in {name} before it was decided")
         self.seen[write] = offset
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 
@@ -31,6 +32,8 @@ from tests.proof.simulation.network import Network
 
 _FAULTS_WITHIN_S: Final = (0.15, 0.5, 0.5, 2.0, 6.0)
 _ON_DISK: Final = 0.25
+_SILENT: Final = 0.1
+"""How often nobody tells the others that a process has died: its machine is gone too."""
 _WRITING_ENDS_S: Final = 24 * 3600.0
 _SETTLING_S: Final = 300.0
 _RECOVERIES: Final = 20
@@ -49,31 +52,23 @@ class Result(NamedTuple):
     decided: int
 
 
-class Simulation:
-    """One simulation."""
+class World:
+    """What every simulation has: brokers, a database, readers, and what goes wrong with them."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        random = Random(f"simulation {seed}")
-        self._random = random
+        self.random: Final = Random(f"simulation {seed}")
         self.loop: Final = SimulatedLoop(Random(f"loop {seed}"))  # type: ignore[abstract]  # the rest is not used
         self.history: Final = History(self.loop)
         self.loop.note = self.history.note
         self.network: Final = Network(self.loop, Random(f"network {seed}"))
-        tier = random.choice(tuple(Tier))
-        self.brokers: Final = Brokers(self.loop, self.network, tier, nodes=3)
-        self.disk: Final = Disk(self.loop, self.brokers.process, random) if random.random() < _ON_DISK else None
+        self.tier: Final = self.random.choice(tuple(Tier))
+        self.brokers: Final = Brokers(self.loop, self.network, self.tier, nodes=3)
+        self.disk: Final = (
+            Disk(self.loop, self.brokers.process, self.random) if self.random.random() < _ON_DISK else None
+        )
         self.database: Final = DatabaseServer(self.loop, self.network, Random(f"database {seed}"))
-        self.database.on_durable = self._on_durable
-        self._settings = Settings(random, self.brokers.bootstrap, tier)
-        self._ids = random.choice((["id0"], ["id0"], ["id0", "id1"], [POOL]))
-        self.database.leases = LeaseTable().carry_out
-        self._readers: list[Reader] = []
-        self._processes: dict[Process, int] = {}
-        """Those that run, with the number of dual writes that they were started for."""
-        self._starting = 0
-        """How many are about to be started."""
-        self._recovered = 0
+        self.readers: Final[list[Reader]] = []
         self.faults: Final = Faults(
             self.loop,
             Random(f"faults {seed}"),
@@ -84,7 +79,7 @@ class Simulation:
             self,
             self.disk,
         )
-        self.history.note(f"seed {seed}: {tier!r}, {self._settings}")
+        self.history.note(f"seed {seed}: {self.tier!r}, {'on a disk' if self.disk else 'in memory'}")
 
     # ---- the course of events -------------------------------------------------------------------------------
 
@@ -93,10 +88,9 @@ class Simulation:
         loop = self.loop
         self.brokers.on_start = self._on_start
         loop.call_soon_in(self.brokers.process, self.brokers.start, None if self.disk is None else self.disk.open())
-        for number in range(self._random.choice((2, 3))):
-            self._start(f"P{number}", self._random.choice((2, 3, 4)))
-        within_s = self._random.choice(_FAULTS_WITHIN_S)
-        loop.begin(loop.world, self.faults.run(self._random.randrange(2, 9), within_s))
+        self.begin()
+        within_s = self.random.choice(_FAULTS_WITHIN_S)
+        loop.begin(loop.world, self.faults.run(self.random.randrange(2, 9), within_s))
         try:
             self._run()
         except LivelockError as error:
@@ -106,30 +100,105 @@ class Simulation:
 
     def _run(self) -> None:
         loop, history = self.loop, self.history
-        if not loop.run_until(self._is_written, _WRITING_ENDS_S):
-            history.wrong(f"processes did not end: {sorted(map(str, self._processes))}")
+        if not loop.run_until(self.is_written, _WRITING_ENDS_S):
+            history.wrong(f"processes did not end: {self.living()}")
         self.faults.end()
-        loop.run_until(_never, loop.now_s + (LEASE_MS / 1000 if self._ids == [POOL] else 0) + 1.0)
-        for transactional_id in self._ids:
-            loop.begin(Process(f"recovery of {transactional_id}"), self._recover(transactional_id))
-        if not loop.run_until(self._is_recovered, loop.now_s + _SETTLING_S):
-            history.wrong("recover() did not return")
+        loop.run_until(_never, loop.now_s + 1.0)
+        self.settle()
+        if not loop.run_until(self.is_settled, loop.now_s + _SETTLING_S):
+            history.wrong("recovery did not end")
         loop.run_until(_never, loop.now_s + 5.0)
-        self._check()
-
-    def _is_written(self) -> bool:
-        return not self._processes and not self._starting
-
-    def _is_recovered(self) -> bool:
-        return self._recovered == len(self._ids)
+        self._check_brokers()
+        self.check()
 
     def _on_start(self) -> None:
         partitions = list(self.brokers.data_partitions())
-        if not self._readers:
-            self._readers = [Reader(self.history, partition) for partition in partitions]
+        if not self.readers:
+            self.readers.extend(Reader(self.history, partition) for partition in partitions)
         else:
-            for reader, partition in zip(self._readers, partitions, strict=True):
+            for reader, partition in zip(self.readers, partitions, strict=True):
                 reader.follow(partition)
+
+    def _check_brokers(self) -> None:
+        for partition in self.brokers.data_partitions():
+            log = partition.log
+            if log.last_stable_offset != log.log_end_offset:
+                self.history.wrong(f"a transaction is open in partition {partition.index} at rest")
+        for found in self.brokers.operations.transactions():
+            if found.state not in ("Empty", "CompleteCommit", "CompleteAbort"):
+                self.history.wrong(f"{found.transactional_id} is {found.state} at rest")
+
+    # ---- what a simulation is about -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start its processes."""
+        raise NotImplementedError
+
+    def is_written(self) -> bool:
+        """Return whether they have ended."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Begin to recover, when everything is healed."""
+        raise NotImplementedError
+
+    def is_settled(self) -> bool:
+        """Return whether that has ended."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Check what must hold then."""
+        raise NotImplementedError
+
+    def living(self) -> list[Process]:
+        """Return the processes that run."""
+        raise NotImplementedError
+
+    def kill(self, process: Process) -> None:
+        """Kill a process."""
+        raise NotImplementedError
+
+    def end(self, process: Process) -> None:
+        """End a process, with its connections."""
+        self.loop.kill(process)
+        self.network.drop_connections_of(process, is_silent=self.random.random() < _SILENT)
+
+
+class Writers(World):
+    """Processes that write under shared transactional ids, or from a pool of them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.database.on_durable = self._on_durable
+        self.database.leases = LeaseTable().carry_out
+        self._settings = Settings(self.random, self.brokers.bootstrap, self.tier)
+        self._ids = self.random.choice((["id0"], ["id0"], ["id0", "id1"], [POOL]))
+        self._processes: dict[Process, int] = {}
+        """Those that run, with the number of dual writes that they were started for."""
+        self._starting = 0
+        """How many are about to be started."""
+        self._recovered = 0
+        self.history.note(f"{self._ids}, {self._settings}")
+
+    def begin(self) -> None:
+        """Start its processes."""
+        for number in range(self.random.choice((2, 3))):
+            self._start(f"P{number}", self.random.choice((2, 3, 4)))
+
+    def is_written(self) -> bool:
+        """Return whether they have ended."""
+        return not self._processes and not self._starting
+
+    def settle(self) -> None:
+        """Begin to recover each id."""
+        if self._ids == [POOL]:
+            self.loop.run_until(_never, self.loop.now_s + LEASE_MS / 1000)
+        for transactional_id in self._ids:
+            self.loop.begin(Process(f"recovery of {transactional_id}"), self._recover(transactional_id))
+
+    def is_settled(self) -> bool:
+        """Return whether that has ended."""
+        return self._recovered == len(self._ids)
 
     def _on_durable(self, change: Change) -> None:
         of = _id_of(change)
@@ -166,11 +235,10 @@ class Simulation:
     def kill(self, process: Process) -> None:
         """Kill a process, and start another one in its place later."""
         writes = self._processes.pop(process, 0)
-        self.loop.kill(process)
-        self.network.drop_connections_of(process, is_silent=self._random.random() < 0.1)
+        self.end(process)
         if writes:
             self._starting += 1
-            after_s = self._random.choice((0.0, 0.1, 1.0, 10.0))
+            after_s = self.random.choice((0.0, 0.1, 1.0, 10.0))
             name = f"{process.name}'"
             self.loop.call_at_in(self.loop.world, self.loop.now_s + after_s, self._start_again, name, writes - 1)
 
@@ -206,7 +274,8 @@ class Simulation:
 
     # ---- what must hold -------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Compare the database, Kafka, and what callers were told."""
         history = self.history
         committed = {
             value: _id_of(change)
@@ -216,18 +285,11 @@ class Simulation:
         }
         if list(history.decided.items()) != list(committed.items()):
             history.wrong(f"the database lost decisions: {history.decided.keys() ^ committed.keys()}")
-        for partition in self.brokers.data_partitions():
-            log = partition.log
-            if log.last_stable_offset != log.log_end_offset:
-                history.wrong(f"a transaction is open in partition {partition.index} at rest")
-        for found in self.brokers.operations.transactions():
-            if found.state not in ("Empty", "CompleteCommit", "CompleteAbort"):
-                history.wrong(f"{found.transactional_id} is {found.state} at rest")
         for transactional_id, position in self._consumed().items():
             at = self.brokers.committed_offset(group_of(transactional_id))
             if at != position:
                 history.wrong(f"{group_of(transactional_id)} is at {at}, and was committed with {position}")
-        check_at_rest(history, self._readers, committed)
+        check_at_rest(history, self.readers, committed)
 
     def _consumed(self) -> dict[str, int]:
         """Return the last committed position of each id."""
@@ -247,15 +309,15 @@ def _never() -> bool:
     return False
 
 
-def simulate(seed: int) -> Result:
+def simulate(seed: int, kind: Callable[[int], World] = Writers) -> Result:
     """Run one seed."""
-    simulation = Simulation(seed)
-    history = simulation.history
-    with nothing_from_outside(simulation.loop, seed), disk_for(simulation.disk):
+    world = kind(seed)
+    history = world.history
+    with nothing_from_outside(world.loop, seed), disk_for(world.disk):
         try:
-            simulation.run()
+            world.run()
         finally:
-            simulation.loop.close()
+            world.loop.close()
     lines = history.lines()
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    return Result(seed, history.problems, lines, digest, simulation.loop.steps, len(history.told), len(history.decided))
+    return Result(seed, history.problems, lines, digest, world.loop.steps, len(history.told), len(history.decided))
