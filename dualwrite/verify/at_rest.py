@@ -38,7 +38,7 @@ def _of_one(known: Known) -> Iterator[Finding]:
     yield from _doubles(known, has_rows, has_records)
     if has_rows and len(has_rows) < len(rows):
         missing = listed(row.value for row in rows if row.value not in has_rows)
-        told = f"dual write {known.name} has the rows {listed(has_rows)}, and not {missing}"
+        told = f"dual write {known.name} has the rows {listed(sorted(has_rows))}, and not {missing}"
         yield _finding(Anomaly.TORN, known, told)
     if has_records and len(has_records) < len(records):
         missing = listed(record.value for record in records if record.value not in has_records)
@@ -47,7 +47,7 @@ def _of_one(known: Known) -> Iterator[Finding]:
     if not rows or not records:
         return
     if has_rows and not has_records:
-        told = f"dual write {known.name} has the rows {listed(has_rows)}, and none of its records is in the log"
+        told = f"dual write {known.name} has the rows {listed(sorted(has_rows))}, and none of its records is in the log"
         yield _finding(Anomaly.LOST_WRITE, known, f"{told}; {told_of(known)}")
     if has_records and not has_rows:
         told = f"dual write {known.name} has the records {_at(known.records)}, and no row"
@@ -90,8 +90,8 @@ def falsehoods(book: Book) -> Iterator[Finding]:
             by_state[known.deciding.prepared_state].append(known)
         said = _SAID.get(type(known.told))
         if said is not None and said is not known.is_committed:
-            what = f"the caller of dual write {known.name} was told that it is {_WORDS[said]}"
-            yield _finding(Anomaly.TOLD_FALSELY, known, f"{what}, and {_truth(known)}; {told_of(known)}")
+            sentence = f"dual write {known.name}: {told_of(known)}, and {_truth(known)}"
+            yield _finding(Anomaly.TOLD_FALSELY, known, sentence)
     for recover in book.recoveries():
         said = _RECOVERED.get(recover.outcome)
         for known in by_state.get(recover.prepared_state or "", ()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,41 @@ def test_a_record_of_somebody_else_is_found(emulator: Emulator, url: sa.URL, tmp
     done = in_time(started)
     assert done.code == 1, done
     assert "phantom: the record from elsewhere of key key-01 is at not-only-mine-" in done.out
+
+
+def started_to_write(emulator: Emulator, url: sa.URL) -> subprocess.Popen[str]:
+    """Which says so once each worker has committed."""
+    started = process(*options(emulator, url, *SLOW, "--seconds", 100, "--workers", 2))
+    assert started.stdout is not None
+    while "writing" not in (line := started.stdout.readline()):
+        assert line
+    return started
+
+
+def test_ctrl_c_leaves_nothing_open(emulator: Emulator, url: sa.URL) -> None:
+    started = started_to_write(emulator, url)
+    started.send_signal(signal.SIGINT)
+    done = in_time(started)
+    assert done.code == 130, done
+    assert done.out.splitlines() == ["giving up: recovering what the workers left"]
+    assert {str(each.state) for each in emulator.transactions()} <= {"Empty", "CompleteCommit", "CompleteAbort"}
+    assert [table for table in tables(url) if "verify" in table] == []
+    assert (rows(url, "kafka_transaction_state"), rows(url, "kafka_transaction_lease")) == (0, 0)
+    assert [topic for topic in topics(emulator) if topic.startswith("dualwrite")] == []
+
+
+def test_workers_end_with_their_command(emulator: Emulator, url: sa.URL) -> None:
+    started = started_to_write(emulator, url)
+    started.kill()
+    started.communicate(timeout=DEADLINE_S)
+    until(lambda: sessions(url) == 0, 60)
+
+
+def sessions(url: sa.URL) -> int:
+    """How many connections the database has, besides this one."""
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with sa.create_engine(url, poolclass=sa.NullPool).connect() as connection:
+        return int(connection.execute(sa.text(others)).scalar_one())
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ FUNCTIONS: Final = frozenset(
         "tests/proof/test_exhaustive.py::test_nothing_is_wrong_in_a_large_space",
         "tests/cli/test_verify.py::test_markers_that_are_lost_are_found",
         "tests/cli/test_verify.py::test_a_record_of_somebody_else_is_found",
+        "tests/cli/test_verify.py::test_ctrl_c_leaves_nothing_open",
+        "tests/cli/test_verify.py::test_workers_end_with_their_command",
         "tests/cli/test_verify.py::test_both_sides_agree_and_nothing_is_left",
         "tests/cli/test_verify.py::test_commits_that_the_broker_turns_into_aborts_are_found",
         "tests/cli/test_verify.py::test_what_is_kept_is_named",

@@ -48,6 +48,7 @@ def test_what_was_spoilt_is_found(mutation: Mutation, seed: int) -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(600)  # making them takes longer than checking them
 def test_a_million_events_take_seconds() -> None:
     world = GoodWorld(random.Random(1))
     while len(world.events) < 700_000:
