@@ -81,7 +81,10 @@ SMALL: Final = (
     Space(1, Budget(terminations=1)),
     Space(1, Budget(aborts=1)),
     Space(3, Budget(aborts=1)),
+    Space(2, Budget(crashes=1)),
+    Space(3, Budget(crashes=1)),
 )
+"""More than 100,000 states, in a few seconds."""
 
 
 def _faults(count: int) -> tuple[Budget, ...]:
@@ -123,11 +126,13 @@ def _systematic(tier: int) -> Iterator[Space]:
     """Yield one fault and then two, with one dual write of each process, then two and one, then two of each."""
     for faults, written in product((ONE_FAULT, TWO_FAULTS), (_ONE_EACH, _TWO_AND_ONE, _TWO_EACH)):
         for budget, predicts in product((*faults, *_with_upgrade(tier, faults)), (False, True)):
+            if budget.aborts and max(map(len, written)) > 1:
+                continue  # what is documented as not promised: test_documented.py
             yield Space(tier, budget, written, predicts)
             if budget.crashes:
                 yield Space(tier, budget, written, predicts, after_crash=())
-    for budget, shape in product(TWO_FAULTS, (_TWO_PARTITIONS, _OFFSETS, _APART)):
-        yield Space(tier, budget, _TWO_AND_ONE if shape.apart else _ONE_EACH, shape=shape)
+    for budget, shape in product(TWO_FAULTS, (_TWO_PARTITIONS, _OFFSETS)):
+        yield Space(tier, budget, shape=shape)
 
 
 def _with_upgrade(tier: int, faults: Iterable[Budget]) -> Iterator[Budget]:

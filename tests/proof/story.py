@@ -210,7 +210,7 @@ def read_story(lines: Iterable[str]) -> Story:
 
 
 def _step_of(given: dict[str, Any]) -> Step:
-    return Step(**{name: tuple(v) if isinstance(v := given[name], list) else v for name in Step._fields})
+    return Step(given["sentence"], given["row"], tuple(given["table"]), tuple(given["log"]), given["coordinator"])
 
 
 def _as_text(value: object) -> str:
