@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.producer_state import NO_COORDINATOR_EPOCH, NO_OFFSET, ProducerEntry, check_marker
-from tests.proof.kafka_requests import BLOCKED, EndOf, Produce, Produced, RecordsOf, RepairOf, WriteMarker
+from tests.proof.kafka_requests import BLOCKED, EndOf, Piece, Produce, Produced, RecordsOf, RepairOf, WriteMarker
 from tests.proof.remembered import remembered
 
 FENCED: Final = 47
@@ -116,22 +116,47 @@ def _entry_of(log: Log, producer_id: int) -> ProducerEntry | None:
 
 
 def end_of(log: Log, request: EndOf) -> object:
-    """Return the name of a `PartitionEnd`; `BLOCKED` before the marker behind the last record."""
+    """Return the response; `BLOCKED` before the marker behind the last record."""
     behind = [entry for entry in log if entry.offset >= request.first_offset]
     if not behind or behind[0][1:3] != (request.producer_id, request.producer_epoch):
         return "GONE"
     for entry in behind:
         is_behind = entry.offset > request.last_offset and entry.producer_id == request.producer_id
         if is_behind and isinstance(entry, Marker):
-            return "COMMITTED" if entry.committed else "ABORTED"
+            return _committed_in_part(log, request) if entry.committed else "ABORTED"
     return BLOCKED
 
 
+def _committed_in_part(log: Log, request: EndOf) -> object:
+    """Return the response where the last record is committed: the first ones may have been aborted before."""
+    aborted: list[Batch] = []
+    rest: list[Batch] = []
+    for entry in log:
+        if isinstance(entry, Batch) and _is_asked_for(entry, request):
+            rest.append(entry)
+        is_between = request.first_offset < entry.offset < request.last_offset
+        if is_between and isinstance(entry, Marker) and entry[1] == request.producer_id and not entry.committed:
+            aborted, rest = [*aborted, *rest], []
+    if not aborted:
+        return "COMMITTED"
+    return _piece(aborted, "ABORTED"), _piece(rest, "COMMITTED")
+
+
+def _piece(batches: Sequence[Batch], end: str) -> Piece:
+    counts = [len(batch.records) for batch in batches]
+    return Piece(batches[0].offset, batches[-1].offset + counts[-1] - 1, sum(counts), end)
+
+
+def _is_asked_for(batch: Batch, request: EndOf | RecordsOf) -> bool:
+    is_own = batch[1:3] == (request.producer_id, request.producer_epoch)
+    return is_own and request.first_offset <= batch.offset <= request.last_offset
+
+
 def records_of(log: Log, request: RecordsOf) -> tuple[bytes, ...]:
-    """Return the records of a pair."""
+    """Return the records."""
     found: list[bytes] = []
     for entry in log:
-        if isinstance(entry, Batch) and entry[1:3] == (request.producer_id, request.producer_epoch):
+        if isinstance(entry, Batch) and _is_asked_for(entry, request):
             found += entry.records
     return tuple(found)
 
@@ -139,9 +164,11 @@ def records_of(log: Log, request: RecordsOf) -> tuple[bytes, ...]:
 def repair_of(log: Log, request: RepairOf) -> str:
     """Return the pair of the transaction that published the records of a pair again, "" if there is none."""
     wanted = records_of(log, RecordsOf(*request))
-    behind = [entry for entry in log if entry.offset > request.first_offset]
+    behind = [entry for entry in log if entry.offset > request.last_offset]
     for at, entry in enumerate(behind):
-        if isinstance(entry, Batch) and entry.records[: len(wanted)] == wanted and _is_committed(behind[at:], entry):
+        if entry[1:3] == request[:2] or not isinstance(entry, Batch):
+            continue
+        if entry.records[: len(wanted)] == wanted and _is_committed(behind[at:], entry):
             return f"{entry.producer_id}:{entry.producer_epoch}"
     return ""
 

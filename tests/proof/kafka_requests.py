@@ -88,7 +88,10 @@ class WriteMarker(NamedTuple):
 
 
 class EndOf(NamedTuple):
-    """Read how readers with read_committed see the records of a pair at these offsets."""
+    """Read how readers with read_committed see the records of a pair at these offsets: the name of a `PartitionEnd`.
+
+    Where an operator aborted only the first of them, the response is two `Piece`s.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -97,21 +100,32 @@ class EndOf(NamedTuple):
     partition: int = 0
 
 
+class Piece(NamedTuple):
+    """A part of the records of a pair in a partition, and the name of its end."""
+
+    first_offset: int
+    last_offset: int
+    record_count: int
+    end: str
+
+
 class RecordsOf(NamedTuple):
-    """Read the records of a pair from an offset on."""
+    """Read the records of a pair at these offsets."""
 
     producer_id: int
     producer_epoch: int
     first_offset: int
+    last_offset: int
     partition: int = 0
 
 
 class RepairOf(NamedTuple):
-    """Read whether records of an aborted pair, from an offset on, were published again by a committed transaction."""
+    """Read whether records of an aborted pair, at these offsets, were published again by a committed transaction."""
 
     producer_id: int
     producer_epoch: int
     first_offset: int
+    last_offset: int
     partition: int = 0
 
 

@@ -7,7 +7,7 @@ has waited for `max.block.ms` without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client import messages as m
@@ -54,6 +54,7 @@ from tests.proof.kafka_requests import (
     Features,
     InFlight,
     OffsetCommitted,
+    Piece,
     Produce,
     Produced,
     RecordsOf,
@@ -149,14 +150,14 @@ class CheckedKafka:
             raise NoMarkerError(
                 "no marker", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair), partitions=unended
             )
-        return TransactionEnd({part: PartitionEnd[end] for part, end in ends.items()})
+        return TransactionEnd(dict(each for part, end in ends.items() for each in _ends_in(part, end)))
 
     async def records_of(
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
     ) -> Sequence[StoredRecord]:
         found = []
         for part in partitions:
-            request = RecordsOf(*_pair(manifest.prepared_state), part.first_offset, part.partition)
+            request = RecordsOf(*_pair(manifest.prepared_state), part.first_offset, part.last_offset, part.partition)
             values = await self._read(request)
             if values == GAVE_UP:
                 raise KafkaTimeoutError("no leader responded; nothing was changed")
@@ -167,7 +168,8 @@ class CheckedKafka:
     async def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        found = await self._read(RepairOf(*_pair(manifest.prepared_state), part.first_offset, part.partition))
+        request = RepairOf(*_pair(manifest.prepared_state), part.first_offset, part.last_offset, part.partition)
+        found = await self._read(request)
         if found == GAVE_UP:
             raise KafkaTimeoutError("no leader responded; nothing was changed")
         return PreparedTxnState(found) if found else None
@@ -372,6 +374,15 @@ class CheckedKafka:
 
 def _pair(prepared: PreparedTxnState) -> tuple[int, int]:
     return prepared.producer_id, prepared.producer_epoch
+
+
+def _ends_in(part: PartitionManifest, end: str | tuple[Piece, ...]) -> Iterator[tuple[PartitionManifest, PartitionEnd]]:
+    if isinstance(end, str):
+        yield part, PartitionEnd[end]
+        return
+    for piece in end:
+        first, last, count, name = piece
+        yield part._replace(first_offset=first, last_offset=last, record_count=count), PartitionEnd[name]
 
 
 def _hashable(request: m.Request) -> Hashable:

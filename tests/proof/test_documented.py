@@ -21,9 +21,14 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def search(profile: Profile, budget: Budget, shape: Shape = ONE_RECORD) -> Found:
-    """Search the space of one writer with two dual writes."""
-    rules = Rules(profile, ((b"a1", b"a2"),), (), shape=shape)
+def search(
+    profile: Profile,
+    budget: Budget,
+    shape: Shape = ONE_RECORD,
+    written: tuple[tuple[bytes, ...], ...] = ((b"a1", b"a2"),),
+) -> Found:
+    """Search the space of one writer."""
+    rules = Rules(profile, written, (), shape=shape)
     try:
         return Explorer(rules, budget).search()
     finally:
@@ -35,6 +40,12 @@ def test_a_living_writer_does_not_see_an_abort_in_one_partition(tier: int) -> No
     """docs/guarantees.md: it is published again if no later dual write of a living writer has replaced the row."""
     found = search(PROFILES[tier], Budget(aborts=1))
     assert found.wrong == "{(b'a1', 0)} are committed, and not visible"
+
+
+def test_nobody_notices_an_abort_of_the_offsets() -> None:
+    """docs/guarantees.md: the log of the topic does not have them."""
+    found = search(PROFILES[3], Budget(aborts=1), Shape(has_offsets=True), written=((b"a1",),))
+    assert found.wrong == "{('a', 1)} are committed, and not visible"
 
 
 def test_an_old_group_coordinator_forgets_what_is_pending() -> None:
