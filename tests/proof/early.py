@@ -253,7 +253,7 @@ def main() -> None:
     print(f"{PROFILES[given.tier].name}, {given.ordering.value}, {budget}: {found.states} states, depth {found.depth}")
     if found.wrong is not None:
         print(f"WRONG: {found.wrong}")
-        print("\n".join(found.story))
+        print(found.story)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def main() -> None:
     )
     if found.wrong is not None:
         print(f"WRONG: {found.wrong}")
-        print("\n".join(found.story))
+        print(found.story)
 
 
 if __name__ == "__main__":
