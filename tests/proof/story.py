@@ -183,10 +183,7 @@ class Story(NamedTuple):
         given = self.setting._asdict() | values | {"wrong": self.wrong}
         yield json.dumps(given, default=_as_text)
         for number, step in enumerate(self.steps, 1):
-            sender, receiver = _parties(step.sentence)
-            yield json.dumps(
-                {"number": number, "from": sender, "to": receiver, "fate": step.kind.fate, **step._asdict()}
-            )
+            yield json.dumps({"number": number, **_exchanged(step), **step._asdict()})
 
     def save(self, path: Path) -> None:
         """Write the story to a file."""
@@ -210,7 +207,16 @@ def read_story(lines: Iterable[str]) -> Story:
 
 
 def _step_of(given: dict[str, Any]) -> Step:
-    return Step(**{name: tuple(v) if isinstance(v := given[name], list) else v for name in Step._fields})
+    return Step(given["sentence"], given["row"], tuple(given["table"]), tuple(given["log"]), given["coordinator"])
+
+
+def _exchanged(step: Step) -> dict[str, str]:
+    """Return who speaks to whom, and what becomes of it; nothing of a sentence that no row of `STEPS` matches."""
+    try:
+        sender, receiver = _parties(step.sentence)
+    except UnknownStepError:
+        return {}
+    return {"from": sender, "to": receiver, "fate": step.kind.fate}
 
 
 def _as_text(value: object) -> str:
