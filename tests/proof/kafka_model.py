@@ -33,6 +33,9 @@ TRANSACTIONAL_ID: Final = "payments"
 NO_DEADLINE_MS: Final = 10**9
 """A timeout that no program reaches: it may wait in a search for minutes."""
 
+FOREIGN_TIMEOUT_MS: Final = 60_000
+"""The transaction timeout of foreign programs, if it is not the same: who takes the id over from them looks at it."""
+
 _NEVER_MS: Final = 10**15
 _FENCED: Final = 47
 _OUT_OF_ORDER: Final = 45
@@ -394,9 +397,9 @@ def timed_out(kafka: Kafka, profile: Profile) -> Kafka | None:
     return None if transition is None else _applied(kafka, transition)
 
 
-def initialised_by_another(kafka: Kafka, profile: Profile) -> Kafka | None:
+def initialised_by_another(kafka: Kafka, profile: Profile, *, timeout_ms: int = FOREIGN_TIMEOUT_MS) -> Kafka | None:
     """Initialise the id as a foreign program does, which aborts an open transaction; None if nothing would change."""
-    request = m.InitProducerId(TRANSACTIONAL_ID, NO_DEADLINE_MS, enable_2pc=False, keep_prepared_txn=False)
+    request = m.InitProducerId(TRANSACTIONAL_ID, timeout_ms, enable_2pc=False, keep_prepared_txn=False)
     after, _ = _init(kafka, request, profile.rules)
     return None if after == kafka else after
 

@@ -199,16 +199,13 @@ class CheckedKafka:
         self._live.begin_transaction()
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
-        batch = _Unsent([])
         for entry in entries:
             assert isinstance(entry, BufferedRecord)
             self._live.check_send()
             assert entry.value is not None
-            batch.records.append(entry.value)
-            after_each()
-        if batch.records:
-            self._unsent.append(batch)
+            self._unsent.append(_Unsent([entry.value]))  # as with records too large for a common batch
             self._live.accepted()
+            after_each()
 
     async def prepare(self) -> PreparedTxnState:
         await self._run(self._live.prepare_transaction)

@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_t
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.client import messages as m
 from tests.interop.wire import Wire
-from tests.proof.kafka_model import TOPIC, EndOf, Produce, RecordsOf, RepairOf
+from tests.proof.kafka_model import FOREIGN_TIMEOUT_MS, TOPIC, EndOf, Produce, RecordsOf, RepairOf
 from tests.proof.owner import RECOVERED, Commit, Lock, LockAndWrite, Read
 from tests.proof.replay_network import WAIT_S, HeldCommit, Network, Parked, ReplayError, What
 from tests.proof.replay_process import Program, RealProcess, recovering, writing
@@ -188,8 +188,9 @@ class Replay:
                 self._emulator.advance_clock(TRANSACTION_TIMEOUT_MS + _SCAN_MS)
                 self._until(lambda: self._coordinator().startswith("Prepare"), "the transaction is not aborted")
             case Fate.FOREIGN:
+                timeout_ms = TRANSACTION_TIMEOUT_MS if sentence.endswith("our timeout") else FOREIGN_TIMEOUT_MS
                 with Wire(self._emulator.bootstrap_servers) as wire:
-                    wire.init(self._kafka_id, version=4)
+                    wire.init(self._kafka_id, version=4, timeout_ms=timeout_ms)
             case Fate.FORGOTTEN:
                 self._emulator.advance_clock(EXPIRATION_MS + _SCAN_MS)
                 self._until(lambda: self._coordinator() == _NOTHING, "the id is not forgotten")

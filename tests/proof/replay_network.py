@@ -445,10 +445,10 @@ class PostgresRelay(_Relay):
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # a server that was ended resets what it has not read
         while data := await reader.read(_CHUNK_BYTES):
             writer.write(data)
-        await _close(writer)
+    await _close(writer)
 
 
 def postgres_target(host: str, port: int | None) -> tuple[str, int] | Path:

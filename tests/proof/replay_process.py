@@ -32,6 +32,7 @@ from tests.proof.automaton import Said
 from tests.proof.kafka_model import TRANSACTIONAL_ID
 from tests.proof.owner import DatabaseGone, Owner
 from tests.proof.replay_network import WAIT_S, Gate, KafkaRelay, Network, Parked, PostgresRelay, ReplayError, What
+from tests.proof.replay_servers import TRANSACTION_TIMEOUT_MS
 from tests.proof.story import Fate
 
 MAX_BLOCK_MS: Final = 60_000
@@ -375,6 +376,9 @@ class RealProcess:
             "retry_backoff_ms": 1,
             "reconnect_backoff_ms": 1,
             "accept_bounded_guarantee": True,
+            "batch_size": 1,
+            "max_in_flight_requests_per_connection": 1,
+            "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         }
         waiting = Waiting(lambda given: GatedKafka(given, self._in_loop), asyncio.sleep, shield, TaskWatch)
         backend = PsycopgOneIdBackend[Any, AsyncPsycopgDualTransaction](

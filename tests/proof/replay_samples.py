@@ -72,7 +72,8 @@ def samples(tier: int, count: int, seed: int = 0, only: str | None = None) -> li
         spent = {names[number % len(names)]: 1 + (number // len(names)) % 2}
         if number >= 2 * len(names):
             spent.setdefault(choice.choice(Budget._fields), 1)
-        setting = Setting(tier, Budget(**spent), choice.choice(_WRITTEN), (b"c1",), choice.random() < 1 / 3)
+        after_crash = (b"c1",) if spent.get("crashes", 0) < 2 else ()  # no two processes write the same
+        setting = Setting(tier, Budget(**spent), choice.choice(_WRITTEN), after_crash, choice.random() < 1 / 3)
         found.append(Sample(setting, seed + number))
     return found
 

@@ -20,7 +20,8 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.proof.kafka_model import TOPIC, TRANSACTIONAL_ID
 from tests.proof.replay_network import WAIT_S, ReplayError, postgres_target
 
-TRANSACTION_TIMEOUT_MS: Final = 60_000
+TRANSACTION_TIMEOUT_MS: Final = 100_000
+"""Of our writers, where transactions have a timeout; another one than that of foreign programs."""
 EXPIRATION_MS: Final = 3_600_000
 """Longer than any transaction times out in a story, and shorter than anything else is forgotten."""
 

@@ -89,7 +89,7 @@ STEPS: Final = (
     _kind(Fate.LATE, r"late: (?P<asks>.*) -> (?P<reply>.*)", "network"),
     _kind(Fate.MARKER, r"Kafka writes the marker", COORDINATOR, LEADER),
     _kind(Fate.TIMEOUT, r"Kafka aborts by the timeout", COORDINATOR, COORDINATOR),
-    _kind(Fate.FOREIGN, r"a foreign program initialises the id", FOREIGNER, COORDINATOR),
+    _kind(Fate.FOREIGN, r"a foreign program initialises the id(?P<ours> with our timeout)?", FOREIGNER, COORDINATOR),
     _kind(Fate.FORGOTTEN, r"Kafka forgets the id", COORDINATOR, COORDINATOR),
     _kind(Fate.COMMIT_LATE, r"the delayed COMMIT of " + _P + " takes effect", DATABASE, DATABASE),
     _kind(Fate.COMMIT_DROPPED, r"the delayed COMMIT of " + _P + " is dropped", DATABASE, DATABASE),

@@ -269,10 +269,20 @@ class Rules:
             return
         if budget.timeouts and (aborted := broker.timed_out(kafka, self.profile)) is not None:
             yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
-        if budget.foreigners and (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
-            yield "a foreign program initialises the id", _spend(world, foreigners=1)._replace(kafka=taken)
+        if budget.foreigners:
+            yield from self._foreigners(world)
         if budget.expiries and (gone := broker.expired(kafka)) is not None:
             yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
+
+    def _foreigners(self, world: World) -> Iterator[Step]:
+        kafka, poorer = world.kafka, _spend(world, foreigners=1)
+        if (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
+            yield "a foreign program initialises the id", poorer._replace(kafka=taken)
+        if self.profile.rules.two_phase_commit_enabled:
+            return  # two-phase commit has a timeout that no other program has
+        taken = broker.initialised_by_another(kafka, self.profile, timeout_ms=broker.NO_DEADLINE_MS)
+        if taken is not None:
+            yield "a foreign program initialises the id with our timeout", poorer._replace(kafka=taken)
 
     def _of_database(self, world: World) -> Iterator[Step]:
         for txn in world.txns:
