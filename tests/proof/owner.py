@@ -433,7 +433,7 @@ class CheckedTransaction:
 
     async def commit(self) -> None:
         if self._attached is not None:
-            await self._ask(self._attached)
+            await ask(self._attached)  # with COMMIT, in one message: it is COMMIT that finds the connection gone
         self.commit_was_sent = True
         await self._ask(Commit(self._number))
         self._is_over = True

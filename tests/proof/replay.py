@@ -12,12 +12,14 @@ at rest.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import random
 import re
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,13 +27,26 @@ from dualwrite.broker_emulator.emulator import Emulator, HeldPoint
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, parse_header
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.client import messages as m
+from dualwrite.testing.postgres import PostgresServer
 from tests.interop.wire import Wire
 from tests.proof.kafka_model import FOREIGN_TIMEOUT_MS, TOPIC, EndOf, Produce, RecordsOf, RepairOf
 from tests.proof.owner import RECOVERED, Commit, Lock, LockAndWrite, Read
 from tests.proof.replay_network import WAIT_S, HeldCommit, Network, Parked, ReplayError, What
 from tests.proof.replay_process import Program, RealProcess, recovering, writing
 from tests.proof.replay_servers import EXPIRATION_MS, TRANSACTION_TIMEOUT_MS, Servers
-from tests.proof.story import Fate, Setting, Step, Story, kind_of, process_of, read_story, step_to
+from tests.proof.story import (
+    Fate,
+    Setting,
+    Step,
+    Story,
+    Wanted,
+    brief,
+    kind_of,
+    process_of,
+    read_story,
+    step_to,
+    wanted,
+)
 from tests.proof.world import World
 
 _MOST_STEPS_TO_REST: Final = 500
@@ -117,34 +132,31 @@ class Replay:
 
     # ---- the history ----------------------------------------------------------------------------------------
 
-    def follow(self, sentences: Sequence[str], seed: int = 0) -> Replayed:
-        """Take these steps, as far as they can be taken, and then others until everything is at rest."""
+    def follow(self, lines: Iterable[str], seed: int = 0) -> Replayed:
+        """Take these steps, as far as they can be taken, and then others until everything is at rest.
+
+        Each line is the `brief` of a step.
+        """
         not_taken: list[str] = []
-        for sentence in sentences:
+        for line in lines:
             if self._wrong() != (None, None):
                 break
-            chosen = self._nearest(sentence)
+            chosen = self._nearest(wanted(line))
             if chosen is None:
-                not_taken.append(sentence)
+                not_taken.append(line)
             else:
                 self._take(*chosen)
         self._go_to_rest(random.Random(seed))
         return Replayed(tuple(self._steps), tuple(not_taken), *self._wrong())
 
-    def _nearest(self, sentence: str) -> tuple[str, World] | None:
-        """Return the step with this sentence; else the party's step with the same fate, or without a fault."""
+    def _nearest(self, step: Wanted) -> tuple[str, World] | None:
+        """Return this step; else one of the same party with the same fate, or of both without a fault."""
         options = list(self._rules.steps(self._world))
-        fate, process = kind_of(sentence).fate, process_of(sentence)
-        wanted: tuple[Callable[[str], bool], ...] = (
-            lambda option: option == sentence,
-            lambda option: kind_of(option).fate is fate and process_of(option) == process,
-            lambda option: process is not None and process_of(option) == process and kind_of(option).fate in _FREE,
-        )
-        for accepts in wanted if fate in _FREE else wanted[:2]:
-            for option in options:
-                if accepts(option[0]):
-                    return option
-        return None
+        mine = [option for option in options if process_of(option[0]) == step.process]
+        exact = [option for option in mine if brief(option[0]) == step.line]
+        same = [option for option in mine if kind_of(option[0]).fate is step.fate]
+        free = [option for option in mine if {step.fate, kind_of(option[0]).fate} <= _FREE and step.process is not None]
+        return next(iter((*exact, *same, *free)), None)
 
     def _go_to_rest(self, choice: random.Random) -> None:
         for _ in range(_MOST_STEPS_TO_REST):
@@ -440,7 +452,59 @@ def replay(story: Story, servers: Servers, network: Network, seed: int = 0) -> R
     """Replay a story. Raises ReplayError where the real servers do something else than the model."""
     assert story.setting is not None
     with Replay(story.setting, servers, network) as stage:
-        return stage.follow([step.sentence for step in story.steps], seed)
+        return stage.follow([brief(step.sentence) for step in story.steps], seed)
+
+
+def assert_holds(setting: Setting, lines: Iterable[str], server: PostgresServer) -> None:
+    """Replay the story of a mistake that is mended, and assert that nothing is wrong any more."""
+    with Network() as network, Servers(server) as servers, Replay(setting, servers, network) as stage:
+        replayed = stage.follow(lines)
+        assert replayed.wrong_on_real_servers is None, stage.told()
+        assert replayed.wrong_in_the_model is None, stage.told()
+
+
+_TEST: Final = '''"""Found by the search: {wrong}.
+
+{told}
+"""
+
+from __future__ import annotations
+
+from dualwrite.testing.postgres import PostgresServer
+from tests.proof.replay import assert_holds
+from tests.proof.story import Setting
+from tests.proof.world import Budget
+
+SETTING = {setting}
+
+STEPS = (
+{steps}
+)
+
+
+def test_it_holds(postgres_server: PostgresServer) -> None:
+    assert_holds(SETTING, STEPS, postgres_server)
+'''
+
+
+def written_test(story: Story) -> str:
+    """Return a test file with the story inside, which replays it and asserts that nothing is wrong."""
+    assert story.setting is not None
+    budget = {name: count for name, count in story.setting.budget._asdict().items() if count}
+    given = story.setting._asdict() | {"budget": f"Budget({_arguments(budget)})"}
+    steps = "\n".join(f"    {json.dumps(brief(step.sentence))}," for step in story.steps)
+    told = "\n".join(_wrapped(str(story).splitlines()[:-1]))
+    setting = ", ".join(f"{name}={value if name == 'budget' else repr(value)}" for name, value in given.items())
+    return _TEST.format(wrong=story.wrong, told=told, setting=f"Setting({setting})", steps=steps)
+
+
+def _arguments(given: dict[str, int]) -> str:
+    return ", ".join(f"{name}={count}" for name, count in given.items())
+
+
+def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        yield from textwrap.wrap(line, 118, subsequent_indent=" " * 13, drop_whitespace=False) or [""]
 
 
 def main() -> None:
@@ -454,10 +518,13 @@ def main() -> None:
     with Network() as network, Servers() as servers:
         replayed = replay(story, servers, network)
     print(f"{len(replayed.steps)} steps, of which {len(story.steps) - len(replayed.not_taken)} are the story's")
-    for sentence in replayed.not_taken:
-        print(f"not taken: {sentence}")
+    for line in replayed.not_taken:
+        print(f"not taken: {line}")
     print(f"in the model:    {replayed.wrong_in_the_model or 'nothing is wrong'}")
     print(f"on real servers: {replayed.wrong_on_real_servers or 'nothing is wrong'}")
+    if given.write_test is not None:
+        given.write_test.write_text(written_test(story))
+        print(f"{given.write_test} asserts that nothing is")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 from tests.proof.replay import Replay, Replayed
 from tests.proof.replay_network import Network, ReplayError
 from tests.proof.replay_servers import Servers
-from tests.proof.story import Setting, kind_of
+from tests.proof.story import Setting, brief, kind_of
 from tests.proof.world import Budget, World
 
 _MOST_STEPS: Final = 400
-_FAULTS_OF_TEN: Final = 3
-"""How often a step is a fault, if one can happen."""
+_FAULTS_OF_100: Final = (3, 6, 12, 30)
+"""How often a step is a fault, if one can happen: early in the history, or late."""
 
 _WRITTEN: Final = (
     ((b"a1",), (b"b1",)),
@@ -39,14 +39,15 @@ class Sample(NamedTuple):
         faults = "-".join(f"{name}{n}" for name, n in self.setting.budget._asdict().items() if n) or "nothing fails"
         return f"tier{self.setting.tier}-{faults}{'-ahead' if self.setting.predicts else ''}-{self.seed}"
 
-    def sentences(self) -> list[str]:
-        """Return the steps of the history, until it is at rest."""
+    def lines(self) -> list[str]:
+        """Return the steps of the history, each in `brief`, until it is at rest."""
         choice, rules = random.Random(self.seed), self.setting.rules()
+        faults_of_100 = choice.choice(_FAULTS_OF_100)
         world, told = rules.start(self.setting.budget), list[str]()
         try:
             while not rules.is_at_rest(world) and len(told) < _MOST_STEPS:
-                sentence, world = _chosen(choice, world, list(rules.steps(world)))
-                told.append(sentence)
+                sentence, world = _chosen(choice, world, list(rules.steps(world)), faults_of_100)
+                told.append(brief(sentence))
         finally:
             rules.close()
         return told
@@ -54,14 +55,19 @@ class Sample(NamedTuple):
     def replay(self, servers: Servers, network: Network) -> Replayed:
         """Replay it. Raises ReplayError where the real servers do something else than the model."""
         with Replay(self.setting, servers, network) as stage:
-            return stage.follow(self.sentences(), self.seed)
+            return stage.follow(self.lines(), self.seed)
 
 
-def _chosen(choice: random.Random, world: World, options: list[tuple[str, World]]) -> tuple[str, World]:
+def _chosen(
+    choice: random.Random, world: World, options: list[tuple[str, World]], faults_of_100: int
+) -> tuple[str, World]:
+    """Return a step: of all kinds of steps alike, however many there are of a kind."""
     faults = [option for option in options if option[1].budget != world.budget]
     others = [option for option in options if option[1].budget == world.budget]
-    wanted = faults if faults and (not others or choice.randrange(10) < _FAULTS_OF_TEN) else others
-    return choice.choice(wanted)
+    wanted = faults if faults and (not others or choice.randrange(100) < faults_of_100) else others
+    fates = sorted({kind_of(option[0]).fate for option in wanted})
+    fate = choice.choice(fates)
+    return choice.choice([option for option in wanted if kind_of(option[0]).fate is fate])
 
 
 def samples(tier: int, count: int, seed: int = 0, only: str | None = None) -> list[Sample]:

@@ -32,7 +32,7 @@ class Fate(StrEnum):
     """What becomes of a request, or what happens by itself."""
 
     ANSWERED = "answered"
-    NO_MARKER = "answered: no marker"
+    NO_MARKER = "answered with no marker"
     CONNECTION_GONE = "its connection is gone"
     UNHEARD = "carried out, and the response lost"
     LOST = "lost"
@@ -113,6 +113,10 @@ _SHORTER: Final = tuple(
         (r"producer_id=(-?\d+), producer_epoch=(-?\d+)", r"\1:\2"),
         (r"error_code=0(, )?", ""),
         (r", partitions=\(.*?\)\)|, partitions=\(.*?\),?\)", ")"),
+        (r"enable_2pc", "2pc"),
+        (r"keep_prepared_txn", "keep"),
+        (r"9223372036854775807", "max"),
+        (r"state='(\w*)'", r"\1"),
         (r"committed=True", "commit"),
         (r"committed=False", "abort"),
         (r"(\w+)=True", r"\1"),
@@ -122,6 +126,7 @@ _SHORTER: Final = tuple(
 )
 
 
+_LONGEST: Final = 105
 _ERROR: Final = re.compile(r"error_code=(\d+)")
 
 
@@ -200,7 +205,7 @@ def read_story(lines: Iterable[str]) -> Story:
 
 
 def _step_of(given: dict[str, Any]) -> Step:
-    return Step(**{name: tuple(v) if isinstance(v := given[name], list) else v for name in Step._fields})
+    return Step(given["sentence"], given["row"], tuple(given["table"]), tuple(given["log"]), given["coordinator"])
 
 
 def _as_text(value: object) -> str:
@@ -240,6 +245,27 @@ def process_of(sentence: str) -> int | None:
     return None if named is None else int(named)
 
 
+def brief(sentence: str) -> str:
+    """Return a sentence as one short line: its fate, and what is said. It tells a step from others as well."""
+    line = f"{kind_of(sentence).fate}: {' => '.join(_said(sentence))}"
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+class Wanted(NamedTuple):
+    """What a line of `brief` says."""
+
+    line: str
+    fate: Fate
+    process: int | None
+
+
+def wanted(line: str) -> Wanted:
+    """Read a line that `brief` has made."""
+    fate, _, said = line.partition(": ")
+    process = re.search(r"\bP(\d+)", said)
+    return Wanted(line, Fate(fate), None if process is None else int(process[1]))
+
+
 def _matched(sentence: str) -> tuple[Kind, re.Match[str]]:
     for kind in STEPS:
         found = kind.pattern.match(sentence)
@@ -271,19 +297,28 @@ def _told(steps: Sequence[Step]) -> Iterator[str]:
 
 def _exchange(sentence: str) -> Iterator[str]:
     try:
-        kind, found = _matched(sentence)
+        kind, _ = _matched(sentence)
     except UnknownStepError:
         yield _shorter(sentence)
         return
+    asked, *replied = _said(sentence)
+    is_plain = kind.fate in (Fate.ANSWERED, Fate.NO_MARKER) or asked.endswith(kind.fate)
+    yield asked if is_plain else f"{asked} ({kind.fate})"
+    sender, receiver = _parties(sentence)
+    heard = "nobody" if kind.fate in (Fate.UNHEARD, Fate.LATE) else sender
+    yield from (f"{receiver} -> {heard}: {reply}" for reply in replied)
+
+
+def _said(sentence: str) -> Iterator[str]:
+    """Yield what is said to whom, and if there is one, the reply."""
+    kind, found = _matched(sentence)
     named, (sender, receiver) = found.groupdict(), _parties(sentence)
-    asks, reply = named.get("asks"), named.get("reply")
-    what = kind.fate if asks is None else _shorter(asks)
-    if asks is not None and kind.fate not in (Fate.ANSWERED, Fate.NO_MARKER):
-        what = f"{what} ({kind.fate})"
+    what = kind.fate if named.get("asks") is None else _shorter(named["asks"])
+    if named.get("ours"):
+        what += named["ours"]
     yield f"{sender}: {what}" if sender == receiver else f"{sender} -> {receiver}: {what}"
-    if reply is not None:
-        heard = "nobody" if kind.fate in (Fate.UNHEARD, Fate.LATE) else sender
-        yield f"{receiver} -> {heard}: {_shorter(reply)}"
+    if named.get("reply") is not None:
+        yield _shorter(named["reply"])
 
 
 def _parties(sentence: str) -> tuple[str, str]:
