@@ -90,6 +90,8 @@ FUNCTIONS: Final = frozenset(
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
         "tests/proof/test_exhaustive.py::test_nothing_is_wrong_in_a_large_space",
+        "tests/proof/test_replay.py::test_model_and_servers_agree_in_many_histories",
+        "tests/proof/test_replay.py::test_samples_have_every_kind_of_step",
         "tests/durability/test_broker_aborts.py::test_what_the_broker_aborts_before_or_after_the_event",
         "tests/durability/test_broker_aborts.py::test_what_the_broker_aborts_while_its_commit_waits",
         "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
