@@ -28,12 +28,14 @@ from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_t
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.client import messages as m
 from dualwrite.testing.postgres import PostgresServer
-from tests.interop.wire import Wire
-from tests.proof.kafka_model import FOREIGN_TIMEOUT_MS, TOPIC, EndOf, Produce, RecordsOf, RepairOf
+from tests.interop.wire import Identity, Wire
+from tests.proof.kafka_model import FOREIGN_TIMEOUT_MS
+from tests.proof.kafka_requests import TOPIC, EndOf, Produce, RecordsOf, RepairOf, WriteMarker
 from tests.proof.owner import RECOVERED, Commit, Lock, LockAndWrite, Read
 from tests.proof.replay_network import WAIT_S, HeldCommit, Network, Parked, ReplayError, What
 from tests.proof.replay_process import Program, RealProcess, recovering, writing
 from tests.proof.replay_servers import EXPIRATION_MS, TRANSACTION_TIMEOUT_MS, Servers
+from tests.proof.shape import ONE_RECORD
 from tests.proof.story import (
     Fate,
     Setting,
@@ -85,6 +87,9 @@ class Replay:
     """One history, on real servers and in the model."""
 
     def __init__(self, setting: Setting, servers: Servers, network: Network) -> None:
+        """Raise ReplayError for a setting that cannot be replayed."""
+        if setting.shape != ONE_RECORD or setting.budget.upgrades or setting.budget.moves:
+            raise ReplayError("no replay has several partitions, consumed offsets, an upgrade, or moves yet")
         self._setting = setting
         self._rules = setting.rules()
         self._servers = servers
@@ -96,6 +101,8 @@ class Replay:
         self._dead: list[RealProcess] = []
         self._commits: dict[tuple[int, int, int], HeldCommit] = {}
         """Those that are on their way."""
+        self._of_operators: list[Hashable] = []
+        """What operators have sent, and has not arrived."""
         self._given_up: dict[int, list[Parked]] = {}
         self._producer_ids: dict[str, str] = {}
         """Those of the model, by real ones."""
@@ -206,6 +213,8 @@ class Replay:
             case Fate.FORGOTTEN:
                 self._emulator.advance_clock(EXPIRATION_MS + _SCAN_MS)
                 self._until(lambda: self._coordinator() == _NOTHING, "the id is not forgotten")
+            case Fate.OPERATOR_SENDS:
+                self._of_operators += (Counter(self._world.late) - Counter(before.late)).elements()
             case Fate.LATE:
                 self._arrives_late(before)
             case Fate.CONNECTION_ENDED:
@@ -285,7 +294,11 @@ class Replay:
         return parked
 
     def _arrives_late(self, before: World) -> None:
-        ((request, _),) = (Counter(before.late) - Counter(self._world.late)).items()
+        (request,) = (Counter(before.late) - Counter(self._world.late)).elements()
+        if request in self._of_operators:
+            self._of_operators.remove(request)
+            self._operate(request)
+            return
         what = what_of(request)
         assert what is not None
         deadline_s = time.monotonic() + _LEFT_WAIT_S
@@ -300,6 +313,21 @@ class Replay:
                 gates = "; ".join(f"{each.name}: {each.gate}" for each in (*self._dead, *self._lives))
                 raise ReplayError(f"{what} was never sent, so it cannot arrive late ({gates})")
             time.sleep(0.01)
+
+    def _operate(self, request: Hashable) -> None:
+        real_ids = {ours: theirs for theirs, ours in self._producer_ids.items()}
+        with Wire(self._emulator.bootstrap_servers) as wire:
+            match request:
+                case m.InitProducerId():
+                    known = real_ids.get(str(request.producer_id), str(request.producer_id))
+                    wire.init(self._kafka_id, Identity(int(known), request.producer_epoch), version=4)
+                case WriteMarker():
+                    pair = Identity(int(real_ids[str(request.producer_id)]), request.producer_epoch)
+                    wire.write_marker(
+                        pair, TOPIC, commit=request.committed, coordinator_epoch=request.coordinator_epoch
+                    )
+                case _:
+                    raise ReplayError(f"no replay knows how an operator sends {request!r}")
 
     # ---- Kafka's own steps ----------------------------------------------------------------------------------
 
@@ -336,10 +364,11 @@ class Replay:
                 for parked in given_up:  # in the model, a call that was given up has lost its connection
                     parked.meet(Fate.DELAYED)
                 given_up.clear()
-            if not process.gate.waiting(what, WAIT_S):
-                raise ReplayError(f"{process.name} should ask {what or 'nothing any more'}, but: {process.gate}")
+            is_there = process.gate.waiting(what, WAIT_S)
             if process.failure is not None:
                 raise ReplayError(f"{process.name} has failed: {process.failure!r}") from process.failure
+            if not is_there:
+                raise ReplayError(f"{process.name} should ask {what or 'nothing any more'}, but: {process.gate}")
 
     def _compare(self) -> None:
         wanted = step_to("", self._world)
@@ -494,6 +523,7 @@ def written_test(story: Story) -> str:
     given = story.setting._asdict() | {"budget": f"Budget({_arguments(budget)})"}
     steps = "\n".join(f"    {json.dumps(brief(step.sentence))}," for step in story.steps)
     told = "\n".join(_wrapped(str(story).splitlines()[:-1]))
+    del given["shape"]  # only one is replayed
     setting = ", ".join(f"{name}={value if name == 'budget' else repr(value)}" for name, value in given.items())
     return _TEST.format(wrong=story.wrong, told=told, setting=f"Setting({setting})", steps=steps)
 

@@ -29,10 +29,11 @@ from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.writer import OneId
 from tests.proof.automaton import Said
-from tests.proof.kafka_model import TRANSACTIONAL_ID
+from tests.proof.kafka_requests import TRANSACTIONAL_ID
 from tests.proof.owner import DatabaseGone, Owner
 from tests.proof.replay_network import WAIT_S, Gate, KafkaRelay, Network, Parked, PostgresRelay, ReplayError, What
 from tests.proof.replay_servers import TRANSACTION_TIMEOUT_MS
+from tests.proof.shape import ONE_RECORD
 from tests.proof.story import Fate
 
 MAX_BLOCK_MS: Final = 60_000
@@ -265,6 +266,7 @@ class RealOwner(Owner):
         self, told: list[Said], database: GatedDatabase, waiting: Waiting, settings: Mapping[str, Any]
     ) -> None:
         self._told = told
+        self._shape = ONE_RECORD
         self._database: Any = database
         one_id = OneId(
             TRANSACTIONAL_ID,

@@ -22,6 +22,9 @@ _MOST_STEPS: Final = 400
 _FAULTS_OF_100: Final = (3, 6, 12, 30)
 """How often a step is a fault, if one can happen: early in the history, or late."""
 
+_REPLAYED: Final = tuple(name for name in Budget._fields if name not in ("moves", "upgrades"))
+"""The faults that a replay can bring about."""
+
 _WRITTEN: Final = (
     ((b"a1",), (b"b1",)),
     ((b"a1", b"a2"), (b"b1",)),
@@ -72,12 +75,12 @@ def _chosen(
 
 def samples(tier: int, count: int, seed: int = 0, only: str | None = None) -> list[Sample]:
     """Return that many histories of a tier, of each kind of fault in turn, then with two kinds."""
-    choice, names = random.Random(seed), [only] if only else list(Budget._fields)
+    choice, names = random.Random(seed), [only] if only else list(_REPLAYED)
     found = []
     for number in range(count):
         spent = {names[number % len(names)]: 1 + (number // len(names)) % 2}
         if number >= 2 * len(names):
-            spent.setdefault(choice.choice(Budget._fields), 1)
+            spent.setdefault(choice.choice(_REPLAYED), 1)
         after_crash = (b"c1",) if spent.get("crashes", 0) < 2 else ()  # no two processes write the same
         setting = Setting(tier, Budget(**spent), choice.choice(_WRITTEN), after_crash, choice.random() < 1 / 3)
         found.append(Sample(setting, seed + number))

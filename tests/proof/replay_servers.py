@@ -17,7 +17,7 @@ from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
-from tests.proof.kafka_model import TOPIC, TRANSACTIONAL_ID
+from tests.proof.kafka_requests import TOPIC, TRANSACTIONAL_ID
 from tests.proof.replay_network import WAIT_S, ReplayError, postgres_target
 
 TRANSACTION_TIMEOUT_MS: Final = 100_000

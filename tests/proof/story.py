@@ -16,7 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from tests.proof.kafka_model import PROFILES, Batch, Marker
+from tests.proof.kafka_log import Batch, Marker
+from tests.proof.kafka_model import PROFILES, UPGRADED, Kafka, Profile
+from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.world import Budget, Rules, World
 
 OPERATOR: Final = "operator"
@@ -46,6 +48,7 @@ class Fate(StrEnum):
     TIMEOUT = "the transaction is aborted by its timeout"
     FOREIGN = "a foreign program initialises the id"
     FORGOTTEN = "the id is forgotten"
+    OPERATOR_SENDS = "an operator sends a request, which may arrive at any time"
     CONNECTION_ENDED = "the database ends a connection"
     COMMIT_LATE = "a delayed COMMIT takes effect"
     COMMIT_DROPPED = "a delayed COMMIT is dropped"
@@ -87,7 +90,10 @@ STEPS: Final = (
     _kind(Fate.KILLED_DELAYED, _P + r" is killed, and its (?P<asks>COMMIT) delayed", OPERATOR, "P{p}"),
     _kind(Fate.KILLED_DELAYED, _P + r" is killed, and (?P<asks>.*) may arrive later", OPERATOR, "P{p}"),
     _kind(Fate.LATE, r"late: (?P<asks>.*) -> (?P<reply>.*)", "network"),
-    _kind(Fate.MARKER, r"Kafka writes the marker", COORDINATOR, LEADER),
+    _kind(Fate.MARKER, r"Kafka (writes the marker|completes the transaction)", COORDINATOR, LEADER),
+    _kind(
+        Fate.OPERATOR_SENDS, r"an operator (?P<asks>terminates the id|aborts in one partition)", OPERATOR, COORDINATOR
+    ),
     _kind(Fate.TIMEOUT, r"Kafka aborts by the timeout", COORDINATOR, COORDINATOR),
     _kind(Fate.FOREIGN, r"a foreign program initialises the id(?P<ours> with our timeout)?", FOREIGNER, COORDINATOR),
     _kind(Fate.FORGOTTEN, r"Kafka forgets the id", COORDINATOR, COORDINATOR),
@@ -98,7 +104,7 @@ STEPS: Final = (
 )
 """The first that matches counts."""
 
-_LEADERS: Final = ("Produce(", "EndOf(", "RecordsOf(", "RepairOf(")
+_LEADERS: Final = ("Produce(", "EndOf(", "RecordsOf(", "RepairOf(", "WriteMarker(")
 
 _SHORTER: Final = tuple(
     (re.compile(pattern), put)
@@ -138,10 +144,16 @@ class Setting(NamedTuple):
     written: tuple[tuple[bytes, ...], ...]
     after_crash: tuple[bytes, ...] = ()
     predicts: bool = False
+    shape: Shape = ONE_RECORD
 
-    def rules(self) -> Rules:
+    @property
+    def profile(self) -> Profile:
+        """Return the kind of broker."""
+        return UPGRADED if self.budget.upgrades else PROFILES[self.tier]
+
+    def rules(self, kind: type[Rules] = Rules) -> Rules:
         """Return what can happen there."""
-        return Rules(PROFILES[self.tier], self.written, self.after_crash, predicts=self.predicts)
+        return kind(self.profile, self.written, self.after_crash, predicts=self.predicts, shape=self.shape)
 
 
 class UnknownStepError(Exception):
@@ -176,7 +188,8 @@ class Story(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the story as JSON lines."""
         assert self.setting is not None, "a story that is kept has a setting"
-        given = self.setting._asdict() | {"budget": self.setting.budget._asdict(), "wrong": self.wrong}
+        values = {name: getattr(self.setting, name)._asdict() for name in ("budget", "shape")}
+        given = self.setting._asdict() | values | {"wrong": self.wrong}
         yield json.dumps(given, default=_as_text)
         for number, step in enumerate(self.steps, 1):
             sender, receiver = _parties(step.sentence)
@@ -197,6 +210,7 @@ def read_story(lines: Iterable[str]) -> Story:
         **given
         | {
             "budget": Budget(**given["budget"]),
+            "shape": Shape(**given["shape"]),
             "written": tuple(tuple(value.encode() for value in values) for values in given["written"]),
             "after_crash": tuple(value.encode() for value in given["after_crash"]),
         }
@@ -229,9 +243,18 @@ def step_to(sentence: str, world: World) -> Step:
         sentence,
         world.row[0] or _NOTHING,
         tuple(sorted(value.decode() for value in world.table)),
-        tuple(map(_entry, world.kafka.log)),
+        tuple(_entries(world.kafka)),
         _NOTHING if metadata is None else f"{metadata.state.label} {metadata.producer_id}:{metadata.producer_epoch}",
     )
+
+
+def _entries(kafka: Kafka) -> Iterator[str]:
+    """Yield what is in each partition, and where consumers stand."""
+    for number, log in enumerate(kafka.logs):
+        for entry in log:
+            yield _entry(entry) if len(kafka.logs) == 1 else f"{number}/{_entry(entry)}"
+    for entry in kafka.offsets:
+        yield f"offsets/{_entry(entry)}"
 
 
 def kind_of(sentence: str) -> Kind:
