@@ -19,7 +19,17 @@ from dualwrite.broker_emulator.transactions.states import (
 from dualwrite.broker_emulator.transactions.transaction_log import decode_value, encode_value, value_version
 from dualwrite.client import messages as m
 from tests.proof import kafka_log
-from tests.proof.kafka_model import NO_DEADLINE_MS, Kafka, Profile, applied, log_of, rules_of, serve, with_log
+from tests.proof.kafka_model import (
+    FOREIGN_TIMEOUT_MS,
+    NO_DEADLINE_MS,
+    Kafka,
+    Profile,
+    applied,
+    log_of,
+    rules_of,
+    serve,
+    with_log,
+)
 from tests.proof.kafka_requests import (
     OFFSETS,
     TRANSACTIONAL_ID,
@@ -119,9 +129,9 @@ def timed_out(kafka: Kafka, profile: Profile) -> Kafka | None:
 
 
 @remembered
-def initialised_by_another(kafka: Kafka, profile: Profile) -> Kafka | None:
+def initialised_by_another(kafka: Kafka, profile: Profile, timeout_ms: int = FOREIGN_TIMEOUT_MS) -> Kafka | None:
     """Initialise the id as a foreign program does, which aborts an open transaction; None if nothing would change."""
-    request = m.InitProducerId(TRANSACTIONAL_ID, NO_DEADLINE_MS, enable_2pc=False, keep_prepared_txn=False)
+    request = m.InitProducerId(TRANSACTIONAL_ID, timeout_ms, enable_2pc=False, keep_prepared_txn=False)
     after, _ = serve(kafka, request, profile)
     return None if after == kafka else after
 

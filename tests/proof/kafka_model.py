@@ -43,6 +43,9 @@ from tests.proof.remembered import remembered
 NO_DEADLINE_MS: Final = 10**9
 """A timeout that no program reaches: it may wait in a search for minutes."""
 
+FOREIGN_TIMEOUT_MS: Final = 60_000
+"""The transaction timeout of foreign programs, if it is not the same: who takes the id over from them looks at it."""
+
 
 class Kafka(NamedTuple):
     """The coordinator's metadata of the id, the logs of the topic's partitions, and the next producer id that is free.

@@ -88,11 +88,11 @@ class Stuck(Exception):  # noqa: N818 - it is a finding, not an error of the pro
 
 
 class _Unsent:
-    """A batch that is not acknowledged."""
+    """A batch that is not acknowledged, with one record, as if the next did not fit into it."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, record: bytes) -> None:
         self.partition = partition
-        self.records: list[bytes] = []
+        self.records = [record]
         self.sent_as: Produce | None = None
         self.is_in_flight = False
 
@@ -214,18 +214,13 @@ class CheckedKafka:
         self._live.begin_transaction()
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
-        batches: dict[int, _Unsent] = {}
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
                 await self._send_offsets(entry)
                 continue
             self._live.check_send()
             assert entry.value is not None
-            partition = entry.partition or 0
-            if partition not in batches:
-                batches[partition] = _Unsent(partition)
-                self._unsent.append(batches[partition])
-            batches[partition].records.append(entry.value)
+            self._unsent.append(_Unsent(entry.partition or 0, entry.value))
             self._live.accepted()
             after_each()
 
@@ -521,7 +516,7 @@ class CheckedTransaction:
 
     async def commit(self) -> None:
         if self._attached is not None:
-            await self._ask(self._attached)
+            await ask(self._attached)  # with COMMIT, in one message: it is COMMIT that finds the connection gone
         self.commit_was_sent = True
         await self._ask(Commit(self._number))
         self._is_over = True

@@ -34,7 +34,7 @@ class Fate(StrEnum):
     """What becomes of a request, or what happens by itself."""
 
     ANSWERED = "answered"
-    NO_MARKER = "answered: no marker"
+    NO_MARKER = "answered with no marker"
     CONNECTION_GONE = "its connection is gone"
     UNHEARD = "carried out, and the response lost"
     LOST = "lost"
@@ -48,6 +48,7 @@ class Fate(StrEnum):
     TIMEOUT = "the transaction is aborted by its timeout"
     FOREIGN = "a foreign program initialises the id"
     FORGOTTEN = "the id is forgotten"
+    OPERATOR_SENDS = "an operator sends a request, which may arrive at any time"
     CONNECTION_ENDED = "the database ends a connection"
     COMMIT_LATE = "a delayed COMMIT takes effect"
     COMMIT_DROPPED = "a delayed COMMIT is dropped"
@@ -89,9 +90,12 @@ STEPS: Final = (
     _kind(Fate.KILLED_DELAYED, _P + r" is killed, and its (?P<asks>COMMIT) delayed", OPERATOR, "P{p}"),
     _kind(Fate.KILLED_DELAYED, _P + r" is killed, and (?P<asks>.*) may arrive later", OPERATOR, "P{p}"),
     _kind(Fate.LATE, r"late: (?P<asks>.*) -> (?P<reply>.*)", "network"),
-    _kind(Fate.MARKER, r"Kafka writes the marker", COORDINATOR, LEADER),
+    _kind(Fate.MARKER, r"Kafka (writes the marker|completes the transaction)", COORDINATOR, LEADER),
+    _kind(
+        Fate.OPERATOR_SENDS, r"an operator (?P<asks>terminates the id|aborts in one partition)", OPERATOR, COORDINATOR
+    ),
     _kind(Fate.TIMEOUT, r"Kafka aborts by the timeout", COORDINATOR, COORDINATOR),
-    _kind(Fate.FOREIGN, r"a foreign program initialises the id", FOREIGNER, COORDINATOR),
+    _kind(Fate.FOREIGN, r"a foreign program initialises the id(?P<ours> with our timeout)?", FOREIGNER, COORDINATOR),
     _kind(Fate.FORGOTTEN, r"Kafka forgets the id", COORDINATOR, COORDINATOR),
     _kind(Fate.COMMIT_LATE, r"the delayed COMMIT of " + _P + " takes effect", DATABASE, DATABASE),
     _kind(Fate.COMMIT_DROPPED, r"the delayed COMMIT of " + _P + " is dropped", DATABASE, DATABASE),
@@ -100,7 +104,7 @@ STEPS: Final = (
 )
 """The first that matches counts."""
 
-_LEADERS: Final = ("Produce(", "EndOf(", "RecordsOf(", "RepairOf(")
+_LEADERS: Final = ("Produce(", "EndOf(", "RecordsOf(", "RepairOf(", "WriteMarker(")
 
 _SHORTER: Final = tuple(
     (re.compile(pattern), put)
@@ -115,6 +119,10 @@ _SHORTER: Final = tuple(
         (r"producer_id=(-?\d+), producer_epoch=(-?\d+)", r"\1:\2"),
         (r"error_code=0(, )?", ""),
         (r", partitions=\(.*?\)\)|, partitions=\(.*?\),?\)", ")"),
+        (r"enable_2pc", "2pc"),
+        (r"keep_prepared_txn", "keep"),
+        (r"9223372036854775807", "max"),
+        (r"state='(\w*)'", r"\1"),
         (r"committed=True", "commit"),
         (r"committed=False", "abort"),
         (r"(\w+)=True", r"\1"),
@@ -124,6 +132,7 @@ _SHORTER: Final = tuple(
 )
 
 
+_LONGEST: Final = 105
 _ERROR: Final = re.compile(r"error_code=(\d+)")
 
 
@@ -265,6 +274,27 @@ def process_of(sentence: str) -> int | None:
     return None if named is None else int(named)
 
 
+def brief(sentence: str) -> str:
+    """Return a sentence as one short line: its fate, and what is said. It tells a step from others as well."""
+    line = f"{kind_of(sentence).fate}: {' => '.join(_said(sentence))}"
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+class Wanted(NamedTuple):
+    """What a line of `brief` says."""
+
+    line: str
+    fate: Fate
+    process: int | None
+
+
+def wanted(line: str) -> Wanted:
+    """Read a line that `brief` has made."""
+    fate, _, said = line.partition(": ")
+    process = re.search(r"\bP(\d+)", said)
+    return Wanted(line, Fate(fate), None if process is None else int(process[1]))
+
+
 def _matched(sentence: str) -> tuple[Kind, re.Match[str]]:
     for kind in STEPS:
         found = kind.pattern.match(sentence)
@@ -296,19 +326,28 @@ def _told(steps: Sequence[Step]) -> Iterator[str]:
 
 def _exchange(sentence: str) -> Iterator[str]:
     try:
-        kind, found = _matched(sentence)
+        kind, _ = _matched(sentence)
     except UnknownStepError:
         yield _shorter(sentence)
         return
+    asked, *replied = _said(sentence)
+    is_plain = kind.fate in (Fate.ANSWERED, Fate.NO_MARKER) or asked.endswith(kind.fate)
+    yield asked if is_plain else f"{asked} ({kind.fate})"
+    sender, receiver = _parties(sentence)
+    heard = "nobody" if kind.fate in (Fate.UNHEARD, Fate.LATE) else sender
+    yield from (f"{receiver} -> {heard}: {reply}" for reply in replied)
+
+
+def _said(sentence: str) -> Iterator[str]:
+    """Yield what is said to whom, and if there is one, the reply."""
+    kind, found = _matched(sentence)
     named, (sender, receiver) = found.groupdict(), _parties(sentence)
-    asks, reply = named.get("asks"), named.get("reply")
-    what = kind.fate if asks is None else _shorter(asks)
-    if asks is not None and kind.fate not in (Fate.ANSWERED, Fate.NO_MARKER):
-        what = f"{what} ({kind.fate})"
+    what = kind.fate if named.get("asks") is None else _shorter(named["asks"])
+    if named.get("ours"):
+        what += named["ours"]
     yield f"{sender}: {what}" if sender == receiver else f"{sender} -> {receiver}: {what}"
-    if reply is not None:
-        heard = "nobody" if kind.fate in (Fate.UNHEARD, Fate.LATE) else sender
-        yield f"{receiver} -> {heard}: {_shorter(reply)}"
+    if named.get("reply") is not None:
+        yield _shorter(named["reply"])
 
 
 def _parties(sentence: str) -> tuple[str, str]:

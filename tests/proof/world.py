@@ -18,7 +18,7 @@ from dualwrite.client.messages import DescribeTransaction
 from tests.proof import kafka_events as broker
 from tests.proof.automaton import Automaton
 from tests.proof.kafka_log import visible
-from tests.proof.kafka_model import Kafka, Profile, serve
+from tests.proof.kafka_model import NO_DEADLINE_MS, Kafka, Profile, serve
 from tests.proof.kafka_offsets import committed_positions, position_of
 from tests.proof.kafka_requests import BLOCKED, AskFeatures, EndOf, InFlight, RecordsOf, RepairOf
 from tests.proof.owner import (
@@ -310,8 +310,8 @@ class Rules:
             return
         if budget.timeouts and (aborted := broker.timed_out(kafka, profile)) is not None:
             yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
-        if budget.foreigners and (taken := broker.initialised_by_another(kafka, profile)) is not None:
-            yield "a foreign program initialises the id", _spend(world, foreigners=1)._replace(kafka=taken)
+        if budget.foreigners:
+            yield from self._foreigners(world)
         if budget.expiries and (gone := broker.expired(kafka)) is not None:
             yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
         if budget.upgrades and (newer := broker.upgraded(kafka, profile)) is not None:
@@ -339,6 +339,16 @@ class Rules:
         if world.budget.aborts:
             for marker in broker.abort_markers(world.kafka):
                 yield "an operator aborts in one partition", _later(_spend(world, aborts=1), marker)
+
+    def _foreigners(self, world: World) -> Iterator[Step]:
+        kafka, poorer = world.kafka, _spend(world, foreigners=1)
+        if (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
+            yield "a foreign program initialises the id", poorer._replace(kafka=taken)
+        if self.profile.rules.two_phase_commit_enabled:
+            return  # two-phase commit has a timeout that no other program has
+        taken = broker.initialised_by_another(kafka, self.profile, NO_DEADLINE_MS)
+        if taken is not None:
+            yield "a foreign program initialises the id with our timeout", poorer._replace(kafka=taken)
 
     def _of_database(self, world: World) -> Iterator[Step]:
         for txn in world.txns:

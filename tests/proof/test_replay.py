@@ -1,0 +1,118 @@
+"""The model is worth what real servers confirm: random histories of it are replayed on a real emulator and Postgres.
+
+Each step is compared: the row, the application's table, the log, the coordinator, and what the callers were told.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dualwrite.testing.postgres import PostgresServer
+from tests.proof.replay import written_test
+from tests.proof.replay_network import Network
+from tests.proof.replay_samples import Sample, samples
+from tests.proof.replay_servers import Servers
+from tests.proof.story import Fate, Setting, Story, brief, kind_of, narrate, read_story, wanted
+from tests.proof.world import Budget
+
+_FEW_FAULTS = (
+    (1, "losses"),
+    (1, "foreigners"),
+    (2, "give_ups"),
+    (2, "expiries"),
+    (3, "timeouts"),
+    (3, "kills"),
+    (4, "crashes"),
+    (4, "timeouts"),
+)
+FEW = [sample for seed, (tier, fault) in enumerate(_FEW_FAULTS) for sample in samples(tier, 1, seed, only=fault)]
+MANY = [sample for tier in (1, 2, 3, 4) for sample in samples(tier, 42, seed=100 * tier)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    """Without log lines about what was broken on purpose."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    with Network() as network:
+        yield network
+
+
+@pytest.fixture(scope="module")
+def servers(postgres_server: PostgresServer) -> Iterator[Servers]:
+    with Servers(postgres_server) as servers:
+        yield servers
+
+
+@pytest.mark.parametrize("sample", FEW, ids=lambda sample: sample.name)
+def test_model_and_servers_agree(sample: Sample, servers: Servers, network: Network) -> None:
+    assert_agreed(sample, servers, network)
+
+
+@pytest.mark.parametrize("sample", MANY, ids=lambda sample: sample.name)
+def test_model_and_servers_agree_in_many_histories(sample: Sample, servers: Servers, network: Network) -> None:
+    assert_agreed(sample, servers, network)
+
+
+def assert_agreed(sample: Sample, servers: Servers, network: Network) -> None:
+    replayed = sample.replay(servers, network)
+    assert replayed.not_taken == ()
+    assert replayed.wrong_in_the_model is None
+    assert replayed.wrong_on_real_servers is None
+
+
+def test_samples_have_every_kind_of_step() -> None:
+    met = {wanted(line).fate for sample in MANY for line in sample.lines()}
+    assert met >= {*Fate} - {Fate.NO_MARKER}
+
+
+# ---- the story ------------------------------------------------------------------------------------------------------
+
+
+def a_story() -> Story:
+    setting = Setting(3, Budget(losses=1), ((b"a1",), (b"b1",)), (b"c1",))
+    rules = setting.rules()
+    try:
+        return narrate(rules, rules.start(setting.budget), [0] * 30, "nothing", setting)
+    finally:
+        rules.close()
+
+
+def test_a_story_is_kept_as_json_lines(tmp_path: Path) -> None:
+    story = a_story()
+    story.save(tmp_path / "story.jsonl")
+    assert read_story((tmp_path / "story.jsonl").read_text().splitlines()) == story
+
+
+def test_a_story_names_the_parties_and_what_has_changed() -> None:
+    told = str(a_story()).splitlines()
+    assert told[0] == "  1. P0 -> database: locks the row and reads it"
+    assert "     leader of orders-0 -> P0: Produced(base_offset=0)" in told
+    assert "         log: 1:0=a1" in told
+    assert told[-1] == "WRONG: nothing"
+
+
+def test_the_short_line_of_a_step_says_its_fate_and_its_process() -> None:
+    for step in a_story().steps:
+        read = wanted(brief(step.sentence))
+        assert read.fate is kind_of(step.sentence).fate
+        assert read.process is None or f"P{read.process}" in step.sentence
+
+
+def test_a_written_test_has_the_story_inside() -> None:
+    story = a_story()
+    text = written_test(story)
+    *_, steps, _ = ast.parse(text).body
+    assert isinstance(steps, ast.Assign)
+    assert ast.literal_eval(steps.value) == tuple(brief(step.sentence) for step in story.steps)
+    assert max(map(len, text.splitlines())) <= 120
