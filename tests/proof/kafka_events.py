@@ -31,6 +31,7 @@ from tests.proof.kafka_requests import (
     WriteMarker,
     topic_partition,
 )
+from tests.proof.remembered import remembered
 
 _NEVER_MS: Final = 10**15
 _NOT_LEADER: Final = 6
@@ -72,6 +73,7 @@ def _answer_to(kafka: Kafka, marker: WriteMarker) -> ErrorCode:
     return kafka_log.append_marker(log_of(kafka, marker.partition), marker)[1]
 
 
+@remembered
 def markers_written(kafka: Kafka, profile: Profile) -> Iterator[tuple[str, Kafka]]:
     """Yield the broker after each marker that may be written next; the last one completes the transaction."""
     due = markers_due(kafka, profile)
@@ -105,6 +107,7 @@ def _completed(kafka: Kafka) -> Kafka:
 # ---- aborts, other programs, and ids that are forgotten -------------------------------------------------------------
 
 
+@remembered
 def timed_out(kafka: Kafka, profile: Profile) -> Kafka | None:
     """Abort the open transaction by its timeout; None if there is none, or it has no timeout."""
     if kafka.metadata is None:
@@ -115,6 +118,7 @@ def timed_out(kafka: Kafka, profile: Profile) -> Kafka | None:
     return None if transition is None else applied(kafka, transition)
 
 
+@remembered
 def initialised_by_another(kafka: Kafka, profile: Profile) -> Kafka | None:
     """Initialise the id as a foreign program does, which aborts an open transaction; None if nothing would change."""
     request = m.InitProducerId(TRANSACTIONAL_ID, NO_DEADLINE_MS, enable_2pc=False, keep_prepared_txn=False)
@@ -122,6 +126,7 @@ def initialised_by_another(kafka: Kafka, profile: Profile) -> Kafka | None:
     return None if after == kafka else after
 
 
+@remembered
 def expired(kafka: Kafka) -> Kafka | None:
     """Forget the id, as after weeks without use; None if its state does not allow that."""
     metadata = kafka.metadata
@@ -130,6 +135,7 @@ def expired(kafka: Kafka) -> Kafka | None:
     return kafka._replace(metadata=None)
 
 
+@remembered
 def is_open(kafka: Kafka) -> bool:
     """Return whether a transaction is open, at the coordinator or in a partition."""
     is_ongoing = kafka.metadata is not None and kafka.metadata.state is ONGOING

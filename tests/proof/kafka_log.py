@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.producer_state import NO_COORDINATOR_EPOCH, NO_OFFSET, ProducerEntry, check_marker
 from tests.proof.kafka_requests import BLOCKED, EndOf, Piece, Produce, Produced, RecordsOf, RepairOf, WriteMarker
+from tests.proof.remembered import remembered
 
 FENCED: Final = 47
 _OUT_OF_ORDER: Final = 45
@@ -178,6 +179,7 @@ def _is_committed(behind: Sequence[Batch | Marker], batch: Batch) -> bool:
     return end is not None and end.committed
 
 
+@remembered
 def visible(log: Log) -> list[bytes]:
     """Return the records that readers with read_committed see, also beyond the last stable offset."""
     found: list[bytes] = []

@@ -38,6 +38,7 @@ from tests.proof.kafka_requests import (
     WriteMarker,
     topic_partition,
 )
+from tests.proof.remembered import remembered
 
 NO_DEADLINE_MS: Final = 10**9
 """A timeout that no program reaches: it may wait in a search for minutes."""
@@ -150,6 +151,7 @@ def with_log(kafka: Kafka, partition: TopicPartition, log: Log) -> Kafka:
 # ---- requests -------------------------------------------------------------------------------------------------------
 
 
+@remembered
 def serve(kafka: Kafka, request: object, profile: Profile) -> tuple[Kafka, object]:
     """Carry a request out; return the broker after it, and the response."""
     rules = rules_of(kafka, profile)

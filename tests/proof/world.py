@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client.messages import DescribeTransaction
@@ -36,6 +37,7 @@ from tests.proof.owner import (
     recovers,
     writes,
 )
+from tests.proof.remembered import remembered
 from tests.proof.shape import ONE_RECORD, Shape
 
 _MOST_LATE: Final = 3
@@ -109,6 +111,12 @@ class World(NamedTuple):
 
 
 Step = tuple[str, World]
+
+_AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Cast})
+"""What only changes a process's own database transaction, or waits for nothing."""
+
+_PROCESSES: Final = World._fields.index("processes")
+"""Worlds are copied a million times, and `_replace` takes several times as long as slices."""
 
 
 class Rules:
@@ -228,7 +236,7 @@ class Rules:
             response = BLOCKED
         if response is not BLOCKED:
             reply = _reply(at, response)
-            yield f"P{number}: {request} -> {response}", self._answer(world._replace(kafka=kafka), number, reply)
+            yield f"P{number}: {_said(request, response)}", self._answer(_with_kafka(world, kafka), number, reply)
         elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
         if world.is_settling:
@@ -295,7 +303,7 @@ class Rules:
             after, response = serve(kafka, request, profile)
             if response is not BLOCKED:
                 rest = world.late[:at] + world.late[at + 1 :]
-                yield f"late: {request} -> {response}", world._replace(kafka=after, late=rest)
+                yield f"late: {_said(request, response)}", world._replace(kafka=after, late=rest)
         for text, after in broker.markers_written(kafka, profile):
             yield text, world._replace(kafka=after)
         if world.is_settling:
@@ -360,14 +368,21 @@ class Rules:
 
     def _answer(self, world: World, number: int, reply: Hashable) -> World:
         process = world.processes[number]
+        return self._at_once(self._moved(world, number, process, reply), number)
+
+    def _moved(self, world: World, number: int, process: Process, reply: Hashable) -> World:
+        """Let the process go on with the reply."""
         node = self.programs[process.program].step(process.node, reply)
-        return self._at_once(_with_process(world, number, process._replace(node=node)), number)
+        changed: Process = tuple.__new__(Process, (process.program, node, *process[2:]))
+        return _with_process(world, number, changed)
 
     def _at_once(self, world: World, number: int) -> World:
         """Carry out what only changes the process's own database transaction."""
         while True:
-            request = self._request(world, number)
             process = world.processes[number]
+            request = self.programs[process.program].nodes[process.node].request
+            if type(request) not in _AT_ONCE:
+                return world
             reply: Hashable = True
             match request:
                 case Begin():
@@ -386,10 +401,7 @@ class Rules:
                     world = world if txn is None else _with(world, txn, None)
                 case Cast():
                     world = _later(world, request.request)
-                case _:
-                    return world
-            node = self.programs[process.program].step(process.node, reply)
-            world = _with_process(world, number, process._replace(node=node))
+            world = self._moved(world, number, process, reply)
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
         incarnation = world.processes[number].incarnation
@@ -414,15 +426,11 @@ class Rules:
         return self._wrong_at_rest(world) if self.is_at_rest(world) else None
 
     def _wrong_in_kafka(self, world: World) -> str | None:
-        for log in world.kafka.logs:
-            seen = visible(log)
-            doubled = [value for value, count in Counter(seen).items() if count > 1]
-            if doubled:
-                return f"{doubled} are visible twice"
-            if not world.table.issuperset(seen):
-                return f"{set(seen) - world.table} are visible, and were not committed"
-        if broker.marker_is_refused(world.kafka, self.profile):
-            return "the leader refuses the marker of a decided transaction"
+        wrong, seen = _seen(world.kafka, self.profile)
+        if wrong is not None:
+            return wrong
+        if not seen <= world.table:
+            return f"{set(seen - world.table)} are visible, and were not committed"
         return _wrong_offsets(world) if self.shape.has_offsets else None
 
     def _wrong_at_rest(self, world: World) -> str | None:
@@ -451,6 +459,19 @@ class Rules:
     def _may_be_lost(self, said: tuple[Any, ...]) -> bool:
         """Return whether the last caller was told of a documented loss: consumed offsets are not published again."""
         return self.shape.has_offsets and said == ("recover", "PreparedTransactionLost")
+
+
+@remembered
+def _seen(kafka: Kafka, profile: Profile) -> tuple[str | None, frozenset[bytes]]:
+    """Return what is wrong in Kafka, and what readers see of it."""
+    seen = [visible(log) for log in kafka.logs]
+    for values in seen:
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice:
+            return f"{twice} are visible twice", frozenset()
+    if broker.marker_is_refused(kafka, profile):
+        return "the leader refuses the marker of a decided transaction", frozenset()
+    return None, frozenset(chain.from_iterable(seen))
 
 
 def _wrong_offsets(world: World) -> str | None:
@@ -496,7 +517,17 @@ def _reply(at: int | None, response: object) -> Any:
 
 def _with_process(world: World, number: int, process: Process) -> World:
     processes = world.processes
-    return world._replace(processes=(*processes[:number], process, *processes[number + 1 :]))
+    changed = (*processes[:number], process, *processes[number + 1 :])
+    return tuple.__new__(World, (*world[:_PROCESSES], changed, *world[_PROCESSES + 1 :]))
+
+
+@remembered
+def _said(request: Hashable, response: object) -> str:
+    return f"{request} -> {response}"
+
+
+def _with_kafka(world: World, kafka: Kafka) -> World:
+    return world if kafka is world.kafka else tuple.__new__(World, (kafka, *world[1:]))
 
 
 def _with(world: World, txn: Txn, changed: Txn | None) -> World:
