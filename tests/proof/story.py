@@ -52,6 +52,10 @@ class Fate(StrEnum):
     COMMIT_LATE = "a delayed COMMIT takes effect"
     COMMIT_DROPPED = "a delayed COMMIT is dropped"
     RECOVER = "recover() is called"
+    COMPLETE = "the transaction is complete"
+    MOVED = "the coordinator moves"
+    UPGRADED = "the cluster is upgraded"
+    BY_HAND = "an operator sends a request, which may arrive at any time"
 
 
 class Kind(NamedTuple):
@@ -89,7 +93,11 @@ STEPS: Final = (
     _kind(Fate.KILLED_DELAYED, _P + r" is killed, and its (?P<asks>COMMIT) delayed", OPERATOR, "P{p}"),
     _kind(Fate.KILLED_DELAYED, _P + r" is killed, and (?P<asks>.*) may arrive later", OPERATOR, "P{p}"),
     _kind(Fate.LATE, r"late: (?P<asks>.*) -> (?P<reply>.*)", "network"),
-    _kind(Fate.MARKER, r"Kafka writes the marker", COORDINATOR, LEADER),
+    _kind(Fate.MARKER, r"Kafka writes the marker( of .*)?", COORDINATOR, LEADER),
+    _kind(Fate.COMPLETE, r"Kafka completes the transaction", COORDINATOR, COORDINATOR),
+    _kind(Fate.MOVED, r"((?P<asks>WriteMarker.*) is written, and )?the coordinator moves", COORDINATOR, LEADER),
+    _kind(Fate.UPGRADED, r"the cluster is upgraded", OPERATOR, COORDINATOR),
+    _kind(Fate.BY_HAND, r"an operator (terminates the id|aborts in one partition)", OPERATOR, "network"),
     _kind(Fate.TIMEOUT, r"Kafka aborts by the timeout", COORDINATOR, COORDINATOR),
     _kind(Fate.FOREIGN, r"a foreign program initialises the id", FOREIGNER, COORDINATOR),
     _kind(Fate.FORGOTTEN, r"Kafka forgets the id", COORDINATOR, COORDINATOR),
@@ -210,7 +218,7 @@ def read_story(lines: Iterable[str]) -> Story:
 
 
 def _step_of(given: dict[str, Any]) -> Step:
-    return Step(**{name: tuple(v) if isinstance(v := given[name], list) else v for name in Step._fields})
+    return Step(given["sentence"], given["row"], tuple(given["table"]), tuple(given["log"]), given["coordinator"])
 
 
 def _as_text(value: object) -> str:

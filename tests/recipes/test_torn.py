@@ -202,12 +202,12 @@ def test_what_was_aborted_in_one_partition_is_published_again(
 @every_tier
 def test_what_a_recovery_publishes_is_not_settled_before_readers_see_it(store: Database, tier: Tier, end: End) -> None:
     """Else the row would say that nothing is left to prove, and no take-over would look again."""
-
-    def spoil(point: PausePoint) -> None:
-        if point is PausePoint.AFTER_DATABASE_COMMIT:
-            SPOILED[end](site)
-
     with site_of(tier, store) as site:
+
+        def spoil(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_DATABASE_COMMIT:
+                SPOILED[end](site)
+
         site.write("before")
         leave(site, End.FINE, Said.OPEN)
         let_end(site, Way.OPERATOR)
