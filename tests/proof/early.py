@@ -255,7 +255,6 @@ def main() -> None:
     found = search(given.tier, given.ordering, budget, written, after, strict=given.strict)
     print(f"{PROFILES[given.tier].name}, {given.ordering.value}, {budget}: {found.states} states, depth {found.depth}")
     if found.wrong is not None:
-        print(f"WRONG: {found.wrong}")
         print(found.story)
 
 

@@ -53,6 +53,9 @@ class Fate(StrEnum):
     COMMIT_LATE = "a delayed COMMIT takes effect"
     COMMIT_DROPPED = "a delayed COMMIT is dropped"
     RECOVER = "recover() is called"
+    COMPLETE = "the transaction is complete"
+    MOVED = "the coordinator moves"
+    UPGRADED = "the cluster is upgraded"
 
 
 class Kind(NamedTuple):
@@ -90,10 +93,11 @@ STEPS: Final = (
     _kind(Fate.KILLED_DELAYED, _P + r" is killed, and its (?P<asks>COMMIT) delayed", OPERATOR, "P{p}"),
     _kind(Fate.KILLED_DELAYED, _P + r" is killed, and (?P<asks>.*) may arrive later", OPERATOR, "P{p}"),
     _kind(Fate.LATE, r"late: (?P<asks>.*) -> (?P<reply>.*)", "network"),
-    _kind(Fate.MARKER, r"Kafka (writes the marker|completes the transaction)", COORDINATOR, LEADER),
-    _kind(
-        Fate.OPERATOR_SENDS, r"an operator (?P<asks>terminates the id|aborts in one partition)", OPERATOR, COORDINATOR
-    ),
+    _kind(Fate.MARKER, r"Kafka writes the marker( of .*)?", COORDINATOR, LEADER),
+    _kind(Fate.COMPLETE, r"Kafka completes the transaction", COORDINATOR, COORDINATOR),
+    _kind(Fate.MOVED, r"((?P<asks>WriteMarker.*) is written, and )?the coordinator moves", COORDINATOR, LEADER),
+    _kind(Fate.UPGRADED, r"the cluster is upgraded", OPERATOR, COORDINATOR),
+    _kind(Fate.OPERATOR_SENDS, r"an operator (?P<asks>terminates the id|aborts in one partition)", OPERATOR, "network"),
     _kind(Fate.TIMEOUT, r"Kafka aborts by the timeout", COORDINATOR, COORDINATOR),
     _kind(Fate.FOREIGN, r"a foreign program initialises the id(?P<ours> with our timeout)?", FOREIGNER, COORDINATOR),
     _kind(Fate.FORGOTTEN, r"Kafka forgets the id", COORDINATOR, COORDINATOR),

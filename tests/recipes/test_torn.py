@@ -21,6 +21,7 @@ from dualwrite.errors import (
     AdminError,
     KafkaTimeoutError,
     PreparedTransactionLost,
+    RetriableError,
     TransactionHangsError,
 )
 from dualwrite.guarantee import Tier
@@ -195,6 +196,30 @@ def test_what_was_aborted_in_one_partition_is_published_again(
         assert_once(site, "later")
         assert heard.sums("dualwrite.torn") == {"aborted": 1}
         assert heard.sums("dualwrite.republished") == {"": 1}
+
+
+@pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
+@every_tier
+def test_what_a_recovery_publishes_is_not_settled_before_readers_see_it(store: Database, tier: Tier, end: End) -> None:
+    """Else the row would say that nothing is left to prove, and no take-over would look again."""
+    with site_of(tier, store) as site:
+
+        def spoil(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_DATABASE_COMMIT:
+                SPOILED[end](site)
+
+        site.write("before")
+        leave(site, End.FINE, Said.OPEN)
+        let_end(site, Way.OPERATOR)
+        expected = RetriableError if end is End.ABORTED else TransactionHangsError
+        with site.writer(spoil, **SOON) as writer, pytest.raises(expected, match="transactional id 'tid'"):
+            writer.recover()
+        assert site.text() != settled_text(site.row())
+        if end is End.HANGING:
+            commit_there(site)
+        assert site.recover() is (Outcome.REPAIRED if end is End.ABORTED else Outcome.NOTHING)
+        site.write("later")
+        assert_once(site, "later")
 
 
 @pytest.mark.parametrize("remedy", [commit_there, abort_there], ids=["commit marker", "abort marker"])

@@ -383,7 +383,7 @@ class DualWriteCoordinator:
         Then publish what is stored, until nothing is. The id must be acquired. `examine` is called with the locked row
         before the owner of the id is fenced. If it raises, nothing is changed; if it returns False, the row's
         transaction counts as dealt with from now on, and nothing else is changed. Raises RetriableError if Kafka has
-        not confirmed what was published.
+        not confirmed what was published, or an operator has aborted it in a partition meanwhile.
         """
         return await self._publishing.recover(examine)
 

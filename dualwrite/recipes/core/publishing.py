@@ -19,6 +19,7 @@ from dualwrite.errors import (
     PreparedTransactionLost,
     RetriableError,
     StoredBlockRefusedError,
+    TransactionHangsError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -29,7 +30,7 @@ from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgres
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.refused import is_refusal, refused_topic
-from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.core.repair import settled_text, verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import DatabaseTransaction
@@ -42,6 +43,10 @@ _SECONDS_TO_NEXT_ATTEMPT: Final = 1.0
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
 """The same where Kafka has refused a stored block for good, which only a person can change."""
+
+
+class _AbortedInPartError(RetriableError):
+    """What was published is committed, and an operator has aborted it in a partition."""
 
 
 class Publishing:
@@ -206,13 +211,20 @@ class Publishing:
             await self._owned.give_up()
 
     async def _settle_last(self) -> None:
-        """Settle the row of the transaction that has published the last records, if Kafka has confirmed it."""
+        """Settle the row of the transaction that has published the last records, if Kafka has confirmed it.
+
+        Raises RetriableError, TransactionHangsError or PreparedTransactionLost if readers do not see all of it.
+        """
         owned = self._owned
         if self._slot.state is not SlotState.READY:
             return
         expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
         try:
             await self._settle_confirmed()
+        except (_AbortedInPartError, PreparedTransactionLost, TransactionHangsError):
+            self._slot.move(SlotState.NEW)  # the next take-over looks again
+            await owned.give_up()
+            raise
         except expected as error:  # everything is published, and the next recovery settles the row
             _log.info("transactional id %s: its row is not settled yet (%s)", owned.transactional_id, first_line(error))
 
@@ -222,6 +234,12 @@ class Publishing:
         try:
             row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
             if row == owned.row:
+                if (await verify(owned, database, row)).owed:
+                    raise _AbortedInPartError(
+                        f"Kafka has committed {row}, by which records of transactional id {owned.transactional_id!r} "
+                        "were published, and an operator has aborted it in a partition; they are owed now, and the "
+                        "next use of the id, or recover(), publishes them"
+                    )
                 await self._settle(database, row)
         finally:
             await owned.uninterrupted(end(database))
