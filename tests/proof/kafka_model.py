@@ -31,7 +31,11 @@ PARTITION: Final = TopicPartition(TOPIC, 0)
 TRANSACTIONAL_ID: Final = "payments"
 
 NO_DEADLINE_MS: Final = 10**9
-"""A timeout that no program reaches: it may wait in a search for minutes."""
+"""A timeout that no program reaches: it may wait in a search for minutes.
+
+A transaction begins at the end offset of the log, in milliseconds: what is written by it is later, and the clock stands
+still while nothing is written.
+"""
 
 _NEVER_MS: Final = 10**15
 _FENCED: Final = 47
@@ -241,7 +245,7 @@ def _add(
         (PARTITION,),
         rules,
         transaction_version=version,
-        now_ms=0,
+        now_ms=_end_offset(kafka),
     )
     return _applied(kafka, decision.transition), decision.response
 
@@ -249,7 +253,7 @@ def _add(
 def _applied(kafka: Kafka, transition: transitions.Transition | None) -> Kafka:
     if transition is None:
         return kafka
-    after = transition.after
+    after = transition.after._replace(last_update_timestamp_ms=0)
     used = max(after.producer_id, after.next_producer_id, after.previous_producer_id)
     return kafka._replace(metadata=after, next_producer_id=max(kafka.next_producer_id, used + 1))
 
@@ -407,6 +411,11 @@ def expired(kafka: Kafka) -> Kafka | None:
     if metadata is None or metadata.state not in EXPIRABLE_STATES or metadata.pending_state is not None:
         return None
     return kafka._replace(metadata=None)
+
+
+def has_open_records(kafka: Kafka, producer_id: int, producer_epoch: int) -> bool:
+    """Return whether the partition has records of the pair whose transaction is open."""
+    return _is_open(kafka, producer_id, producer_epoch)
 
 
 def is_open(kafka: Kafka) -> bool:

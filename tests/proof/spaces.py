@@ -26,16 +26,19 @@ class Space(NamedTuple):
     """The dual writes of each process."""
     predicts: bool = False
     """Whether the row is written ahead of the records, as with psycopg."""
+    is_plain: bool = False
+    """Whether the values are transactions of a `Producer` without a database; those with an x are aborted."""
 
     @property
     def name(self) -> str:
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         count = sum(len(values) for values in self.written)
-        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{'-ahead' if self.predicts else ''}"
+        kind = "-plain" if self.is_plain else "-ahead" if self.predicts else ""
+        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{kind}"
 
     def search(self) -> Found:
         """Visit every state."""
-        rules = Rules(PROFILES[self.tier], self.written, (b"c1",), predicts=self.predicts)
+        rules = Rules(PROFILES[self.tier], self.written, (b"c1",), predicts=self.predicts, is_plain=self.is_plain)
         try:
             return Explorer(rules, self.budget).search()
         finally:

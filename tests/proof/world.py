@@ -13,14 +13,17 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from dualwrite.broker_emulator.transactions.states import ONGOING, PREPARE_ABORT
 from dualwrite.client.messages import DescribeTransaction
 from tests.proof import kafka_model as broker
-from tests.proof.automaton import Automaton
+from tests.proof.automaton import Automaton, Told
 from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf, RepairOf
 from tests.proof.owner import (
     GAVE_UP,
     NO_MARKER,
     RECOVERED,
+    RETURNED,
+    Attach,
     Begin,
     Cast,
     Commit,
@@ -33,6 +36,7 @@ from tests.proof.owner import (
     recovers,
     writes,
 )
+from tests.proof.plain import FAILED, Decide, produces
 
 _MOST_LATE: Final = 3
 _SETTLING_TRIES: Final = 4
@@ -93,9 +97,19 @@ class World(NamedTuple):
     """Requests that may still reach the broker."""
     budget: Budget
     is_settling: bool = False
+    decided: tuple[bytes, ...] = ()
+    """The committed changes that come with records, in the order of their commits."""
+    undone: bool = False
+    """Whether a process that held the lock has made Kafka abort what the row decides."""
 
 
 Step = tuple[str, World]
+
+_FALSE_ERRORS: Final = ("PreparedTransactionLost", "DatabaseWentBackError", "TransactionHangsError")
+"""They say that a person has to repair something. In this world no record, row or marker is lost, so nobody has to."""
+
+_FALSE_ALONE: Final = ("FencedError", "FatalError", "OutcomeUnknown")
+"""They say that another process has the id, or may have replaced the row."""
 
 
 class Rules:
@@ -108,16 +122,28 @@ class Rules:
         after_crash: Sequence[bytes],
         *,
         predicts: bool = False,
+        is_plain: bool = False,
     ) -> None:
+        """`is_plain`: the values are transactions of a `Producer` without a database; those with an x are aborted."""
         self.profile = profile
         self._first = len(written)
+        self._written = tuple(value for values in written for value in values)
+        self._after_crash = tuple(after_crash)
+        self._budget = Budget()
         self._settles = self._first + 1
-        self.programs = [Automaton(writes(profile, values, predicts=predicts)) for values in written]
-        self.programs.append(Automaton(recovers(profile, after_crash, predicts=predicts)))
-        self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES)))
+        self._is_plain = is_plain
+        if is_plain:
+            programs = [*(produces(profile, values) for values in written), produces(profile, after_crash)]
+            programs.append(produces(profile, (), tries=_SETTLING_TRIES))
+        else:
+            programs = [writes(profile, values, predicts=predicts) for values in written]
+            programs.append(recovers(profile, after_crash, predicts=predicts))
+            programs.append(recovers(profile, tries=_SETTLING_TRIES))
+        self.programs = [Automaton(program) for program in programs]
 
     def start(self, budget: Budget) -> World:
         """Return the world before anything has happened."""
+        self._budget = budget
         processes = tuple(Process(number, 0) for number in range(self._first))
         world = World(Kafka(), ("", ""), frozenset(), (), processes, (), budget)
         for number in range(self._first):
@@ -199,8 +225,10 @@ class Rules:
         kafka, response = broker.serve(world.kafka, request, self.profile)
         if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, request, response):
             response = BLOCKED
+        undone = world.undone or self._undoes(world, number, kafka)
         if response is not BLOCKED:
-            yield f"P{number}: {request} -> {response}", self._answer(world._replace(kafka=kafka), number, response)
+            carried_out = world._replace(kafka=kafka, undone=undone)
+            yield f"P{number}: {request} -> {response}", self._answer(carried_out, number, response)
         elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka) and not broker.is_open(world.kafka):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
         if world.is_settling:
@@ -212,7 +240,7 @@ class Rules:
             poorer = _spend(world, losses=1)
             if response is not BLOCKED:
                 text = f"P{number}: {request} is carried out, and the response {response} lost"
-                yield text, self._answer(poorer._replace(kafka=kafka), number, None)
+                yield text, self._answer(poorer._replace(kafka=kafka, undone=undone), number, None)
             yield (
                 f"P{number}: {request} is delayed, and its connection lost",
                 self._answer(_later(poorer, request), number, None),
@@ -220,6 +248,20 @@ class Rules:
         if world.budget.give_ups:
             text = f"P{number}: {request} is delayed, and its caller gives up"
             yield text, self._answer(_later(_spend(world, give_ups=1), request), number, GAVE_UP)
+
+    @staticmethod
+    def _undoes(world: World, number: int, after: Kafka) -> bool:
+        """Return whether a process that holds the lock, and so knows the row, aborts what the row decides.
+
+        A request that is carried out when its sender has lost the lock may do so, and what it aborts is repaired.
+        """
+        before, now = world.kafka.metadata, after.metadata
+        if before is None or now is None or before.state is not ONGOING or now.state is not PREPARE_ABORT:
+            return False
+        pair = before.producer_pair
+        if world.row[0] != "{}:{}".format(*pair) or not broker.has_open_records(world.kafka, *pair):
+            return False
+        return any(txn.is_locked and not txn.is_committing and txn.process == number for txn in world.txns)
 
     def _only_polls(self, world: World, number: int, request: Hashable, response: object) -> bool:
         """Return whether the process has just got this response to this request again and again: it would ask for ever.
@@ -314,18 +356,23 @@ class Rules:
             match request:
                 case Begin():
                     world = _with_added(world, Txn(number, process.incarnation, request.number))
-                case Insert() | Write():
+                case Insert() | Write() | Attach():
                     txn = self._txn(world, number, request.number)
                     if txn is None:
                         reply = None
                     elif isinstance(request, Insert):
                         world = _with(world, txn, txn._replace(inserted=(*txn.inserted, request.write)))
+                    elif isinstance(request, Attach):
+                        if txn.row is not None and txn.row[0] == request.state:
+                            world = _with(world, txn, txn._replace(row=(request.state, request.manifest)))
                     else:
                         assert txn.is_locked, "the row was written without its lock"
                         world = _with(world, txn, txn._replace(row=(request.state, request.manifest)))
                 case Rollback():
                     txn = self._txn(world, number, request.number)
                     world = world if txn is None else _with(world, txn, None)
+                case Decide():
+                    world = world._replace(table=world.table | {request.value})
                 case Cast():
                     world = _later(world, request.request)
                 case _:
@@ -350,15 +397,64 @@ class Rules:
             return f"{doubled} are visible twice"
         if not world.table.issuperset(seen):
             return f"{set(seen) - world.table} are visible, and were not committed"
+        if not self._is_plain and world.decided[: len(seen)] != tuple(seen):
+            return f"{seen} are visible, and {list(world.decided)} were committed, in this order"
+        if world.undone:
+            return "a process has aborted what the row decides"
         if broker.marker_is_refused(world.kafka):
             return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
-            for said in self.programs[process.program].nodes[process.node].told:
-                if said[1] == "COMMITTED" and said[0] not in world.table:
-                    return f"{said[0]!r} was said to be committed, and is not"
-                if said[1] == "ROLLED_BACK" and said[0] in world.table:
-                    return f"{said[0]!r} was said to be rolled back, and is committed"
+            false = self._false(world, self.programs[process.program].nodes[process.node].told)
+            if false is not None:
+                return false
+        if self._is_plain:
+            return self._wrong_of_plain(world, seen)
+        if len(world.processes) == 1:
+            return self._wrong_if_alone(world, seen)
         return self._wrong_at_rest(world, seen) if self.is_at_rest(world) else None
+
+    @staticmethod
+    def _false(world: World, told: Told) -> str | None:
+        """Return what a caller was told that is not so."""
+        for said in told:
+            if said != RECOVERED and said[1] in ("COMMITTED", RETURNED) and said[0] not in world.table:
+                return f"{said[0]!r} was said to be committed, and is not"
+            if said[1] == "ROLLED_BACK" and said[0] in world.table:
+                return f"{said[0]!r} was said to be rolled back, and is committed"
+            if said[-1] in _FALSE_ERRORS:
+                return f"{said[-1]} was raised for {said[0]!r}, and it is not so"
+        return None
+
+    def _wrong_of_plain(self, world: World, seen: Sequence[bytes]) -> str | None:
+        """Return what is wrong with transactions without a database. An unknown outcome may be either."""
+        for process in world.processes:
+            for said in self.programs[process.program].nodes[process.node].told:
+                if said[1] == FAILED and said[0] in seen:
+                    return f"the commit of {said[0]!r} has failed with {said[2]}, and it is visible"
+                if said[1] == RETURNED and said != RECOVERED and said[0] not in seen and self.is_at_rest(world):
+                    return f"{said[0]!r} was committed, and is not visible"
+        is_left_open = self.is_at_rest(world) and broker.is_open(world.kafka)
+        return "a transaction is open at rest" if is_left_open else None
+
+    def _wrong_if_alone(self, world: World, seen: Sequence[bytes]) -> str | None:
+        """Return what is wrong with a process that shares the id with no other, as far as only it can be the cause."""
+        process = world.processes[0]
+        told = self.programs[process.program].nodes[process.node].told
+        if told and told[-1] == RECOVERED and not broker.marker_is_due(world.kafka):
+            left = world.table.difference(seen, self._after_crash)  # those it writes next
+            if left:
+                return f"recover() has returned, and {left} are not published"
+        only_connections_ended = world.budget == self._budget._replace(kills=world.budget.kills)
+        for said in told if only_connections_ended else ():
+            if said[-1] in _FALSE_ALONE:
+                return f"{said[-1]} was raised for {said[0]!r}, and no other process exists"
+        if not self._all_ended(world):
+            return None
+        if world.budget == self._budget and not world.table.issuperset(self._written):
+            return f"nothing has failed, and only {world.table} are committed"
+        if only_connections_ended and broker.is_open(world.kafka) and not broker.marker_is_due(world.kafka):
+            return "Kafka has not failed, and a transaction is left open"
+        return None
 
     def _wrong_at_rest(self, world: World, seen: Sequence[bytes]) -> str | None:
         lost = world.table.difference(seen)
@@ -401,4 +497,8 @@ def _with_added(world: World, txn: Txn) -> World:
 
 
 def _committed(world: World, txn: Txn) -> World:
-    return _with(world, txn, None)._replace(row=txn.row or world.row, table=world.table | set(txn.inserted))
+    return _with(world, txn, None)._replace(
+        row=txn.row or world.row,
+        table=world.table | set(txn.inserted),
+        decided=world.decided + txn.inserted,
+    )
