@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from dualwrite.broker_emulator.transactions.states import ONGOING, PREPARE_ABORT
-from dualwrite.client.messages import DescribeTransaction
+from dualwrite.broker_emulator.transactions.states import ONGOING, PREPARE_ABORT, PREPARE_STATES
+from dualwrite.client.messages import AddPartitionsToTxn, DescribeTransaction, EndTxn
 from tests.proof import kafka_model as broker
 from tests.proof.automaton import Automaton, Told
-from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf, RepairOf
+from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Produce, Profile, RecordsOf, RepairOf
 from tests.proof.owner import (
     GAVE_UP,
     NO_MARKER,
@@ -99,8 +99,8 @@ class World(NamedTuple):
     is_settling: bool = False
     decided: tuple[bytes, ...] = ()
     """The committed changes that come with records, in the order of their commits."""
-    undone: bool = False
-    """Whether a process that held the lock has made Kafka abort what the row decides."""
+    broken: str = ""
+    """What a request has done that none may do; empty if nothing."""
 
 
 Step = tuple[str, World]
@@ -225,9 +225,9 @@ class Rules:
         kafka, response = broker.serve(world.kafka, request, self.profile)
         if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, request, response):
             response = BLOCKED
-        undone = world.undone or self._undoes(world, number, kafka)
+        broken = self._broken(world, number, request, kafka)
         if response is not BLOCKED:
-            carried_out = world._replace(kafka=kafka, undone=undone)
+            carried_out = world._replace(kafka=kafka, broken=broken)
             yield f"P{number}: {request} -> {response}", self._answer(carried_out, number, response)
         elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka) and not broker.is_open(world.kafka):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
@@ -240,7 +240,7 @@ class Rules:
             poorer = _spend(world, losses=1)
             if response is not BLOCKED:
                 text = f"P{number}: {request} is carried out, and the response {response} lost"
-                yield text, self._answer(poorer._replace(kafka=kafka, undone=undone), number, None)
+                yield text, self._answer(poorer._replace(kafka=kafka, broken=broken), number, None)
             yield (
                 f"P{number}: {request} is delayed, and its connection lost",
                 self._answer(_later(poorer, request), number, None),
@@ -249,16 +249,27 @@ class Rules:
             text = f"P{number}: {request} is delayed, and its caller gives up"
             yield text, self._answer(_later(_spend(world, give_ups=1), request), number, GAVE_UP)
 
-    @staticmethod
-    def _undoes(world: World, number: int, after: Kafka) -> bool:
-        """Return whether a process that holds the lock, and so knows the row, aborts what the row decides.
-
-        A request that is carried out when its sender has lost the lock may do so, and what it aborts is repaired.
-        """
+    def _broken(self, world: World, number: int | None, request: Hashable, after: Kafka) -> str:
+        """Return what a request does that none may do. `number`: the process that waits for its response."""
         before, now = world.kafka.metadata, after.metadata
-        if before is None or now is None or before.state is not ONGOING or now.state is not PREPARE_ABORT:
-            return False
-        pair = before.producer_pair
+        if before is None or now is None or after == world.kafka:
+            return world.broken
+        ends = before.state is ONGOING and now.state in PREPARE_STATES
+        if isinstance(request, EndTxn) and ends and before.client_pair != (request.producer_id, request.producer_epoch):
+            return f"{request} has ended a transaction of {before.client_pair}"
+        adding = (AddPartitionsToTxn, Produce) if self.profile.rules.transaction_version >= 2 else AddPartitionsToTxn
+        if isinstance(request, adding) and now.producer_pair != (request.producer_id, request.producer_epoch):
+            return f"{request} has joined a transaction of {now.producer_pair}"
+        if now.state is PREPARE_ABORT and ends and self._has_lock_on(world, number, before.producer_pair):
+            return "a process has aborted what the row decides, and it holds the lock"
+        return world.broken
+
+    @staticmethod
+    def _has_lock_on(world: World, number: int | None, pair: tuple[int, int]) -> bool:
+        """Return whether a process has locked the row, and it decides an open transaction.
+
+        A request that is carried out when its sender has lost the lock may abort that one; it is repaired.
+        """
         if world.row[0] != "{}:{}".format(*pair) or not broker.has_open_records(world.kafka, *pair):
             return False
         return any(txn.is_locked and not txn.is_committing and txn.process == number for txn in world.txns)
@@ -304,7 +315,8 @@ class Rules:
             after, response = broker.serve(kafka, request, self.profile)
             if response is not BLOCKED:
                 rest = world.late[:at] + world.late[at + 1 :]
-                yield f"late: {request} -> {response}", world._replace(kafka=after, late=rest)
+                broken = self._broken(world, None, request, after)
+                yield f"late: {request} -> {response}", world._replace(kafka=after, late=rest, broken=broken)
         if broker.marker_is_due(kafka):
             yield "Kafka writes the marker", world._replace(kafka=broker.write_marker(kafka))
         if world.is_settling:
@@ -399,8 +411,8 @@ class Rules:
             return f"{set(seen) - world.table} are visible, and were not committed"
         if not self._is_plain and world.decided[: len(seen)] != tuple(seen):
             return f"{seen} are visible, and {list(world.decided)} were committed, in this order"
-        if world.undone:
-            return "a process has aborted what the row decides"
+        if world.broken:
+            return world.broken
         if broker.marker_is_refused(world.kafka):
             return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
