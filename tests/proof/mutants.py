@@ -269,13 +269,15 @@ MUTANTS: Final = (
             Edit(
                 f"{_CORE}steps.py",
                 (
-                    "            await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))\n"
+                    "            await kafka.send((*owned.owed, *ahead), lambda: "
+                    "owned.reach(PausePoint.AFTER_SEND))\n"
                     "        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))\n"
                 ),
                 (
                     "            pass\n"
                     "        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))\n"
-                    "        await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))\n"
+                    "        await kafka.send((*owned.owed, *ahead), lambda: "
+                    "owned.reach(PausePoint.AFTER_SEND))\n"
                 ),
             ),
         ),
@@ -329,14 +331,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}steps.py",
-                (
-                    "        if not await write.database.lock_and_write(owned.transactional_id, previous=owned.row, new=next_state):\n"
-                    "            return False"
-                ),
-                (
-                    "        await write.database.lock_and_write(owned.transactional_id, "
-                    "previous=owned.row, new=next_state)"
-                ),
+                "previous=owned.row, new=next_state):",
+                "previous=owned.row, new=next_state) and False:",
             ),
         ),
     ),
@@ -429,7 +425,8 @@ MUTANTS: Final = (
             Edit(
                 f"{_CORE}owned_id.py",
                 (
-                    "                await self.leave_in_doubt(self.row)  # the row stays as it is, and with it what is owed\n"
+                    "                await self.leave_in_doubt(self.row)  # the row stays as it is, "
+                    "and with it what is owed\n"
                     "                return"
                 ),
                 "                self.owed = ()",
@@ -880,7 +877,44 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    # manager
+    Mutant(
+        "current-is-not-compared",
+        "is_current compares the pair",
+        _in(1, "a1,a2/b1"),
+        (
+            Edit(
+                f"{_CLIENT}manager.py",
+                "return described is not None and described.pair == self.pair",
+                "return described is not None",
+            ),
+        ),
+    ),
     # coordinator
+    Mutant(
+        "broker-zombie-commits",
+        "EndTxn: a retry of the last decision does not end the next transaction",
+        _in(3, "a1,a2", losses=1),
+        (
+            Edit(
+                f"{_BROKER}coordinator.py",
+                "_S.ONGOING:         (_END,            _FENCED,         _END,            _FENCED),",
+                "_S.ONGOING:         (_END,            _END,            _END,            _FENCED),",
+            ),
+        ),
+    ),
+    Mutant(
+        "broker-zombie-aborts",
+        "EndTxn: a retry of the last abort does not end the next transaction",
+        _in(3, "x1,a2", is_plain=True, losses=1),
+        (
+            Edit(
+                f"{_BROKER}coordinator.py",
+                "_S.ONGOING:         (_END,            _FENCED,         _END,            _FENCED),",
+                "_S.ONGOING:         (_END,            _FENCED,         _END,            _END),",
+            ),
+        ),
+    ),
     Mutant(
         "broker-epoch-not-compared",
         "EndTxn compares the epoch",
@@ -908,6 +942,18 @@ MUTANTS: Final = (
                     "# --- EndTxn"
                 ),
                 ("        return ErrorCode.invalid_producer_id_mapping\n    return NO_ERROR\n\n\n# --- EndTxn"),
+            ),
+        ),
+    ),
+    Mutant(
+        "broker-dual-identity",
+        "KIP-939: only the recovering client ends the transaction",
+        _in(1, "a1", crashes=1),
+        (
+            Edit(
+                f"{_BROKER}coordinator.py",
+                "return NO_ERROR if pair == metadata.client_pair else ErrorCode.producer_fenced",
+                "return NO_ERROR",
             ),
         ),
     ),
@@ -1115,6 +1161,13 @@ EQUIVALENTS: Final = (
         (
             "Issue hole 8: the log keeps the evidence, so the abort is found and repaired although the "
             "coordinator has forgotten it. The mutant `no-proof` takes the log away."
+        ),
+    ),
+    Equivalent(
+        "keep-same-pair",
+        (
+            "Issue hole 13: where KeepPreparedTxn does not fence, each end still raises the epoch (KIP-890). "
+            "`broker-keep-no-bump` shows that such a broker is noticed."
         ),
     ),
     Equivalent(
