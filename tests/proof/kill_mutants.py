@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -89,6 +90,10 @@ def search(space: Space) -> Kill:
     return Kill(found.states, len(found.story), found.wrong or "")
 
 
+def _in_own(mutant: Mutant) -> tuple[Space, Kill]:
+    return mutant.space, kill(mutant)
+
+
 def _anywhere(mutant: Mutant) -> tuple[Space, Kill]:
     """Search the spaces of all mutants, until one finds this one."""
     spaces = sorted({each.space for each in MUTANTS}, key=lambda each: (sum(map(len, each.written)), sum(each.budget)))
@@ -131,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.kill_mutants", description=__doc__)
     parser.add_argument("--only", metavar="NAME")
     parser.add_argument("--anywhere", action="store_true", help="try the spaces of all mutants")
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--docs", action="store_true", help="write the table into docs/correctness.md")
     parser.add_argument("--search", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -138,10 +144,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         killed = search(MUTANTS[options.search].space)
         print(killed.states, killed.depth, killed.found)
         return 0
+    chosen = [mutant for mutant in MUTANTS if options.only in (None, mutant.name)]
     kills = []
-    for mutant in MUTANTS:
-        if options.only in (None, mutant.name):
-            space, killed = _anywhere(mutant) if options.anywhere else (mutant.space, kill(mutant))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for mutant, (space, killed) in zip(
+            chosen, pool.map(_anywhere if options.anywhere else _in_own, chosen), strict=True
+        ):
             print(f"{mutant.name}: {space.name}: {killed}", flush=True)
             kills.append((mutant, killed))
     if options.docs and options.only is None:

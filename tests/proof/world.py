@@ -14,7 +14,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from dualwrite.broker_emulator.transactions.states import ONGOING, PREPARE_ABORT, PREPARE_STATES
-from dualwrite.client.messages import AddPartitionsToTxn, DescribeTransaction, EndTxn
+from dualwrite.client.messages import (
+    AddPartitionsToTxn,
+    DescribeTransaction,
+    DescribeTransactionResponse,
+    EndTxn,
+    InitProducerId,
+)
 from tests.proof import kafka_model as broker
 from tests.proof.automaton import Automaton, Told
 from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Produce, Profile, RecordsOf, RepairOf
@@ -260,19 +266,36 @@ class Rules:
         adding = (AddPartitionsToTxn, Produce) if self.profile.rules.transaction_version >= 2 else AddPartitionsToTxn
         if isinstance(request, adding) and now.producer_pair != (request.producer_id, request.producer_epoch):
             return f"{request} has joined a transaction of {now.producer_pair}"
-        if now.state is PREPARE_ABORT and ends and self._has_lock_on(world, number, before.producer_pair):
-            return "a process has aborted what the row decides, and it holds the lock"
+        if now.state is PREPARE_ABORT and ends and number is not None:
+            return self._broken_by_abort(world, number, request, before.producer_pair)
         return world.broken
 
-    @staticmethod
-    def _has_lock_on(world: World, number: int | None, pair: tuple[int, int]) -> bool:
-        """Return whether a process has locked the row, and it decides an open transaction.
+    def _broken_by_abort(self, world: World, number: int, request: Hashable, pair: tuple[int, int]) -> str:
+        """Return what is wrong with a process that aborts the open transaction of a pair.
 
-        A request that is carried out when its sender has lost the lock may abort that one; it is repaired.
+        One that has lost the lock may abort what another has decided since; that is repaired. But it may do so only
+        unknowingly, and where EndTxn can name a pair, only with that.
         """
-        if world.row[0] != "{}:{}".format(*pair) or not broker.has_open_records(world.kafka, *pair):
-            return False
-        return any(txn.is_locked and not txn.is_committing and txn.process == number for txn in world.txns)
+        has_names = self.profile.rules.transaction_version >= 2 and not self._is_plain
+        if isinstance(request, InitProducerId) and has_names:
+            return f"{request} has aborted the transaction of {pair}, which it does not name"
+        if world.row[0] == "{}:{}".format(*pair) and broker.has_open_records(world.kafka, *pair):
+            if any(txn.is_locked and not txn.is_committing and txn.process == number for txn in world.txns):
+                return "a process has aborted what the row decides, and it holds the lock"
+            if self._has_described(world.processes[number], pair):
+                return "a process has aborted what it knew to be open, and what another has decided"
+        return world.broken
+
+    def _has_described(self, process: Process, pair: tuple[int, int]) -> bool:
+        """Return whether Kafka has told a process that the transaction of a pair is open."""
+        nodes = self.programs[process.program].nodes
+        at = process.node
+        while at > 0:
+            told = nodes[at].reply
+            if isinstance(told, DescribeTransactionResponse) and (told.producer_id, told.producer_epoch) == pair:
+                return told.state == ONGOING.label
+            at = nodes[at].came_from
+        return False
 
     def _only_polls(self, world: World, number: int, request: Hashable, response: object) -> bool:
         """Return whether the process has just got this response to this request again and again: it would ask for ever.
