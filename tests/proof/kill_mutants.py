@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.proof.mutants import EQUIVALENTS, MUTANTS, OUTSIDE, Mutant
+from tests.proof.mutants import EQUIVALENTS, MUTANTS, OPEN, OUTSIDE, Mutant
 from tests.proof.spaces import Space
 
 ROOT: Final = Path(__file__).parents[2]
@@ -118,9 +118,14 @@ def table(kills: Sequence[tuple[Mutant, Kill]]) -> str:
         lines.append(
             f"| {mutant.name} | {where} | {mutant.stands_for} | {mutant.space.name} | {states} | {depth} | {found} |"
         )
-    for title, others in (("Equivalent, and not counted", EQUIVALENTS), ("Outside of this world", OUTSIDE)):
+    others = (
+        ("Equivalent, and not counted", EQUIVALENTS),
+        ("Outside of this world", OUTSIDE),
+        ("Neither found nor explained", OPEN),
+    )
+    for title, mutants in others:
         lines += ["", f"{title}:", "", "| mutant | why it is not found |", "|---|---|"]
-        lines += [f"| {each.name} | {each.why} |" for each in others]
+        lines += [f"| {each.name} | {each.why} |" for each in mutants]
     return "\n".join(lines)
 
 

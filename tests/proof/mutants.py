@@ -149,6 +149,12 @@ MUTANTS: Final = (
         (Edit(f"{_CORE}completion.py", "if proof.is_known and not again:", "if False:"),),
     ),
     Mutant(
+        "went-back-falsely",
+        "a row that another process has changed is no restored database",
+        _in(1, "a1,a2/b1"),
+        (Edit(f"{_CORE}completion.py", "    if is_current:", "    if True:"),),
+    ),
+    Mutant(
         "evidence-without-lock",
         "the outcome of a lost COMMIT is read under the lock",
         _in(1, "a1", losses=1),
@@ -688,6 +694,12 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "other-pid-commits",
+        "FINDINGS: an open transaction of another producer id is not the stored one",
+        _in(3, "a1/b1", crashes=1, expiries=1),
+        (Edit(f"{_CLIENT}recovery.py", "+ (_F.VANISHED, _F.OTHER_OPEN),", "+ (_F.VANISHED, _F.OPEN),"),),
+    ),
+    Mutant(
         "empty-is-aborted",
         "FINDINGS: an initialised id tells nothing",
         _in(3, "a1", crashes=1),
@@ -751,7 +763,82 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        "overtaken-goes-on",
+        "issue hole 2: only the decided description or its own end is accepted",
+        _in(3, "a1,a2/b1", kills=1),
+        (
+            Edit(
+                f"{_CLIENT}recovery.py",
+                ("        return SecondDescription.GO_ON\n    return SecondDescription.OVERTAKEN"),
+                ("        return SecondDescription.GO_ON\n    return SecondDescription.GO_ON"),
+            ),
+        ),
+    ),
     # initialisation
+    Mutant(
+        "open-is-claimed",
+        "issue hole 2: EndTxn by pair instead of InitProducerId",
+        _in(3, "a1", crashes=1),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "            return Step.SPEND_PAIR, (Step.SPEND_PAIR if",
+                "            return Step.CLAIM, (Step.SPEND_PAIR if",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-phase-open",
+        "the second phase, after an open transaction",
+        _in(3, "a1,a2/b1", kills=1),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                (
+                    "            return Step.SPEND_PAIR, (Step.SPEND_PAIR if self._has_timeout(decided) "
+                    "else Step.CLAIM,)"
+                ),
+                "            return Step.SPEND_PAIR, ()",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-phase-idle",
+        "the second phase, after an idle id",
+        _in(3, "a1,a2/b1", kills=1),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "return Step.SPEND_PAIR if by_abort else Step.CLAIM, (Step.SPEND_PAIR,)",
+                "return Step.SPEND_PAIR if by_abort else Step.CLAIM, ()",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-phase-committed",
+        "the second phase, after a commit",
+        _in(3, "a1,a2/b1", kills=1),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "        self._second_phase = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)",
+                "        self._second_phase = ()",
+            ),
+        ),
+    ),
+    Mutant(
+        "new-id-unfenced",
+        "a new id is claimed by a pair that no producer has",
+        _in(3, "a1/b1", kills=1),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "            return Step.CLAIM, ()  # a second",
+                "            return Step.TAKE_OVER, ()  # a second",
+            ),
+        ),
+    ),
     Mutant(
         "commit-by-any-pair",
         "the description is compared with the row",
@@ -827,7 +914,7 @@ MUTANTS: Final = (
     Mutant(
         "prepared-undelivered",
         "prepared means that every record is stored",
-        _in(3, "a1"),
+        _in(3, "a1", losses=1),
         (
             Edit(
                 f"{_CLIENT}manager.py",
@@ -835,6 +922,12 @@ MUTANTS: Final = (
                 "        self.settle_without_kafka()",
             ),
         ),
+    ),
+    Mutant(
+        "commit-undelivered",
+        "EndTxn waits for the records",
+        _in(4, "a1", is_plain=True, losses=1),
+        (Edit(f"{_CLIENT}manager.py", "        if state in _ENDING and delivered:", "        if state in _ENDING:"),),
     ),
     Mutant(
         "partitions-not-added",
@@ -1034,6 +1127,33 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "broker-verify-nothing",
+        "KIP-890: a batch is verified",
+        _in(4, "x1,a2", is_plain=True, give_ups=1),
+        (
+            Edit(
+                f"{_BROKER}coordinator.py",
+                "partition: NO_ERROR if partition in known else ErrorCode.transaction_abortable",
+                "partition: NO_ERROR",
+            ),
+        ),
+    ),
+    Mutant(
+        "broker-verify-epoch",
+        "KIP-890: the epoch of a batch is verified",
+        _in(4, "x1,a2", is_plain=True, give_ups=1),
+        (
+            Edit(
+                f"{_BROKER}coordinator.py",
+                (
+                    "    error = ErrorCode.invalid_producer_id_mapping if metadata "
+                    "is None else _writer_error(metadata, writer)\n"
+                ),
+                "    error = ErrorCode.invalid_producer_id_mapping if metadata is None else NO_ERROR\n",
+            ),
+        ),
+    ),
+    Mutant(
         "broker-retry-any-epoch",
         "KIP-939: only the pair that ended the transaction may repeat",
         _in(1, "a1,a2", losses=1),
@@ -1042,6 +1162,18 @@ MUTANTS: Final = (
                 f"{_BROKER}coordinator.py",
                 "    return pair == (ended_by, metadata.last_producer_epoch)",
                 "    return pair.producer_id == ended_by",
+            ),
+        ),
+    ),
+    Mutant(
+        "broker-aborted-commit-replayed",
+        "the commit of an aborted transaction is refused",
+        _in(3, "a1,a2", timeouts=1),
+        (
+            Edit(
+                f"{_BROKER}coordinator.py",
+                "_S.COMPLETE_ABORT:  (_INVALID_STATE,  _LATE_COMMIT,",
+                "_S.COMPLETE_ABORT:  (_INVALID_STATE,  _REPLAY,",
             ),
         ),
     ),
@@ -1066,6 +1198,29 @@ MUTANTS: Final = (
         (
             Edit(f"{_PROOF}kafka_model.py", "        if batch.sequence == request.sequence:", "        if False:"),
             Edit(f"{_PROOF}kafka_model.py", "    if request.sequence != expected:", "    if False:"),
+        ),
+    ),
+    Mutant(
+        "partition-no-epoch-fence",
+        "a leader refuses an older epoch",
+        _in(4, "a1", crashes=1),
+        (Edit(f"{_PROOF}kafka_model.py", "    if epoch < current:\n", "    if False:\n"),),
+    ),
+    Mutant(
+        "partition-not-verified",
+        "a leader refuses a batch outside of a transaction",
+        _in(4, "x1,a2", is_plain=True, give_ups=1),
+        (
+            Edit(
+                f"{_PROOF}kafka_model.py",
+                ("        if code is not ErrorCode.none:\n            return kafka, Produced(code.value)"),
+                "        pass",
+            ),
+            Edit(
+                f"{_PROOF}kafka_model.py",
+                ("        if code is ErrorCode.producer_fenced:\n            return kafka, Produced(_FENCED)\n"),
+                "",
+            ),
         ),
     ),
     Mutant(
@@ -1096,83 +1251,109 @@ MUTANTS: Final = (
 
 EQUIVALENTS: Final = (
     Equivalent(
-        "failed-producer-kept",
+        "lock-not-read-third, lock-not-read-fourth",
         (
-            "A producer whose commit another process completed has failed for good, so its next call raises; "
-            "giving it up at once only saves that error."
+            "Each of the two readings after the completion does what the other is missed for; `no- "
+            "reading-after-completion` takes both away."
         ),
     ),
     Equivalent(
-        "lost-is-committed",
-        (
-            "The producer has left the id when its commit was refused, so its next call raises, and the row still "
-            "names what is owed."
-        ),
-    ),
-    Equivalent(
-        "unconfirmed-is-ready",
-        "The producer is still committing, so its next call is refused, and the next take-over completes it.",
+        "failed-producer-kept, lost-is-committed, unconfirmed-is-ready, superseded-goes-on",
+        ("The producer, or the comparison of the row, refuses the next call, so that the id is taken over anyway."),
     ),
     Equivalent(
         "repair-by-successor-row",
         (
-            "The outcome of a repair whose COMMIT was lost is then said to be unknown, which is true, and the "
-            "next take-over reads the row."
+            "The outcome of a repair whose COMMIT was lost is then said to be unknown, which is true, "
+            "and the next take-over reads the row."
         ),
     ),
-    Equivalent("superseded-goes-on", "The next block compares the row anyway, and takes the id over."),
     Equivalent(
         "in-doubt-for-ever", "A pair is never open again after it has ended, so the comparison with it never holds."
     ),
     Equivalent(
-        "complete-abort-is-committed, prepare-abort-is-committed, refused-by-abort-is-committed",
+        "complete-abort-is-committed, prepare-abort-is-committed",
         (
-            "Two guards: what the coordinator is taken to have committed is verified in the log at the next take- "
-            "over, and repaired."
+            "Two guards: what the coordinator is taken to have committed is verified in the log at "
+            "the next take-over, and repaired."
         ),
     ),
     Equivalent(
         "complete-commit-is-aborted, prepare-commit-is-aborted, v1-commit-next",
         (
-            "Two guards: what the coordinator is taken to have aborted is proven in the log first, which shows "
-            "the commit."
+            "Two guards: what the coordinator is taken to have aborted is looked up in the log first, "
+            "which shows the commit."
         ),
     ),
     Equivalent(
-        "refused-by-abort-is-fenced, refused-by-commit-is-lost, refused-no-trace-is-lost",
+        "stored-pair-spent, one-epoch-apart",
+        "An abort that looks like that of the stored transaction is looked up in the log too.",
+    ),
+    Equivalent(
         (
-            "The database has decided before the commit is refused, so the refusal changes only which error is "
-            "logged; the take-over that follows decides by the row and the log."
+            "refused-by-abort-is-committed, refused-by-abort-is-fenced, refused-by-commit-is-lost, "
+            "refused-open-is-committed, refused-other-is-committed, refused-no-trace-is-committed, "
+            "refused-no-trace-is-lost, committed-by-another-any"
+        ),
+        (
+            "After a refused commit the producer is given up either way, and the take-over that "
+            "follows decides by the row and the log."
         ),
     ),
     Equivalent(
         "settled-text-not-read, any-settled-text",
         (
-            "Without the text, or with that of another transaction, the coordinator is believed, and it has "
-            "nothing to complete for a settled row."
+            "Without the text, or with that of another transaction, the coordinator is believed, and "
+            "it has nothing to complete for a settled row."
         ),
     ),
     Equivalent(
-        "own-end-is-overtaken",
-        "The take-over fails instead of going on, and the next one succeeds: only availability suffers.",
+        "own-end-is-overtaken, broker-next-pair-lost",
+        ("The take-over fails instead of going on, and the next one succeeds: only availability suffers."),
     ),
     Equivalent(
         "abort-evidence-erased",
         (
-            "Issue hole 8: the log keeps the evidence, so the abort is found and repaired although the "
-            "coordinator has forgotten it. The mutant `no-proof` takes the log away."
+            "Issue hole 8: the log keeps the evidence, so the abort is found and repaired although "
+            "the coordinator has forgotten it. `no-proof` takes the log away."
+        ),
+    ),
+    Equivalent(
+        "not-described-again, raise-not-noted, settle-empty-raises, claim-not-described",
+        (
+            "A request may be carried out arbitrarily late even with the description before it. The "
+            "guard makes that rarer; what is aborted then is repaired."
         ),
     ),
     Equivalent(
         "keep-same-pair",
         (
-            "Issue hole 13: where KeepPreparedTxn does not fence, each end still raises the epoch (KIP-890). "
-            "`broker-keep-no-bump` shows that such a broker is noticed."
+            "Issue hole 13: where KeepPreparedTxn does not fence, each end still raises the epoch "
+            "(KIP-890). `broker-keep-no-bump` shows that such a broker is noticed."
+        ),
+    ),
+    Equivalent(
+        "broker-v0-aborted-commit-replayed",
+        "An abort by the broker has raised the epoch, which is compared before the state.",
+    ),
+    Equivalent(
+        "manifest-first-only",
+        ("The batches of a partition are acknowledged in their order, so that the first one has the lowest offset."),
+    ),
+    Equivalent(
+        "broker-init-while-ending",
+        "A transaction that is being ended has its completion pending, which is checked before.",
+    ),
+    Equivalent(
+        "broker-no-fence-bump",
+        (
+            "The state of an aborted transaction refuses the commit of its producer, whatever the "
+            "epoch, and the log shows the abort."
         ),
     ),
     Equivalent(
         "broker-two-phase-timeout",
-        "A broker that aborts what must not time out makes tier 1 a tier 3, and is repaired like one.",
+        ("A broker that aborts what must not time out makes tier 1 a tier 3, and is repaired like one."),
     ),
 )
 """Another guard, or the next take-over, has the same effect."""
@@ -1180,29 +1361,41 @@ EQUIVALENTS: Final = (
 OUTSIDE: Final = (
     Equivalent(
         "no-verification, open-one-hides-none",
-        (
-            "Only a missing marker (KAFKA-20734) or an operator's marker in one partition shows them; no broker "
-            "of these spaces has either."
-        ),
+        "Only a missing marker (KAFKA-20734) or an operator's marker in one partition shows them.",
     ),
+    Equivalent("broker-partitions-kept", "With one partition, the next transaction has it anyway."),
     Equivalent(
         "manifest-of-another", "Only an older version of the library leaves a manifest that is not of the row's pair."
     ),
     Equivalent(
-        "repaired-not-looked-for, the row that went back",
+        "repaired-not-looked-for, a row that went back",
         "Issue hole 7: needs a database that is restored to an earlier state.",
     ),
     Equivalent("make_durable left out", "Issue hole 3: needs a COMMIT that waits for a standby, and a failover."),
     Equivalent(
-        "the bound is not compared before COMMIT",
+        "the bound not compared before COMMIT",
         (
-            "Issue hole 11: no time passes in the search. What is aborted by the timeout right after such a "
+            "Issue hole 11: no time passes in the search. An abort by the timeout right after such a "
             "COMMIT is in it, and is repaired."
         ),
     ),
     Equivalent("recover-keeps-ready", "No program of these spaces calls recover() on a writer that is ready."),
-    Equivalent(
-        "no topic, offsets in the transaction", "Consumed offsets and a second partition are not in these spaces."
-    ),
+    Equivalent("rotated-always, the last epoch", "Needs 32,767 transactions, or a start at the last epochs."),
 )
 """What would show them is not in this world."""
+
+OPEN: Final = (
+    Equivalent(
+        (
+            "settle-reopened-ignored, settle-not-waited, settle-raised-is-taken, settle-never-taken, "
+            "settle-reopens-others, settling-ignored"
+        ),
+        "Not found with one or two lost responses on tier 4, with and without a database.",
+    ),
+    Equivalent(
+        ("ending-goes-on, reopened-goes-on, one-phase-v1, claim-forgotten, ending-is-described, steps-left"),
+        ("Not found with one fault; their guards concern what two processes do within one take- over."),
+    ),
+    Equivalent("broker-expected-pair, broker-expected-epoch", "KIP-360's comparisons: not found with one fault."),
+)
+"""Neither found nor explained: a space or a check may be missing."""

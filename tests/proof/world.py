@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from dualwrite.broker_emulator.transactions.states import ONGOING, PREPARE_ABORT, PREPARE_STATES
 from dualwrite.client.messages import (
@@ -263,12 +263,22 @@ class Rules:
         ends = before.state is ONGOING and now.state in PREPARE_STATES
         if isinstance(request, EndTxn) and ends and before.client_pair != (request.producer_id, request.producer_epoch):
             return f"{request} has ended a transaction of {before.client_pair}"
-        adding = (AddPartitionsToTxn, Produce) if self.profile.rules.transaction_version >= 2 else AddPartitionsToTxn
-        if isinstance(request, adding) and now.producer_pair != (request.producer_id, request.producer_epoch):
+        if self._joins(world, request) and now.producer_pair != (request.producer_id, request.producer_epoch):
             return f"{request} has joined a transaction of {now.producer_pair}"
         if now.state is PREPARE_ABORT and ends and number is not None:
             return self._broken_by_abort(world, number, request, before.producer_pair)
         return world.broken
+
+    def _joins(self, world: World, request: Hashable) -> TypeGuard[AddPartitionsToTxn | Produce]:
+        """Return whether a request that is carried out opens or joins the transaction of the coordinator.
+
+        Not a batch behind others of its transaction, which a leader takes until the marker comes; and brokers before
+        Kafka 4 take one whatever its epoch.
+        """
+        if isinstance(request, Produce):
+            has_others = broker.has_open_records(world.kafka, request.producer_id, request.producer_epoch)
+            return self.profile.rules.transaction_version >= 2 and not has_others
+        return isinstance(request, AddPartitionsToTxn)
 
     def _broken_by_abort(self, world: World, number: int, request: Hashable, pair: tuple[int, int]) -> str:
         """Return what is wrong with a process that aborts the open transaction of a pair.
