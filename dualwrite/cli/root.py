@@ -19,6 +19,7 @@ _COMMANDS: Final = {
     "spark": "dualwrite.cli.spark",
     "top": "dualwrite.cli.top",
     "transactions": "dualwrite.cli.transactions",
+    "verify": "dualwrite.cli.verify",
 }
 
 

@@ -106,12 +106,13 @@ class Journal:
         self._file = os.open(job.journals / f"{name}.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         log_to(job.journals / f"{name}.log")
 
-    def block(self, name: str) -> Block:
-        self.note(name, BEGUN, "")
+    def block(self, name: str, key: str | None = None) -> Block:
+        """`key`: of its rows and records; None: its name."""
+        self.note(name, BEGUN, name if key is None else key)
         return Block(self, name)
 
     def note(self, name: str, told: str, what: str) -> None:
-        os.write(self._file, f"{name} {told} {time.time():.3f} {what}\n".encode())
+        os.write(self._file, f"{name} {told} {time.time():.6f} {what}\n".encode())
 
 
 class Block:

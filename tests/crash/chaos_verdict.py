@@ -1,4 +1,4 @@
-"""The calm phase of the chaos test: everything comes right without anybody's help, and both sides are equal.
+"""The calm phase of the chaos test: everything comes right without anybody's help, and its history has no anomaly.
 
 Every row has its record once, whatever Kafka aborted meanwhile: what the database has decided is published again. A row
 without its record, a record without a row or twice, a loss that anybody hears of, a caller who was not told the truth,
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,13 +30,18 @@ from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
-from tests.crash.chaos_database import ChaosDatabase
-from tests.crash.chaos_job import BEGUN, COMMITTED, LOST, MISTAKE, ROLLED_BACK, UNKNOWN, Job, bodies_of
+from dualwrite.verify.anomalies import Anomaly, Finding
+from dualwrite.verify.checker import check
+from dualwrite.verify.history import Poll
+from tests.crash.chaos_database import ChaosDatabase, Decision
+from tests.crash.chaos_history import history_of
+from tests.crash.chaos_job import COMMITTED, LOST, MISTAKE, ROLLED_BACK, UNKNOWN, Job, bodies_of
+from tests.crash.chaos_reader import AlongReader
 from tests.crash.chaos_servers import DEADLINE_S
 from tests.crash.pool_worker import pool_settings
 from tests.support.conditions import until
 from tests.support.kafka_ids import kafka_id_of
-from tests.support.topics import read_topic
+from tests.support.topics import read_log
 
 OVER: Final = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 ENDING: Final = ("PrepareCommit", "PrepareAbort")
@@ -59,6 +65,8 @@ class Findings:
     told: Counter[str] = field(default_factory=Counter)
     rows: int = 0
     records: int = 0
+    read: int = 0
+    """Records that a reader got while it raged."""
     proofs: int = 0
     """How often the log was read to prove how a transaction had ended, by what was logged."""
     repairs: int = 0
@@ -77,13 +85,19 @@ class Verdict:
         self._database = database
         self._found = Findings() if found is None else found
         self._problems = self._found.problems
+        self._polls: list[Poll] = []
+
+    def hear(self, reader: AlongReader) -> None:
+        """Judge also what a reader got while it raged."""
+        self._polls += reader.polls
+        self._problems += reader.problems
 
     def reach(self) -> Findings:
         self._end_what_hangs()
         self._let_the_pool_recover()
         self._settle()
         self._compare()
-        self._expect_callers_were_told_the_truth()
+        self._count_what_was_told()
         self._expect_no_id_is_blocked()
         self._expect_no_lease_is_held()
         self._expect_nothing_open()
@@ -148,27 +162,24 @@ class Verdict:
     # ---- both sides -----------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
+        """Let the checker judge what callers were told, and what is in the table and in the topic."""
         in_table = self._database.bodies()
-        in_topic = Counter(value for _, value in read_topic(self._job.bootstrap_servers, self._job.topic))
+        in_topic = read_log(self._job.bootstrap_servers, self._job.topic)
         self._found.rows = len(in_table)
-        self._found.records = in_topic.total()
-        self._complain("in the topic more than once", [body for body, times in in_topic.items() if times > 1])
-        self._complain("in the topic, not in the table", list(in_topic.keys() - in_table.keys()))
-        missing = in_table.keys() - in_topic.keys()
-        torn = {body for body in missing if self._is_torn(in_table[body])}
-        self._complain("committed by Kafka without a marker (KAFKA-20734), in the table only", list(torn))
-        self._complain("in the table, not in the topic", list(missing - torn))
+        self._found.records = len(in_topic)
+        report = check([*history_of(self._journal_lines(), in_table, in_topic), *self._polls])
+        self._found.read = report.read
+        shown: Counter[Anomaly] = Counter()
+        for finding in report.findings:
+            shown[finding.anomaly] += 1
+            if shown[finding.anomaly] <= MOST_SHOWN:
+                self._problems.append("\n".join([str(finding), *map(self._story, self._bodies_of(finding, in_table))]))
+        self._problems += [f"{count - MOST_SHOWN} more: {what}" for what, count in shown.items() if count > MOST_SHOWN]
 
-    def _is_torn(self, xid: int) -> bool:
-        """Whether a database transaction decided a transaction that hung."""
-        decision = self._database.decisions().get(xid)
-        pairs = {f"{each.producer_id}:{each.producer_epoch}" for each in self._found.hanging}
-        return decision is not None and decision.state in pairs
-
-    def _complain(self, what: str, bodies: list[str]) -> None:
-        if bodies:
-            shown = "\n".join(self._story(body) for body in sorted(bodies)[:MOST_SHOWN])
-            self._problems.append(f"{len(bodies)} {what}:\n{shown}")
+    def _bodies_of(self, finding: Finding, in_table: Mapping[str, int]) -> list[str]:
+        """The first row of each dual write, or what would have been it."""
+        bodies = [bodies_of(name) for name in finding.dual_writes]
+        return [next((body for body in each if body in in_table), each[0]) for each in bodies]
 
     def _story(self, body: str) -> str:
         """All that is known of one row or record."""
@@ -179,6 +190,8 @@ class Verdict:
         decisions = self._database.decisions()
         decision = None if xid is None else decisions.get(xid)
         if decision is not None:
+            if self._has_hung(decision):
+                lines.append("    it was committed by Kafka without a marker (KAFKA-20734), and ended by hand")
             each = decision.transactional_id
             same = [other for other in decisions.values() if other.transactional_id == each]
             place = same.index(decision)
@@ -186,6 +199,9 @@ class Verdict:
             lines += [f"    then:    {later}" for later in same[place + 1 : place + 4]]
             lines.append(f"    row now: {self._database.rows().get(each)}; coordinator now: {self._description(each)}")
         return "\n".join(lines)
+
+    def _has_hung(self, decision: Decision) -> bool:
+        return decision.state in {f"{each.producer_id}:{each.producer_epoch}" for each in self._found.hanging}
 
     def _description(self, transactional_id: str) -> Any:
         with TransactionAdmin(bootstrap_servers=self._job.bootstrap_servers) as admin:
@@ -197,22 +213,13 @@ class Verdict:
             line for journal in self._job.journals.glob("*.txt") for line in journal.read_text().splitlines() if line
         ]
 
-    def _expect_callers_were_told_the_truth(self) -> None:
-        in_table = self._database.bodies()
+    def _count_what_was_told(self) -> None:
         for line in self._journal_lines():
-            name, told, *_ = line.split(" ", 2)
+            _, told, *_ = line.split(" ", 2)
             if told in (MISTAKE, LOST):
                 self._problems.append(f"a mistake: {line}")
-            if told not in (BEGUN, *TOLD):
-                continue  # what the recovery service met
-            there = [body for body in bodies_of(name) if body in in_table]
-            if there not in ([], bodies_of(name)):
-                self._problems.append(f"half of {name} is in the table: {there}")
-            if told == BEGUN:
-                continue
-            self._found.told[told] += 1
-            if told != UNKNOWN and (told != ROLLED_BACK) is not bool(there):
-                self._problems.append(f"told what is not so, as {there} is in the table: {line}")
+            if told in TOLD:
+                self._found.told[told] += 1
 
     def _count_repairs(self) -> None:
         """In the logs of all processes that ever ran, this one's included."""

@@ -47,6 +47,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.chaos_database import ChaosDatabase
 from tests.crash.chaos_job import Job, Trap, log_to
+from tests.crash.chaos_reader import AlongReader
 from tests.crash.chaos_servers import DEADLINE_S, KillableEmulator, KillableKafka, KillablePostgres, Lane
 from tests.crash.chaos_verdict import Findings, Verdict
 from tests.crash.operator_worker import OPERATOR, work_as_operator
@@ -206,7 +207,8 @@ class Tally:
         found = self.findings
         return (
             f"kills and freezes: {kills}; traps sprung: {traps or 'none'}; dual writes: {told}; "
-            f"{found.rows} rows, {found.records} records; {found.repairs} repairs, {found.proofs} proofs from the log; "
+            f"{found.rows} rows, {found.records} records, {found.read} of them read meanwhile; "
+            f"{found.repairs} repairs, {found.proofs} proofs from the log; "
             f"{found.slots} slots"
             + (f"; {len(found.hanging)} left by Kafka without a marker (KAFKA-20734)" if found.hanging else "")
         )
@@ -258,6 +260,7 @@ class Chaos:
         self._log = (directory / "director.log").open("a", buffering=1)
         log_to(directory / "calm.log")
         self._database = ChaosDatabase(postgres.url)
+        self._reader = AlongReader(broker.bootstrap_servers, TOPIC, PARTITIONS)
         bounded = {"accept_bounded_guarantee": True, "transaction_timeout_ms": plan.transaction_timeout_ms}
         self._job = Job(
             database_url=postgres.url.render_as_string(hide_password=False),
@@ -277,12 +280,18 @@ class Chaos:
 
     def run(self) -> Tally:
         self._expect_the_tier()
-        for number in range(self._plan.processes):
-            self._start_worker(number)
-        until(lambda: bool(self._database.bodies()), DEADLINE_S)
-        self._rage()
-        self._calm_down()
-        self.tally.findings = self._verdict().reach()
+        self._reader.start()
+        try:
+            for number in range(self._plan.processes):
+                self._start_worker(number)
+            until(lambda: bool(self._database.bodies()), DEADLINE_S)
+            self._rage()
+            self._calm_down()
+        finally:
+            self._reader.stop()
+        verdict = self._verdict()
+        verdict.hear(self._reader)
+        self.tally.findings = verdict.reach()
         return self.tally
 
     def _verdict(self) -> Verdict:

@@ -202,7 +202,7 @@ class Rival:
 
     async def _write(self, writer: Writer) -> BaseException | None:
         self._number += 1
-        with self._journal.block(f"{self._name}/{self._number}") as block:
+        with self._journal.block(f"{self._name}/{self._number}", self._key) as block:
             gives_up = self._chance.random() < GIVES_UP
             await writer.write(block, self._job.topic, key=self._key or block.name, give_up=gives_up)
         return block.error

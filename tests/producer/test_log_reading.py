@@ -364,6 +364,29 @@ def test_partitions_may_differ(world: World) -> None:
     assert values(producer.records_of(manifest, end.aborted)) == [b"b"]
 
 
+def test_an_abort_between_two_batches_tears_a_partition(world: World) -> None:
+    """An operator aborts while the transaction is being written; what comes later is committed with the rest."""
+    producer = world.ready()
+    producer.begin()
+    for value in (b"a", b"b"):
+        producer.send("orders", value, partition=0)
+    producer.flush()
+    with TransactionAdmin(bootstrap_servers=world.emulator.bootstrap_servers) as admin:
+        admin.abort_transaction(TopicPartition("orders", 0), start_offset=0)
+    for value in (b"c", b"d", b"e"):
+        producer.send("orders", value, partition=0)
+    manifest = prepared(producer)
+    producer.complete_transaction(manifest.prepared_state)
+    world.settle()
+    end = producer.end_of(manifest)
+    assert [(part[2:], found) for part, found in end.by_partition.items()] == [
+        ((0, 1, 2), PartitionEnd.ABORTED),
+        ((3, 5, 3), PartitionEnd.COMMITTED),
+    ]
+    assert values(producer.records_of(manifest, end.aborted)) == [b"a", b"b"]
+    assert (end.committed, end.is_visible) == (False, True)
+
+
 # ---- nothing is left to tell it -----------------------------------------------------------------------------------
 
 

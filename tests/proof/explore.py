@@ -1,18 +1,55 @@
 """Visit every state that a world can reach, breadth-first, and tell the shortest story of the first wrong one.
 
 python -m tests.proof.explore --tier 3 --faults crashes=1,losses=1
+
+A state is remembered as 60 bits of its hash, beside the number of the state before it and the number of the step that
+led here. So a visited state costs less than 100 bytes, and a story is told by going its steps again. Two states of n
+have the same 60 bits with a probability of about n * n / 2 ** 61, which is 0.00004 for ten million: then the later one
+would be taken for visited.
+
+Each state must be able to go on without another fault until all is done. A state that cannot is found at once. And no
+state is ever reached again: each step takes a program further, spends a fault, or uses up what is under way (a request,
+a COMMIT, a marker, the one call of recover()). `settling.py` checks both over the edges of small spaces.
+So where a search is complete and found nothing wrong, every run whose faults have ended comes to rest, whatever the
+order of its steps: there is no livelock.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
+import sys
 import time
+from array import array
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from tests.proof.kafka_model import PROFILES, Batch, Marker
+from tests.proof.reductions import Reduced
+from tests.proof.remembered import forget
+from tests.proof.settling import fair_run
+from tests.proof.shape import Shape
+from tests.proof.story import Setting, Story, narrate
 from tests.proof.world import Budget, Rules, World
+
+STUCK: Final = "nothing can happen any more without another fault, and not all is done"
+UNSETTLED: Final = "a fair schedule without another fault does not come to rest"
+
+_KEY: Final = (1 << 60) - 1
+"""An int of 60 bits takes 32 bytes, one of 61 bits takes 48."""
+
+_FAIR_RUN_EVERY: Final = 2048
+"""From one of so many states a fair schedule is run to its end."""
+
+_LONGEST_RUN: Final = 1000
+"""In steps; what has no faults left settles in less than 100."""
+
+_COLLECT_EVERY: Final = 8192
+"""In states: often enough that the garbage of programs is found among the youngest objects."""
 
 
 @dataclass
@@ -23,8 +60,35 @@ class Found:
     steps: int
     at_rest: int
     depth: int
+    is_complete: bool = False
+    """Whether every state was visited. A search that was cut off, or that has found something, is not complete."""
     wrong: str | None = None
-    story: tuple[str, ...] = ()
+    story: Story | None = None
+    nodes: int = 0
+    """Points at which a program waits for a reply, after different replies."""
+
+    def __str__(self) -> str:
+        extent = "complete" if self.is_complete else "NOT COMPLETE"
+        counts = f"{self.states} states, {self.steps} steps, depth {self.depth}, {self.at_rest} at rest"
+        wrong = "nothing wrong" if self.wrong is None else f"WRONG: {self.wrong}"
+        return f"{counts}, {self.nodes} nodes, {extent}, {wrong}"
+
+
+class Visited:
+    """The states in the order in which they were found, each with the state before it and the step that led here."""
+
+    def __init__(self, start: World) -> None:
+        self.keys = {hash(start) & _KEY}
+        self.before = array("I", [0])
+        self.taken = array("H", [0])
+
+    def path_to(self, state: int) -> list[int]:
+        """Return the steps that lead from the start to a state: positions in `Rules.steps`."""
+        path: list[int] = []
+        while state > 0:
+            path.append(self.taken[state])
+            state = self.before[state]
+        return path[::-1]
 
 
 class Explorer:
@@ -33,71 +97,94 @@ class Explorer:
     def __init__(self, rules: Rules, budget: Budget) -> None:
         self._rules = rules
         self._start = rules.start(budget)
-        self._came_from: dict[int, tuple[int, int]] = {}
-        """By a state's hash: the hash of the state before it, and which of its steps led here."""
+        self._visited = Visited(self._start)
+        self._here = 0
+        self.found = Found(1, 0, 0, 0)
 
     def search(self, most_states: int | None = None) -> Found:
         """Visit states until there are no more, one is wrong, or there are `most_states`."""
-        rules, came_from = self._rules, self._came_from
-        found = Found(1, 0, 0, 0)
-        came_from[hash(self._start)] = (0, -1)
-        level = deque([self._start])
-        while level:
-            after: deque[World] = deque()
-            for world in level:
-                here = hash(world)
-                ended = True
-                for at, (_, reached) in enumerate(rules.steps(world)):
-                    ended = False
-                    found.steps += 1
-                    there = hash(reached)
-                    if there in came_from:
-                        continue
-                    came_from[there] = (here, at)
-                    found.states += 1
-                    after.append(reached)
-                    wrong = rules.wrong(reached)
-                    if wrong is not None:
-                        found.wrong, found.story = wrong, self._story(there)
-                        return found
-                if rules.is_at_rest(world):
-                    found.at_rest += 1
-                elif ended:
-                    found.wrong, found.story = "nothing can happen any more, and not all is done", self._story(here)
-                    return found
-            if most_states is not None and found.states >= most_states:
-                return found
-            level = after
-            found.depth += 1
-        return found
+        with _without_garbage_collection():
+            try:
+                self._search(most_states)
+            except Exception as error:  # of the code that is searched: no state may let it fail
+                self._tell(self._here, f"what can happen next raises {error!r}")
+        self.found.states = len(self._visited.before)
+        self.found.nodes = sum(len(program.nodes) for program in self._rules.programs)
+        return self.found
 
-    def _story(self, last: int) -> tuple[str, ...]:
-        path: list[int] = []
-        while True:
-            last, at = self._came_from[last]
-            if at < 0:
-                break
-            path.append(at)
-        world, told = self._start, []
-        for number, at in enumerate(reversed(path), 1):
-            text, world = list(self._rules.steps(world))[at]
-            told.append(f"{number:3}. {text}\n       {_standing(world)}")
-        return tuple(told)
+    def _search(self, most_states: int | None) -> None:
+        found, visited, rules = self.found, self._visited, self._rules
+        keys, before, taken, is_wrong = visited.keys, visited.before, visited.taken, rules.wrong
+        waiting = deque([self._start])
+        here, level_ends = -1, 0  # numbers of states: the one whose steps are taken, and the last of its depth
+        while waiting:
+            world = waiting.popleft()
+            here += 1
+            self._here = here
+            if here > level_ends:
+                found.depth += 1
+                level_ends = len(before) - 1
+            at, goes_on, budget = -1, False, world.budget
+            for at, (_, reached) in enumerate(rules.steps(world)):
+                if not goes_on and reached.budget == budget:
+                    goes_on = True
+                key = hash(reached) & _KEY
+                if key in keys:
+                    continue
+                keys.add(key)
+                before.append(here)
+                taken.append(at)
+                waiting.append(reached)
+                wrong = is_wrong(reached)
+                if wrong is not None:
+                    self._tell(len(before) - 1, wrong)
+                    return
+            found.steps += at + 1
+            if rules.is_at_rest(world):
+                found.at_rest += 1
+            elif not goes_on:
+                self._tell(here, STUCK)
+                return
+            if here % _COLLECT_EVERY == 0:
+                gc.collect(0)
+            if here % _FAIR_RUN_EVERY == 0 and not fair_run(rules, world, _LONGEST_RUN):
+                self._tell(here, UNSETTLED)
+                return
+            if most_states is not None and len(before) >= most_states and waiting:
+                return
+        found.is_complete = True
+
+    def _tell(self, state: int, wrong: str) -> None:
+        self.found.wrong = wrong
+        self.found.story = narrate(self._rules, self._start, self._visited.path_to(state), wrong)
 
 
-def _standing(world: World) -> str:
-    metadata = world.kafka.metadata
-    kafka = "-" if metadata is None else f"{metadata.state.label} {metadata.producer_id}:{metadata.producer_epoch}"
-    log = " ".join(map(_entry, world.kafka.log))
-    return f"row {world.row[0] or '-'} | table {sorted(v.decode() for v in world.table)} | {kafka} | log {log or '-'}"
+def explored(setting: Setting, most_states: int | None = None) -> Found:
+    """Search one setting, quietly, and without what need not be tried in another order."""
+    was = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    rules = setting.rules(Reduced)
+    try:
+        found = Explorer(rules, setting.budget).search(most_states)
+    finally:
+        rules.close()
+        forget()
+        logging.disable(was)
+    if found.story is not None:
+        found.story = found.story._replace(setting=setting)
+    return found
 
 
-def _entry(entry: Batch | Marker) -> str:
-    """Return `pair=records` for a batch, `pair+` for a commit marker, `pair-` for an abort marker."""
-    pair = f"{entry.producer_id}:{entry.producer_epoch}"
-    if isinstance(entry, Batch):
-        return f"{pair}={b','.join(entry.records).decode()}"
-    return f"{pair}{'+' if entry.committed else '-'}"
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Without repeated searches for cycles among millions of tuples that have none: a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def main() -> None:
@@ -110,25 +197,27 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
     parser.add_argument("--plain", action="store_true", help="transactions without a database; those with an x abort")
-    given = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
-    written = [[value.encode() for value in process.split(",")] for process in given.writes.split("/")]
-    after = [value.encode() for value in given.after_crash.split(",") if value]
-    rules = Rules(PROFILES[given.tier], written, after, predicts=given.predicts, is_plain=given.plain)
-    began_s = time.monotonic()
-    found = Explorer(rules, budget).search(given.states)
-    rules.close()
-    spent_s = time.monotonic() - began_s
-    print(f"{PROFILES[given.tier].name}, {budget}")
-    print(
-        f"{found.states} states, {found.steps} steps, depth {found.depth}, {found.at_rest} at rest, {spent_s:.1f} s; "
-        f"{[len(program.nodes) for program in rules.programs]} nodes, "
-        f"{sum(program.replayed for program in rules.programs)} replayed"
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument(
+        "--apart", action="store_true", help="each dual write sends to one of the partitions, not to all"
     )
-    if found.wrong is not None:
-        print(f"WRONG: {found.wrong}")
-        print("\n".join(found.story))
+    parser.add_argument("--offsets", action="store_true", help="each dual write commits how far it has read")
+    parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
+    given = parser.parse_args()
+    budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
+    written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
+    after = tuple(value.encode() for value in given.after_crash.split(",") if value)
+    shape = Shape(given.partitions, given.apart, given.offsets)
+    setting = Setting(given.tier, budget, written, after, given.predicts, shape, given.plain)
+    began_s = time.monotonic()
+    found = explored(setting, given.states)
+    print(f"{setting.profile.name}, {shape}, {budget}")
+    print(f"{found}, {time.monotonic() - began_s:.1f} s")
+    if found.story is not None:
+        print(found.story)
+        if given.story is not None:
+            found.story.save(given.story)
+    sys.exit(found.wrong is not None)
 
 
 if __name__ == "__main__":

@@ -1,128 +1,65 @@
-"""A broker without I/O: the emulator's coordinator decisions for one transactional id, and one partition of one topic.
+"""A broker without I/O: the emulator's coordinator decisions for one transactional id, and the partitions of one topic.
 
 `Kafka` is a value. `serve` carries a request out at once and returns the response, or `BLOCKED` where a broker would
-answer "try again" until something else has happened.
+answer "try again" until something else has happened. What a broker does by itself is in `kafka_events.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.k28_txn_offset_commit import COORDINATOR_ERRORS
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import transitions
 from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules, ProducerPair, TransactionMetadata
-from dualwrite.broker_emulator.transactions.states import (
-    EXPIRABLE_STATES,
-    ONGOING,
-    PREPARE_COMMIT,
-    PREPARE_STATES,
-)
 from dualwrite.client import messages as m
 from dualwrite.errors import Api
-
-TOPIC: Final = "orders"
-PARTITION: Final = TopicPartition(TOPIC, 0)
-TRANSACTIONAL_ID: Final = "payments"
+from tests.proof import kafka_log
+from tests.proof.kafka_log import FENCED, Log
+from tests.proof.kafka_offsets import append_offset
+from tests.proof.kafka_requests import (
+    BLOCKED,
+    OFFSETS,
+    TRANSACTIONAL_ID,
+    Added,
+    AskFeatures,
+    CommitOffset,
+    EndOf,
+    Features,
+    OffsetCommitted,
+    Produce,
+    Produced,
+    RecordsOf,
+    RepairOf,
+    WriteMarker,
+    topic_partition,
+)
+from tests.proof.remembered import remembered
 
 NO_DEADLINE_MS: Final = 10**9
-"""A timeout that no program reaches: it may wait in a search for minutes.
-
-A transaction begins at the end offset of the log, in milliseconds: what is written by it is later, and the clock stands
-still while nothing is written.
-"""
-
-_NEVER_MS: Final = 10**15
-_FENCED: Final = 47
-_OUT_OF_ORDER: Final = 45
-
-
-class Produce(NamedTuple):
-    """Write one batch of records to the partition."""
-
-    producer_id: int
-    producer_epoch: int
-    sequence: int
-    records: tuple[bytes, ...]
-    transaction_version: int
-
-
-class Produced(NamedTuple):
-    """The response to Produce."""
-
-    error_code: int
-    base_offset: int = -1
-
-
-class Added(NamedTuple):
-    """The response to AddPartitionsToTxn, for the one partition."""
-
-    error_code: int
-
-
-class EndOf(NamedTuple):
-    """Read how readers with read_committed see the transaction of a pair whose first record is at an offset."""
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-
-
-class RecordsOf(NamedTuple):
-    """Read the records of a pair from an offset on."""
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-
-
-class RepairOf(NamedTuple):
-    """Read whether records of an aborted pair, from an offset on, were published again by a committed transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-
-
-class Blocked(Enum):
-    """The answer of a broker that has to be asked again later."""
-
-    BLOCKED = "ask again"
-
-
-BLOCKED: Final = Blocked.BLOCKED
-
-
-class Batch(NamedTuple):
-    """A batch in the log."""
-
-    offset: int
-    producer_id: int
-    producer_epoch: int
-    sequence: int
-    records: tuple[bytes, ...]
-
-
-class Marker(NamedTuple):
-    """A control batch in the log."""
-
-    offset: int
-    producer_id: int
-    producer_epoch: int
-    committed: bool
+"""A timeout that no program reaches: it may wait in a search for minutes."""
 
 
 class Kafka(NamedTuple):
-    """The coordinator's metadata of the id, the partition's log, and the next producer id that is free."""
+    """The coordinator's metadata of the id, the logs of the topic's partitions, and the next producer id that is free.
+
+    What a space does not use keeps its default, and so adds no state.
+    """
 
     metadata: TransactionMetadata | None = None
-    log: tuple[Batch | Marker, ...] = ()
+    logs: tuple[Log, ...] = ((),)
     next_producer_id: int = 1
+    offsets: Log = ()
+    """The partition that stores the offsets of the group."""
+    acknowledged: frozenset[TopicPartition] = frozenset()
+    """The partitions whose marker is written, as far as the coordinator knows, while others of them are due."""
+    coordinator_epoch: int = 0
+    is_upgraded: bool = False
+    """Whether the cluster has the profile's later rules."""
 
 
 class Profile(NamedTuple):
@@ -131,6 +68,16 @@ class Profile(NamedTuple):
     name: str
     rules: CoordinatorRules
     features: m.BrokerFeatures
+    later: Profile | None = None
+    """What the cluster may be upgraded to."""
+    forgets_offsets: bool = False
+    """Whether the group coordinator forgets what is pending for a producer id when it refuses an offset of an old
+    epoch, as that of Kafka 3.9 and older does, unless `group.coordinator.new.enable` is set (docs/late-requests.md)."""
+
+    @property
+    def marker_version(self) -> int:
+        """The newest transaction version that a marker tells the leader (KIP-1228); 3.9 tells none."""
+        return self.rules.newest_client_version
 
 
 def _features(transaction_version: int, **newest: int) -> m.BrokerFeatures:
@@ -172,32 +119,68 @@ PROFILES: Final = {
 }
 """By tier."""
 
+OLD_GROUPS: Final = PROFILES[4]._replace(name="tier 4 (Kafka 3.9 with the old group coordinator)", forgets_offsets=True)
+
+UPGRADED: Final = Profile(
+    "tier 4 (Kafka 4 at transaction.version 1), upgraded to tier 3",
+    replace(_KAFKA_4_RULES, transaction_version=1),
+    _features(2)._replace(transaction_version=1),
+    later=PROFILES[3],
+)
+"""`transaction.version` is raised when every broker runs Kafka 4 already."""
+
+
+def rules_of(kafka: Kafka, profile: Profile) -> CoordinatorRules:
+    """Return the rules that hold now."""
+    return profile.later.rules if kafka.is_upgraded and profile.later is not None else profile.rules
+
+
+def log_of(kafka: Kafka, partition: TopicPartition) -> Log:
+    """Return the log of a partition of the topic, or that of the offsets."""
+    return kafka.offsets if partition == OFFSETS else kafka.logs[partition.partition]
+
+
+def with_log(kafka: Kafka, partition: TopicPartition, log: Log) -> Kafka:
+    """Replace the log of a partition."""
+    if partition == OFFSETS:
+        return kafka._replace(offsets=log)
+    at = partition.partition
+    return kafka._replace(logs=(*kafka.logs[:at], log, *kafka.logs[at + 1 :]))
+
 
 # ---- requests -------------------------------------------------------------------------------------------------------
 
 
+@remembered
 def serve(kafka: Kafka, request: object, profile: Profile) -> tuple[Kafka, object]:
     """Carry a request out; return the broker after it, and the response."""
+    rules = rules_of(kafka, profile)
     match request:
         case m.InitProducerId():
-            return _init(kafka, request, profile.rules)
+            return _init(kafka, request, rules)
         case m.EndTxn():
-            return _end(kafka, request, profile.rules)
+            return _end(kafka, request, rules)
         case m.AddPartitionsToTxn():
-            kafka, code = _add(kafka, request.producer_id, request.producer_epoch, profile.rules, 0)
-            if code is ErrorCode.concurrent_transactions:
-                return kafka, BLOCKED
-            return kafka, Added(code.value)
+            added = tuple(topic_partition(each.partition) for each in request.partitions)
+            return _added(kafka, request.producer_id, request.producer_epoch, added, rules)
+        case m.AddOffsetsToTxn():
+            return _added(kafka, request.producer_id, request.producer_epoch, (OFFSETS,), rules)
         case m.DescribeTransaction():
             return kafka, _described(kafka.metadata)
         case Produce():
-            return _produce(kafka, request, profile.rules)
+            return _produce(kafka, request, rules)
+        case CommitOffset():
+            return _commit_offset(kafka, request, rules, forgets=profile.forgets_offsets)
+        case AskFeatures():
+            return kafka, Features(kafka.is_upgraded)
         case EndOf():
-            return kafka, end_of(kafka, request)
+            return kafka, kafka_log.end_of(kafka.logs[request.partition], request)
         case RecordsOf():
-            return kafka, _records_of(kafka, request)
+            return kafka, kafka_log.records_of(kafka.logs[request.partition], request)
         case RepairOf():
-            return kafka, _repair_of(kafka, request)
+            return kafka, kafka_log.repair_of(kafka.logs[request.partition], request)
+        case WriteMarker():
+            return _write_marker(kafka, request)
     raise AssertionError(f"no broker knows {request!r}")
 
 
@@ -217,7 +200,7 @@ def _init(kafka: Kafka, request: m.InitProducerId, rules: CoordinatorRules) -> t
     if decision.transition is None and decision.response.error is ErrorCode.concurrent_transactions:
         return kafka, BLOCKED
     result = decision.response
-    return _applied(kafka, decision.transition), m.InitProducerIdResponse(result.error.value, *result[1:])
+    return applied(kafka, decision.transition), m.InitProducerIdResponse(result.error.value, *result[1:])
 
 
 def _end(kafka: Kafka, request: m.EndTxn, rules: CoordinatorRules) -> tuple[Kafka, object]:
@@ -233,24 +216,36 @@ def _end(kafka: Kafka, request: m.EndTxn, rules: CoordinatorRules) -> tuple[Kafk
     if decision.transition is None and decision.response.error is ErrorCode.concurrent_transactions:
         return kafka, BLOCKED
     result = decision.response
-    return _applied(kafka, decision.transition), m.EndTxnResponse(result.error.value, *result[1:])
+    return applied(kafka, decision.transition), m.EndTxnResponse(result.error.value, *result[1:])
+
+
+def _added(
+    kafka: Kafka,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: tuple[TopicPartition, ...],
+    rules: CoordinatorRules,
+) -> tuple[Kafka, object]:
+    kafka, code = _add(kafka, ProducerPair(producer_id, producer_epoch), partitions, rules, 0)
+    return kafka, BLOCKED if code is ErrorCode.concurrent_transactions else Added(code.value)
 
 
 def _add(
-    kafka: Kafka, producer_id: int, producer_epoch: int, rules: CoordinatorRules, version: int
+    kafka: Kafka, pair: ProducerPair, partitions: tuple[TopicPartition, ...], rules: CoordinatorRules, version: int
 ) -> tuple[Kafka, ErrorCode]:
     decision = decisions.decide_add_partitions(
-        kafka.metadata,
-        ProducerPair(producer_id, producer_epoch),
-        (PARTITION,),
-        rules,
-        transaction_version=version,
-        now_ms=_end_offset(kafka),
+        kafka.metadata, pair, partitions, rules, transaction_version=version, now_ms=_now_ms(kafka)
     )
-    return _applied(kafka, decision.transition), decision.response
+    return applied(kafka, decision.transition), decision.response
 
 
-def _applied(kafka: Kafka, transition: transitions.Transition | None) -> Kafka:
+def _now_ms(kafka: Kafka) -> int:
+    """Return the time by which transactions that begin are told apart: it goes on with what is written."""
+    return sum(map(kafka_log.end_offset, kafka.logs))
+
+
+def applied(kafka: Kafka, transition: transitions.Transition | None) -> Kafka:
+    """Return the broker after a step of the id."""
     if transition is None:
         return kafka
     after = transition.after._replace(last_update_timestamp_ms=0)
@@ -271,154 +266,48 @@ def _described(metadata: TransactionMetadata | None) -> m.DescribeTransactionRes
     )
 
 
-# ---- the partition --------------------------------------------------------------------------------------------------
+# ---- partitions -----------------------------------------------------------------------------------------------------
 
 
 def _produce(kafka: Kafka, request: Produce, rules: CoordinatorRules) -> tuple[Kafka, object]:
-    producer_id, epoch = request.producer_id, request.producer_epoch
-    mine = [entry for entry in kafka.log if entry.producer_id == producer_id]
+    partition = topic_partition(request.partition)
+    kafka, code = _verified(kafka, request, partition, rules)
+    if code is ErrorCode.concurrent_transactions:
+        return kafka, BLOCKED
+    if code is ErrorCode.producer_fenced:
+        return kafka, Produced(FENCED)
+    if code is not ErrorCode.none:
+        return kafka, Produced(code.value)
+    log, response = kafka_log.append_batch(log_of(kafka, partition), request)
+    return with_log(kafka, partition, log), response
+
+
+def _verified(
+    kafka: Kafka, request: Produce | CommitOffset, partition: TopicPartition, rules: CoordinatorRules
+) -> tuple[Kafka, ErrorCode]:
+    """Have the coordinator add or verify the partition, unless the transaction is already open there."""
+    pair = ProducerPair(request.producer_id, request.producer_epoch)
     # before Kafka 4 a transaction that is open at any epoch counts as verified
-    if not _is_open(kafka, producer_id, epoch if rules.newest_client_version >= 2 else None):
-        if request.transaction_version >= 2:
-            kafka, code = _add(kafka, producer_id, epoch, rules, 2)
-        else:
-            found = decisions.verify_partitions(kafka.metadata, ProducerPair(producer_id, epoch), (PARTITION,))
-            code = found[PARTITION]
-        if code is ErrorCode.concurrent_transactions:
-            return kafka, BLOCKED
-        if code is ErrorCode.producer_fenced:
-            return kafka, Produced(_FENCED)
-        if code is not ErrorCode.none:
-            return kafka, Produced(code.value)
-    current = max((entry.producer_epoch for entry in mine), default=-1)
-    if epoch < current:
-        return kafka, Produced(_FENCED)
-    batches = [entry for entry in mine if isinstance(entry, Batch) and entry.producer_epoch == epoch]
-    for batch in batches:
-        if batch.sequence == request.sequence:
-            return kafka, Produced(0, batch.offset)
-    expected = batches[-1].sequence + len(batches[-1].records) if batches else 0
-    if request.sequence != expected:
-        return kafka, Produced(_OUT_OF_ORDER)
-    batch = Batch(_end_offset(kafka), producer_id, epoch, request.sequence, request.records)
-    return kafka._replace(log=(*kafka.log, batch)), Produced(0, batch.offset)
+    epoch = pair.producer_epoch if rules.newest_client_version >= 2 else None
+    if kafka_log.is_open(log_of(kafka, partition), pair.producer_id, epoch):
+        return kafka, ErrorCode.none
+    if request.transaction_version >= 2:
+        return _add(kafka, pair, (partition,), rules, 2)
+    return kafka, decisions.verify_partitions(kafka.metadata, pair, (partition,))[partition]
 
 
-def _is_open(kafka: Kafka, producer_id: int, epoch: int | None = None) -> bool:
-    last = next((entry for entry in reversed(kafka.log) if entry.producer_id == producer_id), None)
-    return isinstance(last, Batch) and epoch in (None, last.producer_epoch)
+def _commit_offset(
+    kafka: Kafka, request: CommitOffset, rules: CoordinatorRules, *, forgets: bool
+) -> tuple[Kafka, object]:
+    kafka, code = _verified(kafka, request, OFFSETS, rules)
+    if code is ErrorCode.concurrent_transactions:
+        return kafka, BLOCKED
+    if code is not ErrorCode.none:
+        return kafka, OffsetCommitted(COORDINATOR_ERRORS.get(code, code).value)
+    log, response = append_offset(kafka.offsets, request, forgets=forgets)
+    return kafka._replace(offsets=log), response
 
 
-def _end_offset(kafka: Kafka) -> int:
-    if not kafka.log:
-        return 0
-    last = kafka.log[-1]
-    return last.offset + (len(last.records) if isinstance(last, Batch) else 1)
-
-
-def end_of(kafka: Kafka, request: EndOf) -> object:
-    """Return the name of a `PartitionEnd`; `BLOCKED` before the marker."""
-    behind = [entry for entry in kafka.log if entry.offset >= request.first_offset]
-    if not behind or behind[0][1:3] != (request.producer_id, request.producer_epoch):
-        return "GONE"
-    for entry in behind:
-        if isinstance(entry, Marker) and entry.producer_id == request.producer_id:
-            return "COMMITTED" if entry.committed else "ABORTED"
-    return BLOCKED
-
-
-def _records_of(kafka: Kafka, request: RecordsOf) -> tuple[bytes, ...]:
-    found: list[bytes] = []
-    for entry in kafka.log:
-        if isinstance(entry, Batch) and entry[1:3] == (request.producer_id, request.producer_epoch):
-            found += entry.records
-    return tuple(found)
-
-
-def _repair_of(kafka: Kafka, request: RepairOf) -> str:
-    """Return the pair of the transaction, "" if there is none."""
-    wanted = _records_of(kafka, RecordsOf(*request))
-    behind = [entry for entry in kafka.log if entry.offset > request.first_offset]
-    for at, entry in enumerate(behind):
-        if isinstance(entry, Batch) and entry.records[: len(wanted)] == wanted and _is_committed(behind[at:], entry):
-            return f"{entry.producer_id}:{entry.producer_epoch}"
-    return ""
-
-
-def _is_committed(behind: Sequence[Batch | Marker], batch: Batch) -> bool:
-    ends = (entry for entry in behind if isinstance(entry, Marker) and entry.producer_id == batch.producer_id)
-    end = next(ends, None)
-    return end is not None and end.committed
-
-
-def visible(kafka: Kafka) -> list[bytes]:
-    """Return the records that readers with read_committed see, also beyond the last stable offset."""
-    found: list[bytes] = []
-    for at, entry in enumerate(kafka.log):
-        if isinstance(entry, Batch) and _is_committed(kafka.log[at:], entry):
-            found += entry.records
-    return found
-
-
-# ---- what a broker does by itself, or for others --------------------------------------------------------------------
-
-
-def marker_is_due(kafka: Kafka) -> bool:
-    """Return whether a decided transaction waits for its marker."""
-    return kafka.metadata is not None and kafka.metadata.state in PREPARE_STATES
-
-
-def marker_is_refused(kafka: Kafka) -> bool:
-    """Return whether a marker is due that the partition's leader refuses, because it knows a newer epoch."""
-    if not marker_is_due(kafka):
-        return False
-    assert kafka.metadata is not None
-    producer_id, epoch = kafka.metadata.producer_pair
-    return any(entry.producer_epoch > epoch for entry in kafka.log if entry.producer_id == producer_id)
-
-
-def write_marker(kafka: Kafka) -> Kafka:
-    """Write the marker of the decided transaction, and complete it."""
-    metadata = kafka.metadata
-    assert metadata is not None
-    if PARTITION in metadata.topic_partitions:
-        pair = metadata.producer_pair
-        marker = Marker(_end_offset(kafka), *pair, metadata.state is PREPARE_COMMIT)
-        kafka = kafka._replace(log=(*kafka.log, marker))
-    return kafka._replace(metadata=transitions.completed(metadata, 0).after)
-
-
-def timed_out(kafka: Kafka, profile: Profile) -> Kafka | None:
-    """Abort the open transaction by its timeout; None if there is none, or it has no timeout."""
-    if kafka.metadata is None:
-        return None
-    transition = decisions.decide_timeout_abort(
-        kafka.metadata, profile.rules, new_producer_id=kafka.next_producer_id, now_ms=_NEVER_MS
-    )
-    return None if transition is None else _applied(kafka, transition)
-
-
-def initialised_by_another(kafka: Kafka, profile: Profile) -> Kafka | None:
-    """Initialise the id as a foreign program does, which aborts an open transaction; None if nothing would change."""
-    request = m.InitProducerId(TRANSACTIONAL_ID, NO_DEADLINE_MS, enable_2pc=False, keep_prepared_txn=False)
-    after, _ = _init(kafka, request, profile.rules)
-    return None if after == kafka else after
-
-
-def expired(kafka: Kafka) -> Kafka | None:
-    """Forget the id, as after weeks without use; None if its state does not allow that."""
-    metadata = kafka.metadata
-    if metadata is None or metadata.state not in EXPIRABLE_STATES or metadata.pending_state is not None:
-        return None
-    return kafka._replace(metadata=None)
-
-
-def has_open_records(kafka: Kafka, producer_id: int, producer_epoch: int) -> bool:
-    """Return whether the partition has records of the pair whose transaction is open."""
-    return _is_open(kafka, producer_id, producer_epoch)
-
-
-def is_open(kafka: Kafka) -> bool:
-    """Return whether a transaction is open, at the coordinator or in the partition."""
-    pids = {entry.producer_id for entry in kafka.log}
-    return (kafka.metadata is not None and kafka.metadata.state is ONGOING) or any(_is_open(kafka, pid) for pid in pids)
+def _write_marker(kafka: Kafka, request: WriteMarker) -> tuple[Kafka, object]:
+    log, code = kafka_log.append_marker(log_of(kafka, request.partition), request)
+    return with_log(kafka, request.partition, log), code

@@ -7,7 +7,7 @@ has waited for `max.block.ms` without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client import messages as m
@@ -16,6 +16,7 @@ from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
+from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
@@ -40,18 +41,26 @@ from dualwrite.recipes.core.store import NoStoredBlocks, state_in
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import Program, Said, ask
-from tests.proof.kafka_model import (
-    NO_DEADLINE_MS,
+from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
+from tests.proof.kafka_offsets import position_of
+from tests.proof.kafka_requests import (
+    GROUP_ID,
     TOPIC,
     TRANSACTIONAL_ID,
     Added,
+    AskFeatures,
+    CommitOffset,
     EndOf,
+    Features,
+    InFlight,
+    OffsetCommitted,
+    Piece,
     Produce,
     Produced,
-    Profile,
     RecordsOf,
     RepairOf,
 )
+from tests.proof.shape import ONE_RECORD, Shape
 
 GAVE_UP: Final = "gave up"
 """The reply to a caller that has waited too long."""
@@ -84,9 +93,11 @@ class Stuck(Exception):  # noqa: N818 - it is a finding, not an error of the pro
 class _Unsent:
     """A batch that is not acknowledged."""
 
-    def __init__(self, records: list[bytes]) -> None:
-        self.records = records
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.records: list[bytes] = []
         self.sent_as: Produce | None = None
+        self.is_in_flight = False
 
 
 class CheckedKafka:
@@ -97,7 +108,7 @@ class CheckedKafka:
         self._two_phase_commit = two_phase_commit
         self._manager: TransactionManager | None = None
         self._unsent: list[_Unsent] = []
-        self._sequences: dict[tuple[int, int], int] = {}
+        self._sequences: dict[tuple[int, int, int], int] = {}
         self._now_ms = 0.0
 
     @property
@@ -131,34 +142,38 @@ class CheckedKafka:
         return self._live.coordinator_is_ending
 
     async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
-        (part,) = manifest.partitions
         pair = manifest.prepared_state
-        end = await self._read(EndOf(pair.producer_id, pair.producer_epoch, part.first_offset))
-        if end == NO_MARKER:
-            where = (TOPIC, 0)
-            raise NoMarkerError(
-                "no marker", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair), partitions=(where,)
-            )
-        if end == GAVE_UP:
+        ends = {
+            part: await self._read(EndOf(*_pair(pair), part.first_offset, part.last_offset, part.partition))
+            for part in manifest.partitions
+        }
+        if GAVE_UP in ends.values():
             raise OutcomeUnknown("no leader responded", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair))
-        return TransactionEnd({part: PartitionEnd[end]})
+        unended = tuple((TOPIC, part.partition) for part, end in ends.items() if end == NO_MARKER)
+        if unended:
+            raise NoMarkerError(
+                "no marker", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair), partitions=unended
+            )
+        return TransactionEnd(dict(each for part, end in ends.items() for each in _ends_in(part, end)))
 
     async def records_of(
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
     ) -> Sequence[StoredRecord]:
-        (part,) = partitions
-        pair = manifest.prepared_state
-        values = await self._read(RecordsOf(pair.producer_id, pair.producer_epoch, part.first_offset))
-        if values == GAVE_UP:
-            raise KafkaTimeoutError("no leader responded; nothing was changed")
-        assert len(values) == part.record_count, f"{values} are not the records of {manifest}"
-        return [StoredRecord(TOPIC, 0, None, value, [], 1, part.first_offset) for value in values]
+        found = []
+        for part in partitions:
+            request = RecordsOf(*_pair(manifest.prepared_state), part.first_offset, part.last_offset, part.partition)
+            values = await self._read(request)
+            if values == GAVE_UP:
+                raise KafkaTimeoutError("no leader responded; nothing was changed")
+            assert len(values) == part.record_count, f"{values} are not the records of {manifest}"
+            found += [StoredRecord(TOPIC, part.partition, None, value, [], 1, part.first_offset) for value in values]
+        return found
 
     async def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        pair = manifest.prepared_state
-        found = await self._read(RepairOf(pair.producer_id, pair.producer_epoch, part.first_offset))
+        request = RepairOf(*_pair(manifest.prepared_state), part.first_offset, part.last_offset, part.partition)
+        found = await self._read(request)
         if found == GAVE_UP:
             raise KafkaTimeoutError("no leader responded; nothing was changed")
         return PreparedTxnState(found) if found else None
@@ -203,16 +218,23 @@ class CheckedKafka:
         self._live.begin_transaction()
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
-        batch = _Unsent([])
+        batches: dict[int, _Unsent] = {}
         for entry in entries:
-            assert isinstance(entry, BufferedRecord)
+            if isinstance(entry, BufferedOffsets):
+                await self._send_offsets(entry)
+                continue
             self._live.check_send()
             assert entry.value is not None
-            batch.records.append(entry.value)
-            after_each()
-        if batch.records:
-            self._unsent.append(batch)
+            partition = entry.partition or 0
+            if partition not in batches:
+                batches[partition] = _Unsent(partition)
+                self._unsent.append(batches[partition])
+            batches[partition].records.append(entry.value)
             self._live.accepted()
+            after_each()
+
+    async def _send_offsets(self, entry: BufferedOffsets) -> None:
+        await self._run(lambda: self._live.send_offsets(entry.offsets, entry.group_metadata))
 
     async def flush(self) -> None:
         """Send what is unsent, or fail."""
@@ -243,13 +265,15 @@ class CheckedKafka:
             return
         operation = manager.operation_before_close()
         if manager.drops_unsent:
-            self._unsent.clear()
+            self._unsent = self._in_flight
         if operation is not None and not operation.done:
             if not self._unsent:
                 manager.settle_without_kafka()
             outgoing = manager.poll(self._now_ms, delivered=not self._unsent)
             if outgoing is not None and not isinstance(outgoing.request, m.FindCoordinator | m.ApiVersions):
-                await ask(Cast(outgoing.request))
+                await ask(Cast(_hashable(outgoing.request)))
+        for batch in self._in_flight:
+            await ask(Cast(batch.sent_as))
         self._unsent.clear()
         manager.close(FatalError("the producer was closed"))
 
@@ -270,14 +294,14 @@ class CheckedKafka:
 
     async def _advance(self, manager: TransactionManager, operation: Operation) -> None:
         if manager.drops_unsent:
-            self._unsent.clear()
+            self._unsent = self._in_flight
         outgoing = manager.poll(self._now_ms, delivered=not self._unsent)
         if outgoing is not None:
             await self._exchange(manager, outgoing.request, operation)
         elif operation.done:
             return
-        elif self._unsent and manager.may_produce and manager.may_produce_to(TOPIC, 0):
-            await self._produce(manager, self._unsent[0], operation)
+        elif ready := self._ready(manager):
+            await self._produce(manager, ready, operation)
         elif self._unsent and manager.wants_partitions and manager.retry_at_ms is None:
             return  # `may_produce_to` has just asked for AddPartitionsToTxn
         elif manager.retry_at_ms is not None:
@@ -289,41 +313,66 @@ class CheckedKafka:
         if isinstance(request, m.FindCoordinator):
             manager.on_response(m.FindCoordinatorResponse(0, _NODE, "localhost", 9092), self._now_ms)
             return
-        if isinstance(request, m.ApiVersions):
+        later = self._profile.later
+        if isinstance(request, m.ApiVersions) and later is None:
             manager.on_response(self._profile.features, self._now_ms)
             return
-        response = await ask(request)
+        response = await ask(_hashable(request))
         if response == GAVE_UP:
             raise _no_outcome(operation)
         if response is None:
             manager.on_no_response(self._now_ms)
-        elif isinstance(response, Added) and isinstance(request, m.AddPartitionsToTxn):
-            codes = dict.fromkeys(request.partitions, response.error_code)
-            manager.on_response(m.AddPartitionsToTxnResponse(codes), self._now_ms)
+        elif isinstance(response, Features) and later is not None:
+            manager.on_response(later.features if response.is_upgraded else self._profile.features, self._now_ms)
         else:
-            manager.on_response(response, self._now_ms)
+            manager.on_response(_as_response(request, response), self._now_ms)
 
-    async def _produce(self, manager: TransactionManager, batch: _Unsent, operation: Operation) -> None:
-        if batch.sent_as is None:
-            pair = manager.producer_id, manager.producer_epoch
-            sequence = self._sequences.get(pair, 0)
-            self._sequences[pair] = sequence + len(batch.records)
-            batch.sent_as = Produce(*pair, sequence, tuple(batch.records), manager.transaction_version)
+    @property
+    def _in_flight(self) -> list[_Unsent]:
+        return [batch for batch in self._unsent if batch.is_in_flight]
+
+    def _ready(self, manager: TransactionManager) -> list[_Unsent]:
+        """Return what is in flight, and of each other partition the first batch, if it may be sent."""
+        ready = {batch.partition: batch for batch in self._in_flight}
+        if manager.may_produce:
+            for batch in self._unsent:
+                if batch.partition not in ready and manager.may_produce_to(TOPIC, batch.partition):
+                    ready[batch.partition] = batch
+        return list(ready.values())
+
+    async def _produce(self, manager: TransactionManager, batches: Sequence[_Unsent], operation: Operation) -> None:
+        """Send batches, each to its partition, and wait for the first response."""
+        requests = tuple(self._request_of(manager, batch) for batch in batches)
         manager.produced()
-        response = await ask(batch.sent_as)
-        if response == GAVE_UP:
+        reply = await ask(InFlight(requests) if len(requests) > 1 else requests[0])
+        if reply == GAVE_UP:
+            for batch in batches:
+                batch.is_in_flight = False
             raise _no_outcome(operation)
+        at, response = reply if len(requests) > 1 else (0, reply)
+        batches[at].is_in_flight = False
         if response is None:
             manager.produce_unanswered()
             return
         assert isinstance(response, Produced)
-        self._settle(manager, batch, response)
+        self._settle(manager, batches[at], response)
+
+    def _request_of(self, manager: TransactionManager, batch: _Unsent) -> Produce:
+        batch.is_in_flight = True
+        if batch.sent_as is None:
+            pair = manager.producer_id, manager.producer_epoch
+            where = (*pair, batch.partition)
+            sequence = self._sequences.get(where, 0)
+            self._sequences[where] = sequence + len(batch.records)
+            version = manager.transaction_version
+            batch.sent_as = Produce(*pair, sequence, tuple(batch.records), version, batch.partition)
+        return batch.sent_as
 
     def _settle(self, manager: TransactionManager, batch: _Unsent, response: Produced) -> None:
         code = response.error_code
         result = delivery_result(code, unresolved_before=False)
         if result is DeliveryResult.DELIVERED:
-            manager.stored(TOPIC, 0, response.base_offset, len(batch.records))
+            manager.stored(TOPIC, batch.partition, response.base_offset, len(batch.records))
             self._unsent.remove(batch)
         elif result is DeliveryResult.LOST:
             self._unsent.remove(batch)
@@ -331,6 +380,42 @@ class CheckedKafka:
         elif result is DeliveryResult.FATAL:
             self._unsent.remove(batch)
             manager.fail_fatal(exception_for(Api.PRODUCE, code, f"refused with {code}"))
+
+
+def _pair(prepared: PreparedTxnState) -> tuple[int, int]:
+    return prepared.producer_id, prepared.producer_epoch
+
+
+def _ends_in(part: PartitionManifest, end: str | tuple[Piece, ...]) -> Iterator[tuple[PartitionManifest, PartitionEnd]]:
+    if isinstance(end, str):
+        yield part, PartitionEnd[end]
+        return
+    for piece in end:
+        first, last, count, name = piece
+        yield part._replace(first_offset=first, last_offset=last, record_count=count), PartitionEnd[name]
+
+
+def _hashable(request: m.Request) -> Hashable:
+    """Return what the world is asked for a request: one of its own, if the request has a mapping."""
+    if isinstance(request, m.ApiVersions):
+        return AskFeatures()
+    if not isinstance(request, m.TxnOffsetCommit):
+        return request
+    ((partition, position),) = request.offsets.items()
+    pair = request.producer_id, request.producer_epoch
+    return CommitOffset(*pair, partition.topic, position.offset, request.transaction_version)
+
+
+def _as_response(request: m.Request, reply: Any) -> m.Response:
+    """Return the response to a request for what the world has replied."""
+    if isinstance(request, m.AddPartitionsToTxn) and isinstance(reply, Added):
+        return m.AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, reply.error_code))
+    if isinstance(reply, Added):
+        return m.AddOffsetsToTxnResponse(reply.error_code)
+    if isinstance(reply, OffsetCommitted):
+        return m.TxnOffsetCommitResponse((reply.error_code,))
+    assert isinstance(reply, m.Response)
+    return reply
 
 
 def _no_outcome(operation: Operation) -> KafkaTimeoutError:
@@ -513,8 +598,9 @@ async def _no_sleep(seconds: float) -> None:
 class Owner:
     """One process with a writer for the id, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool) -> None:
+    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool, shape: Shape) -> None:
         self._told = told
+        self._shape = shape
         self._database = CheckedDatabase(predicts=predicts)
         self._coordinator = DualWriteCoordinator(
             TRANSACTIONAL_ID,
@@ -537,7 +623,7 @@ class Owner:
                 database = await self._database.begin()
                 records = RecordBuffer()
                 progress = DualWriteProgress(database, records, direct)
-                records.send(TOPIC, value, timestamp_ms=1)
+                self._send(records, value)
                 try:
                     await database.insert(value)
                 except DatabaseGone:
@@ -549,6 +635,14 @@ class Owner:
             self._told.append((value, "raised", type(error).__name__))
         if progress is not None:
             self._told.append((value, None if progress.outcome is None else progress.outcome.name))
+
+    def _send(self, records: RecordBuffer, value: bytes) -> None:
+        for partition in self._shape.partitions_of(value):
+            records.send(TOPIC, value, partition=partition, timestamp_ms=1)
+        if self._shape.has_offsets:
+            reader, offset = position_of(value)
+            read = {TopicPartition(reader, 0): OffsetAndMetadata(offset)}
+            records.send_offsets(read, ConsumerGroupMetadata(GROUP_ID))
 
     async def recover(self) -> bool:
         """Recover, as an operator or a new process does. Return whether it succeeded."""
@@ -562,23 +656,30 @@ class Owner:
         return True
 
 
-def writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False) -> Program:
+def writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False, shape: Shape = ONE_RECORD) -> Program:
     """Return the program of a process that carries out dual writes."""
 
     async def program(told: list[Said]) -> None:
-        owner = Owner(profile, told, predicts=predicts)
+        owner = Owner(profile, told, predicts=predicts, shape=shape)
         for value in values:
             await owner.write(value)
 
     return program
 
 
-def recovers(profile: Profile, values: Sequence[bytes] = (), *, tries: int = 1, predicts: bool = False) -> Program:
+def recovers(
+    profile: Profile,
+    values: Sequence[bytes] = (),
+    *,
+    tries: int = 1,
+    predicts: bool = False,
+    shape: Shape = ONE_RECORD,
+) -> Program:
     """Return the program of a process that recovers first, and if that fails, of others that try it again."""
 
     async def program(told: list[Said]) -> None:
         for _ in range(tries):
-            owner = Owner(profile, told, predicts=predicts)
+            owner = Owner(profile, told, predicts=predicts, shape=shape)
             if await owner.recover():
                 for value in values:
                     await owner.write(value)

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from dualwrite.errors import CommitOutcomeUnknown, DualWriteError, KafkaTimeoutError
 from dualwrite.recipes.core.buffer import BufferedRecord
 from tests.proof.automaton import Program, Said, ask
-from tests.proof.kafka_model import TOPIC, TRANSACTIONAL_ID, Profile
+from tests.proof.kafka_model import Profile
+from tests.proof.kafka_requests import TOPIC, TRANSACTIONAL_ID
 from tests.proof.owner import RECOVERED, RETURNED, CheckedKafka
 
 FAILED: Final = "failed"

@@ -1,20 +1,30 @@
 """The spaces that are searched: which broker, which faults, and which dual writes.
 
-`SMALL` is for `make test`, `LARGE` for `make proof`. Two processes share one transactional id in each. `python -m
-tests.proof.explore` searches any other space.
+`SMALL` is for `make test`, `LARGE` for `make proof`, and `python -m tests.proof.search` goes through `catalogue`. Two
+processes share one transactional id in each. `python -m tests.proof.explore` searches any other space.
 """
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Iterable, Iterator
+from itertools import chain, combinations_with_replacement, product
 from typing import Final, NamedTuple
 
-from tests.proof.explore import Explorer, Found
+from tests.proof.explore import Found, explored
 from tests.proof.kafka_model import PROFILES
-from tests.proof.world import Budget, Rules
+from tests.proof.shape import ONE_RECORD, Shape
+from tests.proof.story import Setting
+from tests.proof.world import Budget
 
 _ONE_EACH: Final = ((b"a1",), (b"b1",))
 _TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
+_TWO_EACH: Final = ((b"a1", b"a2"), (b"b1", b"b2"))
+
+_ONE_WRITER: Final = ((b"a1", b"a2"),)
+
+_TWO_PARTITIONS: Final = Shape(partitions=2)
+_APART: Final = Shape(partitions=2, apart=True)
+_OFFSETS: Final = Shape(has_offsets=True)
 
 
 class Space(NamedTuple):
@@ -26,23 +36,32 @@ class Space(NamedTuple):
     """The dual writes of each process."""
     predicts: bool = False
     """Whether the row is written ahead of the records, as with psycopg."""
+    after_crash: tuple[bytes, ...] = (b"c1",)
+    """The dual writes of the process that comes after one that was killed."""
+
+    shape: Shape = ONE_RECORD
+    """What a dual write sends."""
     is_plain: bool = False
     """Whether the values are transactions of a `Producer` without a database; those with an x are aborted."""
 
     @property
     def name(self) -> str:
+        """Say what is particular to it."""
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
-        count = sum(len(values) for values in self.written)
-        kind = "-plain" if self.is_plain else "-ahead" if self.predicts else ""
-        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{kind}"
+        writes = "+".join(str(len(values)) for values in self.written)
+        name = f"tier{self.tier}-{faults or 'nothing fails'}-{writes} writes"
+        after = "none after the crash" if self.budget.crashes and not self.after_crash else ""
+        kind = "plain" if self.is_plain else "ahead" if self.predicts else ""
+        return "-".join(filter(None, (name, kind, after, self.shape.name)))
 
-    def search(self) -> Found:
-        """Visit every state."""
-        rules = Rules(PROFILES[self.tier], self.written, (b"c1",), predicts=self.predicts, is_plain=self.is_plain)
-        try:
-            return Explorer(rules, self.budget).search()
-        finally:
-            rules.close()
+    @property
+    def setting(self) -> Setting:
+        """Return it as its story names it."""
+        return Setting(self.tier, self.budget, self.written, self.after_crash, self.predicts, self.shape, self.is_plain)
+
+    def search(self, most_states: int | None = None) -> Found:
+        """Visit every state, or so many."""
+        return explored(self.setting, most_states)
 
 
 SMALL: Final = (
@@ -55,13 +74,66 @@ SMALL: Final = (
     Space(3, Budget(), _TWO_AND_ONE, predicts=True),
     Space(4, Budget(timeouts=1)),
     Space(4, Budget(expiries=1)),
+    Space(1, Budget(), shape=_TWO_PARTITIONS),
+    Space(4, Budget(), shape=_TWO_PARTITIONS),
+    Space(3, Budget(), _TWO_AND_ONE, shape=_APART),
+    Space(1, Budget(), _TWO_AND_ONE, shape=_OFFSETS),
+    Space(4, Budget(), _TWO_AND_ONE, shape=_OFFSETS),
+    Space(1, Budget(moves=1)),
+    Space(4, Budget(upgrades=1)),
+    Space(1, Budget(terminations=1)),
+    Space(1, Budget(aborts=1)),
+    Space(3, Budget(aborts=1)),
 )
 
-_ONE_FAULT: Final = tuple(Budget(**{name: 1}) for name in Budget._fields)
+
+def _faults(count: int) -> tuple[Budget, ...]:
+    """Return each choice of so many faults."""
+    names = (name for name in Budget._fields if name != "upgrades")
+    chosen = combinations_with_replacement(names, count)
+    return tuple(Budget(**{name: names.count(name) for name in names}) for names in chosen)
+
+
+ONE_FAULT: Final = _faults(1)
+TWO_FAULTS: Final = _faults(2)
+
+_OF_KAFKA: Final = ("crashes", "timeouts", "terminations", "aborts")
+"""Faults by which the partitions of a transaction could end differently. An abort of offsets is noticed by nobody."""
 
 LARGE: Final = (
-    *(Space(tier, budget) for tier, budget in product(PROFILES, _ONE_FAULT)),
+    *(Space(tier, budget) for tier, budget in product(PROFILES, ONE_FAULT)),
     *(Space(tier, Budget(kills=1), _TWO_AND_ONE, predicts=True) for tier in PROFILES),
     *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
     *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
+    *(Space(4, Budget(upgrades=1, **{name: 1})) for name in ("crashes", "kills", "timeouts", "moves")),
+    *(Space(tier, Budget(**{name: 1}), shape=_TWO_PARTITIONS) for tier, name in product(PROFILES, _OF_KAFKA)),
+    *(Space(tier, Budget(**{name: 1}), _TWO_AND_ONE, shape=_APART) for tier, name in ((1, "losses"), (3, "timeouts"))),
+    *(Space(tier, Budget(**{name: 1}), shape=_OFFSETS) for tier, name in product(PROFILES, _OF_KAFKA[:-1])),
+    *(Space(tier, Budget(losses=1), _ONE_WRITER, shape=_OFFSETS) for tier in PROFILES),
 )
+
+
+def catalogue(tier: int) -> Iterator[Space]:
+    """Yield each space of a tier once: those of the tests, and then with more and more faults and dual writes."""
+    known: set[Space] = set()
+    for space in chain(SMALL, LARGE, _systematic(tier)):
+        if space.tier == tier and space not in known:
+            known.add(space)
+            yield space
+
+
+def _systematic(tier: int) -> Iterator[Space]:
+    """Yield one fault and then two, with one dual write of each process, then two and one, then two of each."""
+    for faults, written in product((ONE_FAULT, TWO_FAULTS), (_ONE_EACH, _TWO_AND_ONE, _TWO_EACH)):
+        for budget, predicts in product((*faults, *_with_upgrade(tier, faults)), (False, True)):
+            yield Space(tier, budget, written, predicts)
+            if budget.crashes:
+                yield Space(tier, budget, written, predicts, after_crash=())
+    for budget, shape in product(TWO_FAULTS, (_TWO_PARTITIONS, _OFFSETS, _APART)):
+        yield Space(tier, budget, _TWO_AND_ONE if shape.apart else _ONE_EACH, shape=shape)
+
+
+def _with_upgrade(tier: int, faults: Iterable[Budget]) -> Iterator[Budget]:
+    """Yield the same faults in a cluster that is upgraded meanwhile, which only the last tier can be."""
+    if tier == max(PROFILES):
+        yield from (budget._replace(upgrades=1) for budget in faults)

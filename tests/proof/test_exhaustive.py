@@ -20,7 +20,8 @@ def quiet() -> Iterator[None]:
 
 def assert_nothing_wrong(space: Space) -> None:
     found = space.search()
-    assert found.wrong is None, "\n".join((found.wrong, *found.story))
+    assert found.wrong is None, str(found.story)
+    assert found.is_complete
     assert found.at_rest > 0
 
 

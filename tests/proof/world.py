@@ -10,7 +10,8 @@ faults there are in all is limited by the `Budget`, which makes the space finite
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from dualwrite.broker_emulator.transactions.states import ONGOING, PREPARE_ABORT, PREPARE_STATES
@@ -21,9 +22,12 @@ from dualwrite.client.messages import (
     EndTxn,
     InitProducerId,
 )
-from tests.proof import kafka_model as broker
+from tests.proof import kafka_events as broker
 from tests.proof.automaton import Automaton, Told
-from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Produce, Profile, RecordsOf, RepairOf
+from tests.proof.kafka_log import is_open, visible
+from tests.proof.kafka_model import Kafka, Profile, serve
+from tests.proof.kafka_offsets import committed_positions, position_of
+from tests.proof.kafka_requests import BLOCKED, AskFeatures, EndOf, InFlight, Produce, RecordsOf, RepairOf
 from tests.proof.owner import (
     GAVE_UP,
     NO_MARKER,
@@ -43,9 +47,12 @@ from tests.proof.owner import (
     writes,
 )
 from tests.proof.plain import FAILED, Decide, produces
+from tests.proof.remembered import remembered
+from tests.proof.shape import ONE_RECORD, Shape
 
 _MOST_LATE: Final = 3
 _SETTLING_TRIES: Final = 4
+_READS: Final = (EndOf, RecordsOf, RepairOf, DescribeTransaction, AskFeatures)
 _POLLS: Final = 3
 """How often a process gets the same response to the same request in a row, before something else has to happen."""
 
@@ -66,6 +73,14 @@ class Budget(NamedTuple):
     """Foreign programs that initialise the id."""
     expiries: int = 0
     """Ids that the broker forgets."""
+    moves: int = 0
+    """Coordinators and leaders that move, and requests that are answered so, carried out or not."""
+    upgrades: int = 0
+    """Whether `transaction.version` may be raised."""
+    terminations: int = 0
+    """Operators who terminate what is open under the id."""
+    aborts: int = 0
+    """Operators who abort what is open in one partition."""
 
 
 class Txn(NamedTuple):
@@ -112,10 +127,16 @@ class World(NamedTuple):
 Step = tuple[str, World]
 
 _FALSE_ERRORS: Final = ("PreparedTransactionLost", "DatabaseWentBackError", "TransactionHangsError")
-"""They say that a person has to repair something. In this world no record, row or marker is lost, so nobody has to."""
+"""They say that a person has to repair something. Where no record, row or marker is lost, nobody has to."""
 
 _FALSE_ALONE: Final = ("FencedError", "FatalError", "OutcomeUnknown")
 """They say that another process has the id, or may have replaced the row."""
+
+_AT_ONCE: Final = frozenset({Begin, Insert, Write, Attach, Rollback, Decide, Cast})
+"""What only changes a process's own database transaction, or waits for nothing."""
+
+_PROCESSES: Final = World._fields.index("processes")
+"""Worlds are copied a million times, and `_replace` takes several times as long as slices."""
 
 
 class Rules:
@@ -128,30 +149,37 @@ class Rules:
         after_crash: Sequence[bytes],
         *,
         predicts: bool = False,
+        shape: Shape = ONE_RECORD,
         is_plain: bool = False,
     ) -> None:
         """`is_plain`: the values are transactions of a `Producer` without a database; those with an x are aborted."""
         self.profile = profile
+        self.shape = shape
         self._first = len(written)
+        self._settles = self._first + 1
         self._written = tuple(value for values in written for value in values)
         self._after_crash = tuple(after_crash)
         self._budget = Budget()
-        self._settles = self._first + 1
+        self._false_errors: tuple[str, ...] = ()
+        self._has_operator = False
         self._is_plain = is_plain
         if is_plain:
             programs = [*(produces(profile, values) for values in written), produces(profile, after_crash)]
             programs.append(produces(profile, (), tries=_SETTLING_TRIES))
         else:
-            programs = [writes(profile, values, predicts=predicts) for values in written]
-            programs.append(recovers(profile, after_crash, predicts=predicts))
-            programs.append(recovers(profile, tries=_SETTLING_TRIES))
+            programs = [writes(profile, values, predicts=predicts, shape=shape) for values in written]
+            programs.append(recovers(profile, after_crash, predicts=predicts, shape=shape))
+            programs.append(recovers(profile, tries=_SETTLING_TRIES, shape=shape))
         self.programs = [Automaton(program) for program in programs]
 
     def start(self, budget: Budget) -> World:
         """Return the world before anything has happened."""
         self._budget = budget
+        self._has_operator = bool(budget.terminations or budget.aborts)
+        self._false_errors = () if self._has_operator or self.shape.has_offsets else _FALSE_ERRORS
         processes = tuple(Process(number, 0) for number in range(self._first))
-        world = World(Kafka(), ("", ""), frozenset(), (), processes, (), budget)
+        kafka = Kafka(logs=((),) * self.shape.partitions)
+        world = World(kafka, ("", ""), frozenset(), (), processes, (), budget)
         for number in range(self._first):
             world = self._at_once(world, number)
         return world
@@ -228,14 +256,26 @@ class Rules:
             yield f"P{number}'s COMMIT is delayed, and its connection lost", self._answer(on_the_way, number, None)
 
     def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
-        kafka, response = broker.serve(world.kafka, request, self.profile)
-        if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, request, response):
+        if isinstance(request, InFlight):
+            for at, each in enumerate(request.requests):
+                yield from self._is_answered(world, number, each, at)
+        else:
+            yield from self._is_answered(world, number, request)
+        if world.budget.give_ups and not world.is_settling:
+            text = f"P{number}: {request} is delayed, and its caller gives up"
+            yield text, self._answer(_later(_spend(world, give_ups=1), request), number, GAVE_UP)
+
+    def _is_answered(self, world: World, number: int, request: Hashable, at: int | None = None) -> Iterator[Step]:
+        """Yield what can become of one request. `at`: its number among several that are on their way."""
+        kafka, response = serve(world.kafka, request, self.profile)
+        if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, _reply(at, response)):
             response = BLOCKED
         broken = self._broken(world, number, request, kafka)
         if response is not BLOCKED:
-            carried_out = world._replace(kafka=kafka, broken=broken)
-            yield f"P{number}: {request} -> {response}", self._answer(carried_out, number, response)
-        elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka) and not broker.is_open(world.kafka):
+            reply = _reply(at, response)
+            done = _with_kafka(world, kafka) if broken == world.broken else world._replace(kafka=kafka, broken=broken)
+            yield f"P{number}: {_said(request, response)}", self._answer(done, number, reply)
+        elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
         if world.is_settling:
             return
@@ -246,14 +286,13 @@ class Rules:
             poorer = _spend(world, losses=1)
             if response is not BLOCKED:
                 text = f"P{number}: {request} is carried out, and the response {response} lost"
-                yield text, self._answer(poorer._replace(kafka=kafka, broken=broken), number, None)
+                yield text, self._answer(poorer._replace(kafka=kafka, broken=broken), number, _reply(at, None))
             yield (
                 f"P{number}: {request} is delayed, and its connection lost",
-                self._answer(_later(poorer, request), number, None),
+                self._answer(_later(poorer, request), number, _reply(at, None)),
             )
-        if world.budget.give_ups:
-            text = f"P{number}: {request} is delayed, and its caller gives up"
-            yield text, self._answer(_later(_spend(world, give_ups=1), request), number, GAVE_UP)
+        if world.budget.moves:
+            yield from self._is_refused(_spend(world, moves=1), number, request, at)
 
     def _broken(self, world: World, number: int | None, request: Hashable, after: Kafka) -> str:
         """Return what a request does that none may do. `number`: the process that waits for its response."""
@@ -276,7 +315,7 @@ class Rules:
         Kafka 4 take one whatever its epoch.
         """
         if isinstance(request, Produce):
-            has_others = broker.has_open_records(world.kafka, request.producer_id, request.producer_epoch)
+            has_others = has_open_records(world.kafka, request.producer_id, request.producer_epoch)
             return self.profile.rules.transaction_version >= 2 and not has_others
         return isinstance(request, AddPartitionsToTxn)
 
@@ -289,7 +328,7 @@ class Rules:
         has_names = self.profile.rules.transaction_version >= 2 and not self._is_plain
         if isinstance(request, InitProducerId) and has_names:
             return f"{request} has aborted the transaction of {pair}, which it does not name"
-        if world.row[0] == "{}:{}".format(*pair) and broker.has_open_records(world.kafka, *pair):
+        if world.row[0] == "{}:{}".format(*pair) and has_open_records(world.kafka, *pair):
             if any(txn.is_locked and not txn.is_committing and txn.process == number for txn in world.txns):
                 return "a process has aborted what the row decides, and it holds the lock"
             if self._has_described(world.processes[number], pair):
@@ -307,7 +346,12 @@ class Rules:
             at = nodes[at].came_from
         return False
 
-    def _only_polls(self, world: World, number: int, request: Hashable, response: object) -> bool:
+    def _is_refused(self, world: World, number: int, request: Hashable, at: int | None) -> Iterator[Step]:
+        for how, kafka, response in broker.refused(world.kafka, request, self.profile):
+            after = _move(world, kafka, self.profile)
+            yield f"P{number}: {request} -> {response}, {how}", self._answer(after, number, _reply(at, response))
+
+    def _only_polls(self, world: World, number: int, response: object) -> bool:
         """Return whether the process has just got this response to this request again and again: it would ask for ever.
 
         Twice in a row is no poll: a step and the next one may ask the same.
@@ -315,6 +359,7 @@ class Rules:
         process = world.processes[number]
         nodes = self.programs[process.program].nodes
         node = nodes[process.node]
+        request = node.request
         for _ in range(_POLLS):
             before = nodes[node.came_from]
             if node.came_from < 0 or node.reply != response or before.request != request:
@@ -343,23 +388,48 @@ class Rules:
                 yield f"{name} is killed, and {request} may arrive later", self._restarted(later, number)
 
     def _of_kafka(self, world: World) -> Iterator[Step]:
-        kafka, budget = world.kafka, world.budget
+        kafka, budget, profile = world.kafka, world.budget, self.profile
         for at, request in enumerate(world.late):
-            after, response = broker.serve(kafka, request, self.profile)
+            after, response = serve(kafka, request, profile)
             if response is not BLOCKED:
                 rest = world.late[:at] + world.late[at + 1 :]
                 broken = self._broken(world, None, request, after)
-                yield f"late: {request} -> {response}", world._replace(kafka=after, late=rest, broken=broken)
-        if broker.marker_is_due(kafka):
-            yield "Kafka writes the marker", world._replace(kafka=broker.write_marker(kafka))
+                yield f"late: {_said(request, response)}", world._replace(kafka=after, late=rest, broken=broken)
+        for text, after in broker.markers_written(kafka, profile):
+            yield text, world._replace(kafka=after)
         if world.is_settling:
             return
-        if budget.timeouts and (aborted := broker.timed_out(kafka, self.profile)) is not None:
+        if budget.timeouts and (aborted := broker.timed_out(kafka, profile)) is not None:
             yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
-        if budget.foreigners and (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
+        if budget.foreigners and (taken := broker.initialised_by_another(kafka, profile)) is not None:
             yield "a foreign program initialises the id", _spend(world, foreigners=1)._replace(kafka=taken)
         if budget.expiries and (gone := broker.expired(kafka)) is not None:
             yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
+        if budget.upgrades and (newer := broker.upgraded(kafka, profile)) is not None:
+            yield "the cluster is upgraded", _spend(world, upgrades=1)._replace(kafka=newer)
+        if budget.moves:
+            yield from self._moves(_spend(world, moves=1))
+        yield from self._of_operator(world)
+
+    def _moves(self, world: World) -> Iterator[Step]:
+        """Yield the moves of the coordinator that no process hears of; with a marker that is not acknowledged."""
+        kafka, profile = world.kafka, self.profile
+        after = broker.moved(kafka, profile)
+        if after._replace(coordinator_epoch=kafka.coordinator_epoch) != kafka or broker.marker_is_due(kafka):
+            yield "the coordinator moves", _move(world, after, profile)
+        for marker in broker.markers_due(kafka, profile):
+            written, _ = serve(kafka, marker, profile)
+            after = broker.moved(written, profile)
+            yield f"{marker} is written, and the coordinator moves", _move(world, after, profile)
+
+    def _of_operator(self, world: World) -> Iterator[Step]:
+        """Yield what an operator sends, which may arrive at any time."""
+        termination = broker.termination(world.kafka) if world.budget.terminations else None
+        if termination is not None:
+            yield "an operator terminates the id", _later(_spend(world, terminations=1), termination)
+        if world.budget.aborts:
+            for marker in broker.abort_markers(world.kafka):
+                yield "an operator aborts in one partition", _later(_spend(world, aborts=1), marker)
 
     def _of_database(self, world: World) -> Iterator[Step]:
         for txn in world.txns:
@@ -389,14 +459,21 @@ class Rules:
 
     def _answer(self, world: World, number: int, reply: Hashable) -> World:
         process = world.processes[number]
+        return self._at_once(self._moved(world, number, process, reply), number)
+
+    def _moved(self, world: World, number: int, process: Process, reply: Hashable) -> World:
+        """Let the process go on with the reply."""
         node = self.programs[process.program].step(process.node, reply)
-        return self._at_once(_with_process(world, number, process._replace(node=node)), number)
+        changed: Process = tuple.__new__(Process, (process.program, node, *process[2:]))
+        return _with_process(world, number, changed)
 
     def _at_once(self, world: World, number: int) -> World:
         """Carry out what only changes the process's own database transaction."""
         while True:
-            request = self._request(world, number)
             process = world.processes[number]
+            request = self.programs[process.program].nodes[process.node].request
+            if type(request) not in _AT_ONCE:
+                return world
             reply: Hashable = True
             match request:
                 case Begin():
@@ -420,10 +497,7 @@ class Rules:
                     world = world._replace(table=world.table | {request.value})
                 case Cast():
                     world = _later(world, request.request)
-                case _:
-                    return world
-            node = self.programs[process.program].step(process.node, reply)
-            world = _with_process(world, number, process._replace(node=node))
+            world = self._moved(world, number, process, reply)
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
         incarnation = world.processes[number].incarnation
@@ -436,41 +510,45 @@ class Rules:
 
     def wrong(self, world: World) -> str | None:
         """Return what is wrong with a world; None if nothing is."""
-        seen = broker.visible(world.kafka)
-        doubled = [value for value, count in Counter(seen).items() if count > 1]
-        if doubled:
-            return f"{doubled} are visible twice"
-        if not world.table.issuperset(seen):
-            return f"{set(seen) - world.table} are visible, and were not committed"
-        if not self._is_plain and world.decided[: len(seen)] != tuple(seen):
-            return f"{seen} are visible, and {list(world.decided)} were committed, in this order"
-        if world.broken:
-            return world.broken
-        if broker.marker_is_refused(world.kafka):
-            return "the leader refuses the marker of a decided transaction"
+        wrong = self._wrong_in_kafka(world)
+        if wrong is not None:
+            return wrong
         for process in world.processes:
             false = self._false(world, self.programs[process.program].nodes[process.node].told)
             if false is not None:
                 return false
         if self._is_plain:
-            return self._wrong_of_plain(world, seen)
+            return self._wrong_of_plain(world, _seen(world.kafka, self.profile)[1])
         if len(world.processes) == 1:
-            return self._wrong_if_alone(world, seen)
-        return self._wrong_at_rest(world, seen) if self.is_at_rest(world) else None
+            return self._wrong_if_alone(world, _seen(world.kafka, self.profile)[1])
+        return self._wrong_at_rest(world) if self.is_at_rest(world) else None
 
-    @staticmethod
-    def _false(world: World, told: Told) -> str | None:
+    def _wrong_in_kafka(self, world: World) -> str | None:
+        if world.broken:
+            return world.broken
+        wrong, seen = _seen(world.kafka, self.profile)
+        if wrong is not None:
+            return wrong
+        if self.shape.partitions == 1 and not (self._is_plain or self._has_operator):
+            in_order = visible(world.kafka.logs[0])
+            if world.decided[: len(in_order)] != tuple(in_order):
+                return f"{in_order} are visible, and {list(world.decided)} were committed, in this order"
+        if not seen <= world.table:
+            return f"{set(seen - world.table)} are visible, and were not committed"
+        return _wrong_offsets(world) if self.shape.has_offsets else None
+
+    def _false(self, world: World, told: Told) -> str | None:
         """Return what a caller was told that is not so."""
         for said in told:
             if said != RECOVERED and said[1] in ("COMMITTED", RETURNED) and said[0] not in world.table:
                 return f"{said[0]!r} was said to be committed, and is not"
             if said[1] == "ROLLED_BACK" and said[0] in world.table:
                 return f"{said[0]!r} was said to be rolled back, and is committed"
-            if said[-1] in _FALSE_ERRORS:
+            if said[-1] in self._false_errors:
                 return f"{said[-1]} was raised for {said[0]!r}, and it is not so"
         return None
 
-    def _wrong_of_plain(self, world: World, seen: Sequence[bytes]) -> str | None:
+    def _wrong_of_plain(self, world: World, seen: Collection[bytes]) -> str | None:
         """Return what is wrong with transactions without a database. An unknown outcome may be either."""
         for process in world.processes:
             for said in self.programs[process.program].nodes[process.node].told:
@@ -481,7 +559,7 @@ class Rules:
         is_left_open = self.is_at_rest(world) and broker.is_open(world.kafka)
         return "a transaction is open at rest" if is_left_open else None
 
-    def _wrong_if_alone(self, world: World, seen: Sequence[bytes]) -> str | None:
+    def _wrong_if_alone(self, world: World, seen: Collection[bytes]) -> str | None:
         """Return what is wrong with a process that shares the id with no other, as far as only it can be the cause."""
         process = world.processes[0]
         told = self.programs[process.program].nodes[process.node].told
@@ -501,16 +579,63 @@ class Rules:
             return "Kafka has not failed, and a transaction is left open"
         return None
 
-    def _wrong_at_rest(self, world: World, seen: Sequence[bytes]) -> str | None:
-        lost = world.table.difference(seen)
-        if lost:
-            return f"{lost} are committed, and not visible"
+    def _wrong_at_rest(self, world: World) -> str | None:
+        missing = self._missing(world)
         last = world.processes[-1]
-        if RECOVERED not in self.programs[last.program].nodes[last.node].told:
-            return "nobody could recover"
+        told = self.programs[last.program].nodes[last.node].told
+        if RECOVERED not in told:
+            return None if missing and self._may_be_lost(told[-1]) else "nobody could recover"
+        if missing:
+            return f"{missing} are committed, and not visible"
         if broker.is_open(world.kafka):
             return "a transaction is open at rest"
         return None
+
+    def _missing(self, world: World) -> set[object]:
+        """Return what was committed and readers do not see: records by partition, and positions of readers."""
+        missing: set[object] = set()
+        for partition, log in enumerate(world.kafka.logs):
+            sent = {value for value in world.table if partition in self.shape.partitions_of(value)}
+            missing.update((value, partition) for value in sent.difference(visible(log)))
+        if self.shape.has_offsets:
+            wanted = dict(sorted(map(position_of, world.table)))
+            missing.update(wanted.items() - dict(committed_positions(world.kafka.offsets)).items())
+        return missing
+
+    def _may_be_lost(self, said: tuple[Any, ...]) -> bool:
+        """Return whether the last caller was told of a documented loss: consumed offsets are not published again."""
+        return self.shape.has_offsets and said == ("recover", "PreparedTransactionLost")
+
+
+def has_open_records(kafka: Kafka, producer_id: int, producer_epoch: int) -> bool:
+    """Return whether a partition has records of a pair whose transaction is open."""
+    return any(is_open(log, producer_id, producer_epoch) for log in kafka.logs)
+
+
+@remembered
+def _seen(kafka: Kafka, profile: Profile) -> tuple[str | None, frozenset[bytes]]:
+    """Return what is wrong in Kafka, and what readers see of it."""
+    seen = [visible(log) for log in kafka.logs]
+    for values in seen:
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice:
+            return f"{twice} are visible twice", frozenset()
+    if broker.marker_is_refused(kafka, profile):
+        return "the leader refuses the marker of a decided transaction", frozenset()
+    return None, frozenset(chain.from_iterable(seen))
+
+
+def _wrong_offsets(world: World) -> str | None:
+    """Return whether a reader has gone back, or is ahead of what is decided."""
+    decided = {position_of(value) for value in world.table}
+    newest: dict[str, int] = {}
+    for position in committed_positions(world.kafka.offsets):
+        if position not in decided:
+            return f"{position} is committed, and its dual write is not"
+        if position.offset < newest.get(position.reader, 0):
+            return f"{position} is committed after {newest}: the group has gone back"
+        newest[position.reader] = position.offset
+    return None
 
 
 # ---- changes --------------------------------------------------------------------------------------------------------
@@ -522,14 +647,38 @@ def _spend(world: World, **spent: int) -> World:
 
 
 def _later(world: World, request: Hashable) -> World:
-    if len(world.late) >= _MOST_LATE or isinstance(request, EndOf | RecordsOf | RepairOf | DescribeTransaction):
-        return world
-    return world._replace(late=tuple(sorted((*world.late, request), key=repr)))
+    for each in request.requests if isinstance(request, InFlight) else (request,):
+        if len(world.late) < _MOST_LATE and not isinstance(each, _READS):
+            world = world._replace(late=tuple(sorted((*world.late, each), key=repr)))
+    return world
+
+
+def _move(world: World, kafka: Kafka, profile: Profile) -> World:
+    """Return the world after a move; the markers that the old coordinator was about to write may arrive late."""
+    if kafka.coordinator_epoch > world.kafka.coordinator_epoch:
+        for marker in broker.markers_due(world.kafka, profile):
+            world = _later(world, marker)
+    return world._replace(kafka=kafka)
+
+
+def _reply(at: int | None, response: object) -> Any:
+    """Return the reply to a program: with the number of the request, if it has several on their way."""
+    return response if at is None else (at, response)
 
 
 def _with_process(world: World, number: int, process: Process) -> World:
     processes = world.processes
-    return world._replace(processes=(*processes[:number], process, *processes[number + 1 :]))
+    changed = (*processes[:number], process, *processes[number + 1 :])
+    return tuple.__new__(World, (*world[:_PROCESSES], changed, *world[_PROCESSES + 1 :]))
+
+
+@remembered
+def _said(request: Hashable, response: object) -> str:
+    return f"{request} -> {response}"
+
+
+def _with_kafka(world: World, kafka: Kafka) -> World:
+    return world if kafka is world.kafka else tuple.__new__(World, (kafka, *world[1:]))
 
 
 def _with(world: World, txn: Txn, changed: Txn | None) -> World:

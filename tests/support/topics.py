@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+
+class Read(NamedTuple):
+    """A record, and where it stands."""
+
+    partition: str
+    """As Kafka prints it: `orders-3`."""
+    offset: int
+    key: str
+    value: str
 
 
 def read_topic(bootstrap_servers: str, topic: str, *, isolation_level: str = "read_committed") -> list[tuple[str, str]]:
@@ -10,6 +22,11 @@ def read_topic(bootstrap_servers: str, topic: str, *, isolation_level: str = "re
 
     With read_committed the end is the last stable offset, so an open transaction hides what follows it.
     """
+    return [(each.key, each.value) for each in read_log(bootstrap_servers, topic, isolation_level=isolation_level)]
+
+
+def read_log(bootstrap_servers: str, topic: str, *, isolation_level: str = "read_committed") -> list[Read]:
+    """As `read_topic`, with the places."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -28,8 +45,8 @@ def read_topic(bootstrap_servers: str, topic: str, *, isolation_level: str = "re
         consumer.close()
 
 
-def _read_until_all_ends(consumer: Consumer, unfinished: set[int]) -> list[tuple[str, str]]:
-    found: dict[int, list[tuple[str, str]]] = {partition: [] for partition in unfinished}
+def _read_until_all_ends(consumer: Consumer, unfinished: set[int]) -> list[Read]:
+    found: dict[int, list[Read]] = {partition: [] for partition in unfinished}
     while unfinished:
         message = consumer.poll(15)
         assert message is not None, f"no end of partitions {unfinished} within 15 s"
@@ -37,8 +54,10 @@ def _read_until_all_ends(consumer: Consumer, unfinished: set[int]) -> list[tuple
             assert error.name() == "_PARTITION_EOF", error
             unfinished.discard(message.partition())
             continue
-        partition, value = message.partition(), message.value()
+        partition, value, offset = message.partition(), message.value(), message.offset()
         assert partition is not None
         assert value is not None
-        found[partition].append(((message.key() or b"").decode(), value.decode()))
+        assert offset is not None
+        key = (message.key() or b"").decode()
+        found[partition].append(Read(f"{message.topic()}-{partition}", offset, key, value.decode()))
     return [record for partition in sorted(found) for record in found[partition]]

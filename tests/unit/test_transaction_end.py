@@ -8,7 +8,15 @@ import pytest
 
 from dualwrite.client.log.batches import StoredBatch
 from dualwrite.client.log.codec import Fetched
-from dualwrite.client.log.transaction_end import EndSearch, Next, PartitionEnd, RecordSearch, TransactionEnd
+from dualwrite.client.log.transaction_end import (
+    EndSearch,
+    HeadSearch,
+    Next,
+    PartitionEnd,
+    RecordSearch,
+    TransactionEnd,
+    first_record_of,
+)
 from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -240,3 +248,49 @@ def test_the_end_of_a_transaction_is_that_of_all_its_partitions(
     assert end.committed is committed
     assert end.aborted == tuple(part for part, each in zip(parts, ends, strict=True) if each is ABORTED)
     assert (len(end.aborted), len(end.gone)) == (aborted, gone)
+
+
+# ---- aborted in part ----------------------------------------------------------------------------------------------
+
+WHOLE: Final = PartitionManifest("orders", 0, 10, 17, 5)
+FIRST: Final = batch(10, b"a", b"b")
+SECOND: Final = batch(13, b"c")
+REST: Final = batch(16, b"d", b"e")
+AN_ABORT: Final = marker(12, commits=False)
+
+
+def test_the_first_record_has_an_end_of_its_own() -> None:
+    assert first_record_of(WHOLE) == PartitionManifest("orders", 0, 10, 10, 1)
+
+
+def test_what_an_abort_ended_before_the_last_record() -> None:
+    found = HeadSearch(WHOLE, STATE).take(fetched(FIRST, AN_ABORT, OTHERS, REST))
+    assert found == {
+        PartitionManifest("orders", 0, 10, 11, 3): ABORTED,  # of which the log has two records: they are not complete
+        PartitionManifest("orders", 0, 16, 17, 2): COMMITTED,
+    }
+
+
+def test_it_reads_on_until_the_last_record() -> None:
+    search = HeadSearch(WHOLE, STATE)
+    assert (search.read_committed, search.offset) == (False, 10)
+    assert search.take(fetched(FIRST, AN_ABORT)) is Next.FETCH
+    assert search.take(fetched(SECOND, marker(15, commits=False))) is Next.FETCH
+    assert search.take(fetched(REST, marker(18, commits=True))) == {
+        PartitionManifest("orders", 0, 10, 13, 3): ABORTED,
+        PartitionManifest("orders", 0, 16, 17, 2): COMMITTED,
+    }
+
+
+def test_the_marker_of_another_producer_ends_nothing() -> None:
+    others = marker(12, commits=False, producer_id=8)
+    assert HeadSearch(WHOLE, STATE).take(fetched(FIRST, others, SECOND, AN_ABORT, REST)) == {
+        PartitionManifest("orders", 0, 10, 13, 3): ABORTED,
+        PartitionManifest("orders", 0, 16, 17, 2): COMMITTED,
+    }
+
+
+def test_a_log_that_lost_its_records_meanwhile_tells_nothing() -> None:
+    search = HeadSearch(WHOLE, STATE)
+    assert search.take(fetched(FIRST, AN_ABORT)) is Next.FETCH
+    assert search.take(fetched(out_of_range=True)) == {WHOLE: GONE}

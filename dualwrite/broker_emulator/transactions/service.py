@@ -486,7 +486,7 @@ class TransactionCoordinator:
         if len(partitions) == 1:
             await self._write_marker(run, *partitions)
         else:  # a leader that does not respond must not delay the others
-            begun = [begin(self._write_marker(run, topic_partition)) for topic_partition in partitions]
+            begun = [begin(self._write_marker(run, topic_partition)) for topic_partition in sorted(partitions)]
             await asyncio.gather(*(finish(rest) for rest in begun if rest is not None))
         if not run.is_cancelled:
             await self._complete(run)

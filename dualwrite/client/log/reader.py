@@ -21,7 +21,16 @@ from dualwrite.client.log import codec
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.codec import Fetched
 from dualwrite.client.log.repair_search import RepairSearch
-from dualwrite.client.log.transaction_end import EndSearch, Next, RecordSearch, Search, TransactionEnd
+from dualwrite.client.log.transaction_end import (
+    EndSearch,
+    HeadSearch,
+    Next,
+    PartitionEnd,
+    RecordSearch,
+    Search,
+    TransactionEnd,
+    first_record_of,
+)
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.wire.cluster import ClusterSettings
@@ -65,11 +74,30 @@ class LogReader:
         searches = [EndSearch(part, manifest.prepared_state) for part in manifest.partitions]
         try:
             ends = await self._run(manifest, searches, timeout_ms)
+            found = dict(zip(manifest.partitions, ends, strict=True))
+            torn = await self._torn_inside(manifest, found, timeout_ms)
         except KafkaUnreachableError:
             raise
         except KafkaTimeoutError as error:
             raise self._end_unknown(manifest, searches, error) from error
-        return TransactionEnd(dict(zip(manifest.partitions, ends, strict=True)))
+        return TransactionEnd(
+            {each: end for part in found for each, end in torn.get(part, {part: found[part]}).items()}
+        )
+
+    async def _torn_inside(
+        self, manifest: Manifest, found: Mapping[PartitionManifest, PartitionEnd], timeout_ms: int
+    ) -> dict[PartitionManifest, Mapping[PartitionManifest, PartitionEnd]]:
+        """Return the partitions in which the last record is committed and the first one is not, each in its two parts.
+
+        An operator who aborts in a partition while the transaction is being written tears it so.
+        """
+        prepared = manifest.prepared_state
+        parts = [part for part, end in found.items() if end is PartitionEnd.COMMITTED and part.record_count > 1]
+        firsts = [EndSearch(first_record_of(part), prepared) for part in parts]
+        ends = await self._run(manifest, firsts, timeout_ms)
+        torn = [part for part, end in zip(parts, ends, strict=True) if end is PartitionEnd.ABORTED]
+        heads = [HeadSearch(part, prepared) for part in torn]
+        return dict(zip(torn, await self._run(manifest, heads, timeout_ms), strict=True))
 
     async def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int

@@ -75,6 +75,8 @@ class RepairSearch(Search[PreparedTxnState | None]):
         if batch.is_control:
             return self._take_marker(batch)
         pair = PreparedTxnState.of(producer_id=batch.producer_id, producer_epoch=batch.producer_epoch)
+        if pair == self._prepared:
+            return None  # of the aborted transaction itself, behind the marker that an operator wrote
         likeness = self._open.get(batch.producer_id)
         if likeness is None or likeness.pair != pair:
             likeness = self._open[batch.producer_id] = _Likeness(pair, self.part, self._records, self._prepared)

@@ -4,6 +4,9 @@ A pair (producer id and epoch) is of one prepared transaction only, so its batch
 the first marker of its producer id behind its last record, whatever the marker's epoch is, because a producer id has
 one transaction at a time. Where everything before the last stable offset is decided, the leader's list of aborted
 transactions says the same without reading as far as the marker.
+
+A partition takes more batches of a pair behind an abort marker of an operator. Then the first records are aborted, and
+the last ones are not: `HeadSearch` finds where the one ends and the other begins.
 """
 
 from __future__ import annotations
@@ -30,7 +33,10 @@ class PartitionEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnd:
-    """How a transaction ended in each partition of its manifest."""
+    """How a transaction ended in each partition of its manifest.
+
+    One in which an operator aborted only the first records is here twice: with these, and with the rest.
+    """
 
     by_partition: Mapping[PartitionManifest, PartitionEnd]
 
@@ -212,6 +218,59 @@ class EndSearch(Search[PartitionEnd]):
         if self._asks_alone():
             return Next.FETCH
         return PartitionEnd.GONE if self._is_at_last_record else Next.WAIT
+
+
+def first_record_of(part: PartitionManifest) -> PartitionManifest:
+    """Return where the first record is."""
+    return part._replace(last_offset=part.first_offset, record_count=1)
+
+
+class HeadSearch(Search[Mapping[PartitionManifest, PartitionEnd]]):
+    """The search for the records that an abort marker ended before the last ones of the transaction were written.
+
+    To be made where the first record is aborted, and the last one is committed. Records that the log has lost count as
+    aborted ones, so that these cannot be taken for complete.
+    """
+
+    def __init__(self, part: PartitionManifest, prepared: PreparedTxnState) -> None:
+        super().__init__(part, prepared, part.first_offset)
+        self._aborted: list[StoredBatch] = []
+        self._rest: list[StoredBatch] = []
+        """The batches behind the last abort marker."""
+
+    def take(self, fetched: Fetched) -> Mapping[PartitionManifest, PartitionEnd] | Next:
+        """Return the two parts, or what is needed next. Raises what `records_of` does."""
+        batches = [] if fetched.out_of_range else self._stored(fetched)
+        if not batches:
+            may_follow = not fetched.out_of_range and self._asks_alone()
+            return Next.FETCH if may_follow else self._parts()
+        for batch in batches:
+            if batch.base_offset <= self.part.last_offset:
+                self._take_batch(batch)
+        self._advance(batches)
+        return Next.FETCH if self.offset <= self.part.last_offset else self._parts()
+
+    def without_topic(self) -> Mapping[PartitionManifest, PartitionEnd]:
+        """Return what was read before the topic was deleted."""
+        return self._parts()
+
+    def _take_batch(self, batch: StoredBatch) -> None:
+        if self._is_own(batch):
+            self._rest.append(batch)
+            return
+        is_own_marker = batch.is_control and batch.producer_id == self._prepared.producer_id
+        if is_own_marker and marker_of(self.part.topic, self.part.partition, batch) is Marker.ABORT:
+            self._aborted += self._rest
+            self._rest = []
+
+    def _parts(self) -> Mapping[PartitionManifest, PartitionEnd]:
+        if not (self._aborted and self._rest):
+            return {self.part: PartitionEnd.GONE}
+        count = sum(batch.record_count for batch in self._rest)
+        border = self._aborted[-1].last_offset
+        head = self.part._replace(last_offset=border, record_count=self.part.record_count - count)
+        rest = self.part._replace(first_offset=self._rest[0].base_offset, record_count=count)
+        return {head: PartitionEnd.ABORTED, rest: PartitionEnd.COMMITTED}
 
 
 class RecordSearch(Search[list[StoredRecord]]):

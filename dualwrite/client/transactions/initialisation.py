@@ -13,7 +13,15 @@ epoch; the second raises it once more. Each request names the pair that was desc
   process whose request was the same; the second phase fences them.
 * transaction.version 0 and 1, another timeout, or a new id: InitProducerId by pair. If no transaction is open, it has
   no effect on any other pair either. But an open transaction it aborts, whatever its pair: a late request may do harm.
-  Therefore the id is described before each, and only the transaction that was decided, or its end, is accepted.
+  Therefore the id is described before each, and only the transaction that was decided, or its end, is accepted. Its
+  repetition gets the same response too. With transaction.version 0 and 1 the old owner raises its epoch by the same
+  request, so a second phase by pair could be taken for the repetition of that, and both would share the pair again and
+  again. There the second phase is InitProducerId without a pair: it gets an epoch that nobody else can get, and a pair
+  from before is refused from then on.
+
+An abort of the old owner may count as a repetition too, and its response is then the pair of the new one. So an owner
+that relies on the lock takes the id over anew after each abort (`recipes/core/owned_id.py`); and where there is no
+lock, the second phase is InitProducerId without a pair, after which such an abort is refused.
 
 With KeepPreparedTxn (KIP-939) the take-over aborts nothing, so one request is enough.
 """
@@ -126,6 +134,8 @@ class Initialisation:
         self._second_phase: tuple[Step, ...] = ()
         self._claimed = False
         self._may_keep = False
+        self.is_checked_between = False
+        """Whether the application holds a lock of the stored pair, and looks at it between the two phases."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -278,13 +288,19 @@ class Initialisation:
         if decided.state is DescribedState.NOT_FOUND:
             return Step.CLAIM, ()  # a second producer is refused
         if not self.is_v2:
-            return Step.CLAIM, (Step.CLAIM,)
+            return Step.CLAIM, (Step.TAKE_OVER,)
         if decided.state is DescribedState.ONGOING:
-            return Step.SPEND_PAIR, (Step.SPEND_PAIR if self._has_timeout(decided) else Step.CLAIM,)
+            return Step.SPEND_PAIR, (self._second_of_v2(decided),)
         # An abort one epoch after the stored pair would look like a loss, and after the last epoch there is none.
         is_last = decided.pair.producer_epoch >= MAX_PRODUCER_EPOCH or decided.pair == stored
         by_abort = self._has_timeout(decided) and not is_last
-        return Step.SPEND_PAIR if by_abort else Step.CLAIM, (Step.SPEND_PAIR,)
+        following = Step.SPEND_PAIR if self.is_checked_between else Step.TAKE_OVER
+        return Step.SPEND_PAIR if by_abort else Step.CLAIM, (following,)
+
+    def _second_of_v2(self, decided: Described) -> Step:
+        if not self.is_checked_between:
+            return Step.TAKE_OVER
+        return Step.SPEND_PAIR if self._has_timeout(decided) else Step.CLAIM
 
     def _has_timeout(self, decided: Described) -> bool:
         """Return whether the id has the timeout that this producer requests: EndTxn does not change it."""
@@ -332,7 +348,7 @@ class Initialisation:
 
     def failed_to_take_over(self) -> None:
         """Describe again before InitProducerId is repeated: another producer may have opened a transaction."""
-        if self.steps and self.steps[0] is Step.CLAIM and self.found is not None:
+        if self.steps and self.steps[0] in (Step.CLAIM, Step.TAKE_OVER) and self.found is not None:
             self._claimed = True
             self.steps.appendleft(Step.DESCRIBE_AGAIN)
 
@@ -374,10 +390,10 @@ class Initialisation:
     def committed(self, pair: PreparedTxnState) -> None:
         """Note that the open transaction that was found is committed, at `pair`: a later one is another producer's."""
         assert self.found is not None
-        second = (Step.SPEND_PAIR if self._has_timeout(self.found) else Step.CLAIM,)
+        second = self._second_of_v2(self.found)
         self.found = Described(DescribedState.COMPLETE_COMMIT, pair, -1)
         self.steps.clear()
-        self._second_phase = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)  # that commit has not raised the epoch
+        self._second_phase = (second,) if self.is_v2 else (Step.CLAIM, Step.TAKE_OVER)  # that commit has not raised it
 
     def lost(self, stored: PreparedTxnState, described: Described) -> PreparedTransactionLost:
         """Return the error for a stored transaction that `described` shows to be lost."""

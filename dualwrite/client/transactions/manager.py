@@ -178,7 +178,7 @@ class TransactionManager(TransactionContext):
         """
         recovery = self.initialisation.recovery(prepared, is_over=is_over)
         if recovery is not None and self.state in _BEFORE_COMPLETION:
-            self._take_over.fences_later = not fence_others
+            self._take_over.fences_later = self.initialisation.is_checked_between = not fence_others
             return self._take_over.complete(recovery, COMPLETE_TRANSACTION, prepared, take_over=take_over)
         is_prepared = prepared == self.transaction.prepared_state
         return self._end(

@@ -18,6 +18,7 @@ from dualwrite.errors import (
     KafkaUnreachableError,
     PreparedTransactionLost,
 )
+from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedRecord
@@ -33,6 +34,9 @@ from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
 from dualwrite.recipes.core.waiting import Uninterrupted
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+_ENDS_RAISE_EPOCH: Final = (Tier.STORED_PAIR, Tier.BOUNDED)
+"""Where an id is taken over with EndTxn, which raises the epoch. KeepPreparedTxn raises it without ending anything."""
 
 
 class OwnedId:
@@ -184,9 +188,18 @@ class OwnedId:
             self.in_doubt = NOTHING_PREPARED
             if outcome is Outcome.COMMITTED:
                 self.row = state
-            if self.kafka.has_failed:  # another process, which has the id now, has committed it
-                self.slot.move(SlotState.NEW)
+            if self.kafka.has_failed or (outcome is Outcome.ROLLED_BACK and self._may_share_pair):
+                self.slot.move(SlotState.NEW)  # another process has the id, or may have it
                 await self.give_up()
+
+    @property
+    def _may_share_pair(self) -> bool:
+        """Whether Kafka's response to an abort may be another process's pair (KIP-890).
+
+        Transaction.version 2 takes an abort by the pair before the current one for a repetition, and returns the
+        current one, which may be that of a process that has ended this transaction and taken the id over.
+        """
+        return self.kafka.guarantee.tier in _ENDS_RAISE_EPOCH
 
     def _note_repair(self, state: PreparedTxnState) -> None:
         """Note that the row names `state` now, which holds what was owed: nothing is owed any more."""

@@ -105,6 +105,11 @@ class DualWriteSteps:
         The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError or RetriableError if Kafka
         may abort the block's records against the decision and they could not be published again.
         """
+        await self.send(write, ahead)
+        await self.write_prepared(write, ahead)
+
+    async def send(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
+        """Begin a Kafka transaction, send its records as `send_and_write` does, and prepare it."""
         owned, kafka = self._owned, self._owned.kafka
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
         write.sends_since_s = time.monotonic()
@@ -123,9 +128,13 @@ class DualWriteSteps:
             await self._repairability.check_created(unseen, kafka)
         write.prepared_state = await kafka.prepare()
         owned.reach(PausePoint.AFTER_PREPARE)
+
+    async def write_prepared(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
+        """Write the prepared state and its manifest to the locked row, as the last statement before COMMIT."""
+        owned = self._owned
         if write.prepared_state == write.locked_row:
             raise self._names_another(write)
-        owned.manifest = self._repairability.text_of(kafka.manifest, write, owned)
+        owned.manifest = self._repairability.text_of(owned.kafka.manifest, write, owned)
         if owned.policy.keeps_copy:
             await keep_copy(owned, write, (*owned.owed, *ahead))
         if write.written_row == write.prepared_state:

@@ -1,0 +1,253 @@
+"""`dualwrite verify`: write to your cluster and database under kills, and check that both sides agree."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from dualwrite.cli.connection import (
+    KafkaAccess,
+    database,
+    database_option,
+    json_option,
+    kafka_options,
+    schema_option,
+)
+from dualwrite.cli.doctor_kafka import cluster_checks
+from dualwrite.cli.failures import LEFT
+from dualwrite.cli.output import counted, print_json
+from dualwrite.cli.verify_kafka import RETENTION_MS, CannotRunError
+from dualwrite.cli.verify_run import Plan, Run, Verified, prefix_of
+from dualwrite.guarantee import Tier
+from dualwrite.verify.lines import to_lines
+
+_BYTES: Final = 2_000
+"""Of one dual write, on both sides together, generously."""
+_MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
+"""The topic must keep everything until it is read."""
+
+
+@click.command("verify", short_help="Write under kills, and check that both sides agree.")
+@kafka_options
+@database_option(required=True)
+@schema_option
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1, max=_MOST_SECONDS),
+    default=30.0,
+    show_default=True,
+    help="How long to write.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1, max=64),
+    default=4,
+    show_default=True,
+    help="How many processes write; they are killed and frozen.",
+)
+@click.option(
+    "--writers",
+    type=click.IntRange(min=1, max=32),
+    default=2,
+    show_default=True,
+    help="How many threads of each process write.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0.1, max=1000),
+    default=50.0,
+    show_default=True,
+    help="How many dual writes all of them begin in a second, if the servers keep up.",
+)
+@click.option("--topic", help="The topic to create; by default, its name begins with dualwrite-verify.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1, max=100),
+    default=3,
+    show_default=True,
+    help="How many partitions the topic gets.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    show_default="that of the brokers",
+    help="How many replicas the partitions get.",
+)
+@click.option(
+    "--settle",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long recovery may take, and reading.",
+)
+@click.option("--keep", is_flag=True, help="Leave the topic, the table and the rows of the ids.")
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the history in this file; by default, only one in which something is wrong is kept.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    access: KafkaAccess,
+    database_url: str,
+    schema: str | None,
+    seconds: float,
+    workers: int,
+    writers: int,
+    rate: float,
+    topic: str | None,
+    partitions: int,
+    replication_factor: int | None,
+    settle: float,
+    keep: bool,
+    history: Path | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Write through a pool for a while, kill the writing processes, and check that both sides agree.
+
+    It writes only to a topic and a table of its own, under transactional ids of its own, at a bounded rate, and it
+    signals only processes that it has started. What it made is removed, unless something is wrong.
+
+    Exit code: 0 both sides agree; 1 an anomaly was found; 2 wrong usage, or it could not run.
+    """
+    run = uuid.uuid4().hex[:8]
+    tier = _tier(access, prefix_of(run))
+    with database(database_url) as engine:
+        plan = Plan(
+            run=run,
+            topic=f"dualwrite-verify-{run}" if topic is None else topic,
+            seconds=seconds,
+            workers=workers,
+            writers=writers,
+            rate=rate,
+            partitions=partitions,
+            replication_factor=-1 if replication_factor is None else replication_factor,
+            settle_s=settle,
+            keep=keep,
+            is_ordered=tier is Tier.KEEP_PREPARED,
+            schema=schema,
+        )
+        _ask(plan, yes=yes)
+        with tempfile.TemporaryDirectory(prefix="dualwrite-verify-") as directory:
+            made = Run(plan, engine, database_url, access.settings, access.timeout_ms)
+            verified = made.verify(Path(directory), _say(as_json=as_json))
+    kept = _keep_history(verified, history, run)
+    if as_json:
+        print_json(_document(plan, verified, kept))
+    else:
+        _print(verified, kept)
+    if not verified.report.committed and verified.is_clean:
+        raise CannotRunError("no dual write was committed, so nothing is verified: see what callers were told, above")
+    ctx.exit(0 if verified.is_clean else LEFT)
+
+
+def _tier(access: KafkaAccess, prefix: str) -> Tier:
+    """Return the tier of these ids, as rights are given by id."""
+    with access.admin() as admin:
+        _, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(f"{prefix}-0"))
+    if guarantee is None or guarantee.tier is None:
+        raise CannotRunError("some brokers are too old for dual writes; `dualwrite doctor` says which")
+    return guarantee.tier
+
+
+def _say(*, as_json: bool) -> Callable[[str], None]:
+    """Return how to tell people what is done; not in between the output for programs."""
+    return lambda what: click.echo(what, err=as_json)
+
+
+def _ask(plan: Plan, *, yes: bool) -> None:
+    """Say beforehand what is done, and ask."""
+    most = int(plan.seconds * plan.rate)
+    megabytes = max(1, most * _BYTES // 1_000_000)
+    click.echo(
+        f"creates the topic {plan.topic} ({counted(plan.partitions, 'partition')}) and the table {plan.table}, and the "
+        "tables of dual writes where they are missing\n"
+        f"writes about {counted(most, 'dual write')}, {plan.rate:g} in a second, under the transactional ids "
+        f"{plan.prefix}-*: at most about {megabytes} MB in the topic and in the database\n"
+        f"kills and freezes its own {counted(plan.workers, 'worker')} at random, and "
+        "recovers what they leave\n"
+        + (
+            "leaves the topic, the table and the rows of the ids (--keep)"
+            if plan.keep
+            else "removes the topic, the table and the rows of the ids, unless something is wrong"
+        ),
+        err=True,
+    )
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: give --yes")
+    click.confirm("go on?", abort=True, err=True)
+
+
+def _keep_history(verified: Verified, path: Path | None, run: str) -> Path | None:
+    if path is None:
+        if verified.is_clean:
+            return None
+        path = Path(f"dualwrite-verify-{run}.jsonl")
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(to_lines(verified.history))
+    return path
+
+
+def _print(verified: Verified, kept: Path | None) -> None:
+    deeds = ", ".join(f"{number} {deed}" for deed, number in sorted(_by_kind(verified).items()))
+    click.echo(f"workers: {deeds or 'none was killed or frozen'}")
+    click.echo(str(verified.report))
+    for each in verified.unsettled:
+        click.echo(f"not recovered: {each}")
+    for each in verified.left:
+        click.echo(f"left: {each}")
+    if kept is not None:
+        click.echo(f"history: {kept}")
+
+
+def _by_kind(verified: Verified) -> dict[str, int]:
+    kinds = {"killed": 0, "frozen": 0}
+    for deed, number in verified.deeds.items():
+        kinds[deed.partition(" ")[0]] += number
+    return {kind: number for kind, number in kinds.items() if number}
+
+
+def _document(plan: Plan, verified: Verified, kept: Path | None) -> dict[str, Any]:
+    """Return what `--json` prints; the keys are documented in docs/cli.md."""
+    report = verified.report
+    return {
+        "clean": verified.is_clean,
+        "run": plan.run,
+        "topic": plan.topic,
+        "table": plan.table,
+        "prefix": plan.prefix,
+        "seconds": plan.seconds,
+        "deeds": dict(sorted(verified.deeds.items())),
+        "dual_writes": report.dual_writes,
+        "committed": report.committed,
+        "rolled_back": report.rolled_back,
+        "records": report.records,
+        "read": report.read,
+        "anomalies": {str(anomaly): number for anomaly, number in report.counts.items()},
+        "findings": [
+            {
+                "anomaly": str(finding.anomaly),
+                "sentence": finding.sentence,
+                "dual_writes": list(finding.dual_writes),
+                "places": list(finding.places),
+            }
+            for finding in report.findings
+        ],
+        "unsettled": verified.unsettled,
+        "left": verified.left,
+        "history": None if kept is None else str(kept),
+    }

@@ -1,0 +1,61 @@
+"""What the journals of the chaos test say becomes the history that it is: the checker sees what is wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualwrite.verify.anomalies import Anomaly
+from dualwrite.verify.checker import check
+from tests.crash.chaos_history import history_of
+from tests.support.topics import Read
+
+POOLED = ["w1.4/2/7 begun 10.0 w1.4/2/7", "w1.4/2/7 committed 11.0 id 7:1"]
+ONLY = [
+    "w3.17/1 begun 10.0 w3",
+    "w3.17/1 unknown 11.0 id 7:1 OutcomeUnknown('...')",
+    "w3.17/2 begun 12.0 w3",
+    "w3.18 new-writer 13.0 ",
+    "w3.18/1 begun 14.0 w3",
+    "w3.18/1 committed 15.0 id 7:9",
+]
+ONLY_BODIES = ("w3.17/1:0", "w3.17/1:1", "w3.18/1:0", "w3.18/1:1")
+
+
+def pooled(*offsets: int, in_table: int = 2) -> list[Anomaly]:
+    bodies = ["w1.4/2/7:0", "w1.4/2/7:1"]
+    in_topic = [Read("chaos-0", offset, "w1.4/2/7", bodies[offset % 2]) for offset in offsets]
+    return list(check(history_of(POOLED, dict.fromkeys(bodies[:in_table], 5), in_topic)).counts)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "in_table", "found"),
+    [
+        ((0, 1), 2, []),
+        ((), 2, [Anomaly.LOST_WRITE]),
+        ((0,), 2, [Anomaly.TORN]),
+        ((0, 1, 3), 2, [Anomaly.DUPLICATE]),
+        ((0, 1), 0, [Anomaly.PHANTOM, Anomaly.TOLD_FALSELY]),
+        ((), 0, [Anomaly.TOLD_FALSELY]),
+        ((0, 1), 1, [Anomaly.TORN]),
+    ],
+)
+def test_a_pool(offsets: tuple[int, ...], in_table: int, found: list[Anomaly]) -> None:
+    assert pooled(*offsets, in_table=in_table) == found
+
+
+def only(xids: tuple[int, ...], order: tuple[int, ...]) -> list[Anomaly]:
+    in_topic = [Read("chaos-1", offset, "w3", ONLY_BODIES[number]) for offset, number in enumerate(order)]
+    return list(check(history_of(ONLY, dict(zip(ONLY_BODIES, xids, strict=True)), in_topic)).counts)
+
+
+@pytest.mark.parametrize(
+    ("xids", "order", "found"),
+    [
+        ((5, 5, 8, 8), (0, 1, 2, 3), []),
+        ((5, 5, 8, 8), (2, 3, 0, 1), [Anomaly.OUT_OF_ORDER, Anomaly.WRITE_CYCLE]),
+        ((5, 5, 8, 8), (1, 0, 2, 3), [Anomaly.OUT_OF_ORDER]),
+        ((8, 8, 5, 5), (2, 3, 0, 1), [Anomaly.WRITE_CYCLE]),  # both sides agree, against the order of the blocks
+    ],
+)
+def test_the_only_writer_of_a_key(xids: tuple[int, ...], order: tuple[int, ...], found: list[Anomaly]) -> None:
+    assert only(xids, order) == found

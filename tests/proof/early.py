@@ -1,0 +1,260 @@
+"""May records be sent before the state row is locked? A dual write with that order of steps, for the search to judge.
+
+Today a dual write sends its records under the lock of the state row. Here a process that owns the id sends them first,
+with the worst timing: all of Produce is over before the lock is asked for. Any overlap of the two lies in between.
+What the process does about it once it has the lock is an `Ordering`.
+
+    python -m tests.proof.early --tier 1 --ordering trusting --faults kills=1
+
+This is no part of the product: it answers a question that the product asks before it changes its steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final
+
+from dualwrite.errors import FencedError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.dual_write import DualWriteProgress, Resolution
+from dualwrite.recipes.core.repairability import Repairability
+from dualwrite.recipes.core.slot import SlotState
+from tests.proof.automaton import Automaton, Program, Said, ask
+from tests.proof.explore import Explorer, Found
+from tests.proof.kafka_model import NO_DEADLINE_MS, PROFILES, TRANSACTIONAL_ID, Batch, Marker, Profile
+from tests.proof.owner import Begin, CheckedDatabase, CheckedKafka, CheckedTransaction, Owner
+from tests.proof.world import Budget, Rules, World
+
+_MARK: Final = "#"
+_TRIES: Final = 4
+
+
+class Ordering(Enum):
+    """When records are sent; and, if early, what the process does under the lock before it writes the row."""
+
+    LOCKED = "locked"
+    """The records are sent under the lock, as the product does."""
+    TRUSTING = "trusting"
+    """Compare the row with the one that it remembers."""
+    ASKING = "asking"
+    """Compare the row, and ask the coordinator whether its transaction is still the current one."""
+    MARKED = "marked"
+    """Compare the row and its mark, which each take-over raises, and commits, before it says anything to Kafka."""
+
+
+class MarkedTransaction(CheckedTransaction):
+    """A database transaction whose state row has a mark: a number that each take-over raises."""
+
+    def __init__(self, number: int, expected_mark: int | None) -> None:
+        super().__init__(number, predicts=False)
+        self._expected_mark = expected_mark
+        self.mark = 0
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        """Lock the row. Raises FencedError if its mark is not the expected one."""
+        row = await super().lock(transactional_id, timeout_ms=timeout_ms)
+        _, _, mark = (await super().read_manifest(transactional_id)).partition(_MARK)
+        self.mark = int(mark or 0)
+        if self._expected_mark not in (None, self.mark):
+            raise FencedError("another process takes the id over, or has; nothing was decided")
+        return row
+
+    async def read_manifest(self, transactional_id: str) -> str:
+        return (await super().read_manifest(transactional_id)).partition(_MARK)[0]
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
+        marked = f"{manifest}{_MARK}{self.mark}"
+        await super().write(transactional_id, previous=previous, new=new, manifest=marked)
+
+
+class MarkedDatabase(CheckedDatabase):
+    """A database whose state row has a mark, which is expected to be the one that this process has raised."""
+
+    def __init__(self) -> None:
+        super().__init__(predicts=False)
+        self.expected_mark: int | None = None
+
+    async def begin(self) -> MarkedTransaction:
+        return MarkedTransaction(await self._begin(), self.expected_mark)
+
+    async def raise_mark(self) -> None:
+        """Raise the mark and commit that: from now on, no earlier owner of the id writes the row."""
+        database = MarkedTransaction(await self._begin(), None)
+        row = await database.lock(TRANSACTIONAL_ID, timeout_ms=None)
+        manifest = await database.read_manifest(TRANSACTIONAL_ID)
+        database.mark += 1
+        await database.write(TRANSACTIONAL_ID, previous=row, new=row, manifest=manifest)
+        await database.commit()
+        self.expected_mark = database.mark
+
+    async def _begin(self) -> int:
+        self._begun += 1
+        await ask(Begin(self._begun))
+        return self._begun
+
+
+class EarlyCoordinator(DualWriteCoordinator):
+    """A coordinator whose dual writes send their records before the lock, as soon as this process owns the id."""
+
+    def __init__(self, profile: Profile, ordering: Ordering) -> None:
+        self._marked = MarkedDatabase() if ordering is Ordering.MARKED else None
+        super().__init__(
+            TRANSACTIONAL_ID,
+            database=CheckedDatabase(predicts=False) if self._marked is None else self._marked,
+            kafka=CheckedKafka(profile),
+            sleep=_no_sleep,
+            lock_timeout_ms=None,
+            resolve_timeout_ms=NO_DEADLINE_MS,
+            pause=None,
+            repairability=Repairability(accepted=True),
+        )
+        self._ordering = ordering
+
+    async def get_ready(self) -> None:
+        """Get ready, and mark the row if this process has to take the id over."""
+        if self._marked is not None and self._slot.state is SlotState.UNRESOLVED:
+            self._marked.expected_mark = None  # the row decides about the lost commit, whoever has the id now
+        await super().get_ready()
+        if self._marked is not None and self._slot.state is not SlotState.READY:
+            await self._marked.raise_mark()
+
+    async def recover(self, examine: Callable[[PreparedTxnState], bool] | None = None) -> Resolution:
+        """Recover as always, after the row was marked."""
+        if self._marked is not None:
+            await self._marked.raise_mark()
+        return await super().recover(examine)
+
+    async def _prepare(self, write: DualWriteProgress) -> None:
+        is_early = self._ordering is not Ordering.LOCKED
+        if is_early and self._slot.state is SlotState.READY and not self.owned.owed:
+            await self._prepare_early(write)
+        else:
+            await super()._prepare(write)
+
+    async def _prepare_early(self, write: DualWriteProgress) -> None:
+        write.transactional_id = self.transactional_id
+        await self._steps.send(write)
+        row = await write.database.lock(self.transactional_id, timeout_ms=None)
+        is_mine = row == self.owned.row
+        if is_mine and self._ordering is Ordering.ASKING:
+            is_mine = await self.owned.kafka.is_current()
+        if not is_mine:
+            raise FencedError("another process has used the id since; nothing was decided")
+        write.locked_row = write.written_row = row
+        await self._steps.write_prepared(write)
+
+
+class EarlyOwner(Owner):
+    """One process with such a coordinator."""
+
+    def __init__(self, profile: Profile, told: list[Said], ordering: Ordering) -> None:
+        super().__init__(profile, told, predicts=False)
+        coordinator = EarlyCoordinator(profile, ordering)
+        assert isinstance(coordinator.owned.database, CheckedDatabase)
+        self._coordinator, self._database = coordinator, coordinator.owned.database
+
+
+class EarlyRules(Rules):
+    """What can happen, where records are sent early."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        written: Sequence[Sequence[bytes]],
+        after_crash: Sequence[bytes],
+        ordering: Ordering,
+        *,
+        strict: bool,
+    ) -> None:
+        super().__init__(profile, written, after_crash)
+        self.programs = [Automaton(_program(profile, ordering, values)) for values in written]
+        self.programs.append(Automaton(_program(profile, ordering, after_crash, tries=1)))
+        self.programs.append(Automaton(_program(profile, ordering, (), tries=_TRIES)))
+        self._strict = strict
+
+    def wrong(self, world: World) -> str | None:
+        """Return what is wrong with a world; None if nothing is."""
+        found = super().wrong(world)
+        if found is None and self._strict and _has_to_be_repaired(world):
+            return f"{world.row[0]} was decided, and Kafka has aborted it: it has to be published again"
+        return found
+
+
+def _has_to_be_repaired(world: World) -> bool:
+    log = world.kafka.log
+    for at, batch in enumerate(log):
+        if isinstance(batch, Batch) and f"{batch.producer_id}:{batch.producer_epoch}" == world.row[0]:
+            ends = (entry for entry in log[at:] if isinstance(entry, Marker) and entry.producer_id == batch.producer_id)
+            end = next(ends, None)
+            return end is not None and not end.committed
+    return False
+
+
+def _program(profile: Profile, ordering: Ordering, values: Sequence[bytes], *, tries: int = 0) -> Program:
+    """Return the program of a process that recovers first, if `tries` is not 0."""
+
+    async def program(told: list[Said]) -> None:
+        owner = EarlyOwner(profile, told, ordering)
+        for _ in range(tries):
+            if await owner.recover():
+                break
+            owner = EarlyOwner(profile, told, ordering)
+        else:
+            if tries:
+                return
+        for value in values:
+            await owner.write(value)
+
+    return program
+
+
+async def _no_sleep(seconds: float) -> None:
+    pass
+
+
+def search(
+    tier: int,
+    ordering: Ordering,
+    budget: Budget,
+    written: Sequence[Sequence[bytes]],
+    after_crash: Sequence[bytes] = (),
+    *,
+    strict: bool = False,
+) -> Found:
+    """Visit every state of such a world. `strict`: that Kafka aborts what is decided is wrong, though it is mended."""
+    rules = EarlyRules(PROFILES[tier], written, after_crash, ordering, strict=strict)
+    try:
+        return Explorer(rules, budget).search()
+    finally:
+        rules.close()
+
+
+def main() -> None:
+    """Search as the arguments say, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tier", type=int, default=1)
+    parser.add_argument("--ordering", type=Ordering, choices=list(Ordering), default=Ordering.TRUSTING)
+    parser.add_argument("--faults", default="kills=1")
+    parser.add_argument("--writes", default="a1,a2/b1", help="dual writes of each process")
+    parser.add_argument("--after-crash", default="")
+    parser.add_argument("--strict", action="store_true", help="what has to be published again is wrong as well")
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
+    written = [[value.encode() for value in process.split(",")] for process in given.writes.split("/")]
+    after = [value.encode() for value in given.after_crash.split(",") if value]
+    found = search(given.tier, given.ordering, budget, written, after, strict=given.strict)
+    print(f"{PROFILES[given.tier].name}, {given.ordering.value}, {budget}: {found.states} states, depth {found.depth}")
+    if found.wrong is not None:
+        print(f"WRONG: {found.wrong}")
+        print("\n".join(found.story))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Producers of one transactional id without a database: what `Producer` alone promises to those who share an id.
+
+Each process takes the id over with `init_transactions(keep_prepared_txn=True)` and `complete_transaction()`, then ends
+transactions with one record each, by commit or by abort. No lock keeps the processes apart: only fencing does.
+
+    python -m tests.proof.producers --tier 3 --ends abort,abort/commit
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from dualwrite.errors import DualWriteError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import RecordBuffer
+from tests.proof import kafka_model as broker
+from tests.proof.automaton import Automaton, Program, Said
+from tests.proof.explore import Explorer, Found
+from tests.proof.kafka_model import PROFILES, TOPIC, TRANSACTIONAL_ID, Profile
+from tests.proof.owner import CheckedKafka
+from tests.proof.world import Budget, Rules, World
+
+_ENDED = {"commit": "COMMITTED", "abort": "ABORTED"}
+
+
+class LoneKafka(CheckedKafka):
+    """A producer whose user holds no lock, and therefore fences others at once."""
+
+    async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
+        await self._run(lambda: self._live.complete_transaction(row))
+
+
+def producer(profile: Profile, name: str, ends: Sequence[str]) -> Program:
+    """Return a process whose transactions end like `ends`: "commit" or "abort". Refused ones it aborts, and goes on."""
+
+    async def program(told: list[Said]) -> None:
+        kafka = LoneKafka(profile)
+        try:
+            await kafka.take_over(TRANSACTIONAL_ID)
+            await kafka.complete(PreparedTxnState())
+            for number, end in enumerate(ends, 1):
+                await _transaction(kafka, f"{name}{number}".encode(), end, told)
+        except DualWriteError as error:
+            told.append((name, "raised", type(error).__name__))
+        await kafka.give_up()
+
+    return program
+
+
+async def _transaction(kafka: LoneKafka, value: bytes, end: str, told: list[Said]) -> None:
+    records = RecordBuffer()
+    records.send(TOPIC, value, timestamp_ms=1)
+    await kafka.begin()
+    try:
+        await kafka.send(records, lambda: None)
+        await kafka.prepare()
+        told.append((value, "UNDECIDED" if end == "commit" else "ABORTED"))
+        await (kafka.commit() if end == "commit" else kafka.abort())
+        told.append((value, _ENDED[end]))
+    except DualWriteError:
+        await kafka.abort()
+
+
+class ProducerRules(Rules):
+    """What can happen among producers, and what must hold."""
+
+    def __init__(self, profile: Profile, ends: Sequence[Sequence[str]]) -> None:
+        super().__init__(profile, [()] * len(ends), ())
+        for number, mine in enumerate(ends):
+            self.programs[number] = Automaton(producer(profile, "abc"[number], mine))
+
+    def wrong(self, world: World) -> str | None:
+        """Return what is wrong with a world; None if nothing is."""
+        seen = broker.visible(world.kafka)
+        doubled = [value for value, count in Counter(seen).items() if count > 1]
+        if doubled:
+            return f"{doubled} are visible twice"
+        said: dict[bytes, str] = {}
+        for process in world.processes:
+            said |= {told[0]: told[1] for told in self.programs[process.program].nodes[process.node].told}
+        for value in seen:
+            if said.get(value) not in ("COMMITTED", "UNDECIDED"):
+                return f"{value!r} is visible, and its producer has not committed it"
+        if not broker.marker_is_due(world.kafka):
+            for value, what in said.items():
+                if what == "COMMITTED" and value not in seen:
+                    return f"the commit of {value!r} returned, and it is not visible"
+        return None
+
+
+def search(tier: int, ends: Sequence[Sequence[str]], budget: Budget, most_states: int | None = None) -> Found:
+    """Visit every state of a world of producers."""
+    rules = ProducerRules(PROFILES[tier], ends)
+    try:
+        return Explorer(rules, budget).search(most_states)
+    finally:
+        rules.close()
+
+
+def main() -> None:
+    """Search as the arguments say, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tier", type=int, default=3)
+    parser.add_argument("--ends", default="abort,abort/commit", help="how the transactions of each process end")
+    parser.add_argument("--faults", default="")
+    parser.add_argument("--states", type=int, default=None)
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
+    found = search(given.tier, [process.split(",") for process in given.ends.split("/")], budget, given.states)
+    print(
+        f"{PROFILES[given.tier].name}, {given.ends}: {found.states} states, depth {found.depth}, {found.at_rest} rest"
+    )
+    if found.wrong is not None:
+        print(f"WRONG: {found.wrong}")
+        print("\n".join(found.story))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What a pure function returned, remembered: a search asks it the same thing in hundreds of states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_MOST_ANSWERS: Final = 200_000
+"""Of one function. A space of millions of states has a few thousand."""
+
+_values: Final[dict[tuple[type, Hashable], Hashable]] = {}
+"""One object for all equal values of a type that were returned, so that they are known by their identity later.
+
+Named tuples are equal to those of another type that have the same fields, which must not get mixed up.
+"""
+
+_answers: Final[list[dict[tuple[int, ...], tuple[object, Any]]]] = []
+"""What is remembered of each function."""
+
+
+def forget() -> None:
+    """Forget everything, as after a search: the next one asks other things."""
+    _values.clear()
+    for known in _answers:
+        known.clear()
+
+
+def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Call a pure function once for each choice of positional arguments, and return the same object again.
+
+    Arguments are looked up by their identity, which costs no hash of all that is in them, and kept, so that no other
+    object can have the identity of one that is gone. What is iterated over is returned as a tuple.
+    """
+    known: dict[tuple[int, ...], tuple[object, Result]] = {}
+    _answers.append(known)
+
+    @wraps(function)
+    def answer(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        key = tuple(map(id, args))
+        found = known.get(key)
+        if found is None:
+            if len(known) >= _MOST_ANSWERS:
+                known.clear()
+            found = known[key] = args, cast("Result", _same(function(*args, **kwargs)))
+        return found[1]
+
+    return answer
+
+
+def _same(value: Any) -> Any:
+    """Return the value that was returned before and is equal, if there is one."""
+    if isinstance(value, Iterator) or type(value) is tuple:
+        return tuple(map(_same, value))
+    if isinstance(value, list):
+        return value
+    if len(_values) >= _MOST_ANSWERS:
+        _values.clear()
+    return _values.setdefault((type(value), value), value)

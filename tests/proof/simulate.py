@@ -1,0 +1,95 @@
+"""Run simulations by their seeds, and print what went wrong.
+
+python -m tests.proof.simulate --seed 4711 --trace
+python -m tests.proof.simulate --seeds 1-100000 --jobs 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from tests.proof.simulation.planted import MISTAKES, plant
+
+if TYPE_CHECKING:
+    from tests.proof.simulation.run import Result
+
+_SEEDS_PER_COLLECTION: Final = 50
+
+
+def results(seeds: Iterable[int], *, spark: bool = False) -> Iterator[Result]:
+    """Run seeds one after the other; collect garbage now and then only, which takes as long as several seeds."""
+    if spark:  # neither is imported before a mistake is planted
+        from tests.proof.simulation.spark_run import simulate_spark as simulate
+    else:
+        from tests.proof.simulation.run import simulate
+    was_collecting = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        for count, seed in enumerate(seeds, 1):
+            yield simulate(seed)
+            if count % _SEEDS_PER_COLLECTION == 0:
+                gc.collect()
+    finally:
+        gc.unfreeze()
+        if was_collecting:
+            gc.enable()
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int, help="run one seed")
+    which.add_argument("--seeds", help="run all seeds from A to B, as A-B")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes share the seeds")
+    parser.add_argument("--every", type=int, default=1, help="run each n-th seed only")
+    parser.add_argument("--spark", action="store_true", help="simulate a query with the Spark sink")
+    parser.add_argument("--trace", action="store_true", help="print the history as numbered lines")
+    parser.add_argument("--planted", choices=MISTAKES, help="plant a mistake first")
+    return parser.parse_args()
+
+
+def _share(given: argparse.Namespace, first: int, last: int) -> int:
+    """Let other processes run the seeds; return the exit code."""
+    command = [sys.executable, "-m", "tests.proof.simulate"]
+    if given.planted:
+        command += ["--planted", given.planted]
+    if given.spark:
+        command += ["--spark"]
+    running = [
+        subprocess.Popen([*command, "--seeds", f"{first + job}-{last}", "--every", str(given.jobs)])
+        for job in range(given.jobs)
+    ]
+    return max([process.wait() for process in running])
+
+
+def main() -> int:
+    """Run what the arguments say. Return 1 if a seed failed."""
+    given = _parsed()
+    first, last = (given.seed, given.seed) if given.seeds is None else map(int, given.seeds.split("-"))
+    if given.jobs > 1:
+        return _share(given, first, last)
+    if given.planted:
+        plant(given.planted)
+    began_s = time.process_time()
+    count = steps = writes = failed = 0
+    for result in results(range(first, last + 1, given.every), spark=given.spark):
+        count, steps, writes = count + 1, steps + result.steps, writes + result.writes
+        if given.trace:
+            print("\n".join(result.lines))
+        if result.problems:
+            failed += 1
+            print(f"seed {result.seed}: {'; '.join(result.problems[:3])}", flush=True)
+    spent_ms = (time.process_time() - began_s) / max(count, 1) * 1000
+    print(f"{count} seeds, {failed} failed; {writes} dual writes, {steps} steps, {spent_ms:.1f} ms of CPU per seed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

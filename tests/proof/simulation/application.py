@@ -1,0 +1,231 @@
+"""The processes of the application: each writes under its transactional ids, with the library's writer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from dualwrite.errors import DualWriteError
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.dual_write import DualWrite, Resolution
+from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.waiting import TASKS, shield
+from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
+from tests.proof.simulation.brokers import PARTITIONS, TOPIC
+from tests.proof.simulation.database import DatabaseGoneError, SimulatedDatabase, Transaction
+from tests.proof.simulation.history import History
+from tests.proof.simulation.leases import SimulatedLeases
+from tests.proof.simulation.loop import SimulatedLoop
+from tests.proof.simulation.network import Network
+
+Writer = AsyncOneIdWriter[None, "Handle"] | AsyncPooledWriter[None, "Handle"]
+
+POOL: Final = "pool"
+"""What stands for an id of a pool, as long as it is not known which, and the prefix of all of them."""
+
+LEASE_MS: Final = 6_000
+
+EXPECTED: Final = (DualWriteError, DatabaseGoneError)
+"""What a caller handles."""
+
+
+class RollBackError(Exception):
+    """A block's own reason to roll back."""
+
+
+class Handle(DualWrite):
+    """What a block gets."""
+
+    def __init__(self, database: Transaction, records: RecordBuffer) -> None:
+        super().__init__(database, records, shield)
+        self._database = database
+
+    async def insert(self, table: str, key: Any, value: Any) -> None:
+        """Write a row of the application."""
+        await self._database.insert(table, key, value)
+
+
+class SimulatedBackend:
+    """The simulated database as a backend of writers."""
+
+    name: Final = BackendName.PSYCOPG
+    waiting: Final = TASKS
+    leases_inside_blocks: Final = True
+    connect_first: Final = None
+
+    def __init__(self, database: SimulatedDatabase) -> None:
+        self.database = database
+
+    def begin_life(self) -> None:
+        pass
+
+    def leases(self, settings: PoolSettings) -> SimulatedLeases:
+        return SimulatedLeases(self.database, settings.new_owner(), settings.lease_ms)
+
+    async def begin(self, bind: None, records: RecordBuffer, use: Use) -> Handle:
+        return Handle(await self.database.begin(), records)
+
+    async def close(self) -> None:
+        pass
+
+
+class Settings:
+    """What all writers of one simulation have in common."""
+
+    def __init__(self, random: Random, bootstrap: str, tier: Tier) -> None:
+        self.confirm: Any = "database" if random.random() < 0.3 else "kafka"
+        self.locks_and_writes = random.random() < 0.5
+        self.producer: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "request_timeout_ms": 2_000,
+            "delivery_timeout_ms": 4_000,
+            "max_block_ms": 5_000,
+            "linger_ms": 0,
+        }
+        if tier in (Tier.BOUNDED, Tier.BOUNDED_V1):
+            self.producer["transaction_timeout_ms"] = random.choice((3_000, 8_000, 60_000))
+        self.consumes = tier in (Tier.KEEP_PREPARED, Tier.STORED_PAIR) and random.random() < 0.4
+        """Whether consumed offsets go with the records; on other tiers that is refused."""
+
+    def __repr__(self) -> str:
+        return (
+            f"confirm={self.confirm} consumes={self.consumes} locks_and_writes={self.locks_and_writes} {self.producer}"
+        )
+
+
+def new_writer(
+    loop: SimulatedLoop, network: Network, settings: Settings, transactional_id: str, pause: PauseHook | None
+) -> Writer:
+    """Return a writer of the current process; for `POOL`, a pool of writers."""
+    backend = SimulatedBackend(SimulatedDatabase(loop, network, locks_and_writes=settings.locks_and_writes))
+    given: dict[str, Any] = {
+        "lock_timeout_ms": 3_000,
+        "resolve_timeout_ms": 4_000,
+        "confirm": settings.confirm,
+        "pause": pause,
+        "producer_settings": {**settings.producer, "client_id": loop.current.name},
+    }
+    if transactional_id != POOL:
+        return AsyncOneIdWriter(backend, OneId(transactional_id, **given))
+    pool = PoolSettings(POOL, max_writers=2, acquire_timeout_ms=4_000, lease_ms=LEASE_MS, **given)
+    return AsyncPooledWriter(backend, pool)
+
+
+def group_of(transactional_id: str) -> str:
+    """Return the consumer group whose offsets go with the writes of an id."""
+    return f"group of {transactional_id}"
+
+
+def outcomes(found: Resolution | list[Resolution]) -> str:
+    """Return what recover() found."""
+    return ", ".join(each.outcome.name for each in (found if isinstance(found, list) else [found]))
+
+
+class Application:
+    """The program of one process: some dual writes, each tried until it is known to be over or given up."""
+
+    def __init__(
+        self,
+        history: History,
+        random: Random,
+        new: Callable[[str], Writer],
+        transactional_ids: list[str],
+        name: str,
+        *,
+        consumes: bool,
+    ) -> None:
+        self._history = history
+        self._random = random
+        self._new = new
+        self._ids = transactional_ids
+        self._name = name
+        self._consumes = consumes and transactional_ids != [POOL]
+        self._writers: dict[str, Writer] = {}
+
+    async def run(self, writes: int) -> None:
+        """Carry out so many dual writes."""
+        if self._ids == [POOL]:
+            half = (writes + 1) // 2
+            await asyncio.gather(self._write_all(range(half)), self._write_all(range(half, writes)))
+        else:
+            await self._write_all(range(writes))
+        for writer in self._writers.values():
+            try:
+                await writer.close()
+            except EXPECTED as error:
+                self._history.note(f"{self._name}: close() raised {type(error).__name__}")
+
+    async def _write_all(self, numbers: range) -> None:
+        random = self._random
+        for number in numbers:
+            transactional_id = self._ids[int(random.random() * len(self._ids))]
+            if random.random() < 0.3:
+                await asyncio.sleep(random.random())
+            if random.random() < 0.2:
+                await self._recover(transactional_id)
+            await self._write(f"{self._name}.{number}", transactional_id)
+
+    async def write_at_last(self, transactional_id: str) -> None:
+        """Carry out one dual write when everything is healed, which has to succeed."""
+        await self._write(self._name, transactional_id, may_roll_back=False)
+        if self._history.told[-1].outcome != "COMMITTED":
+            self._history.wrong(f"{transactional_id} cannot be used after recover()")
+
+    def _writer(self, transactional_id: str) -> Writer:
+        writer = self._writers.get(transactional_id)
+        if writer is None:
+            writer = self._writers[transactional_id] = self._new(transactional_id)
+        return writer
+
+    async def _write(self, write: str, transactional_id: str, *, may_roll_back: bool = True) -> None:
+        writer = self._writer(transactional_id)
+        tx: Handle | None = None
+        why = ""
+        try:
+            async with writer.scope() as tx:
+                for partition in range(PARTITIONS):
+                    tx.send(TOPIC, write.encode(), partition=partition)
+                if self._consumes:
+                    position = self._history.next_position()
+                    tx.send_offsets({(TOPIC, 0): position}, group_of(transactional_id))
+                    await tx.insert("offsets", transactional_id, position)
+                await tx.insert("writes", write, write)
+                if may_roll_back and self._random.random() < 0.1:
+                    raise RollBackError
+        except RollBackError:
+            why = "(rolled back by its block)"
+        except EXPECTED as error:
+            why = f"({type(error).__name__})"
+            await self._after(error, writer)
+        outcome = tx.outcome.name if tx is not None and tx.outcome is not None else None
+        if tx is None:
+            outcome = "ROLLED_BACK"
+        elif not why and outcome != "COMMITTED":
+            self._history.wrong(f"the block of {write} ended without an error, and its outcome is {outcome}")
+        self._history.tell(write, outcome, why)
+
+    async def _after(self, error: BaseException, writer: Writer) -> None:
+        """Do what applications do after an error: sometimes make a new writer, and wait a little."""
+        is_lost = isinstance(writer, AsyncOneIdWriter) and writer.state.name in ("FENCED", "CLOSED")
+        if is_lost or self._random.random() < 0.2:
+            self._writers = {its_id: each for its_id, each in self._writers.items() if each is not writer}
+            try:
+                await writer.close()
+            except EXPECTED as failed:
+                self._history.note(f"{self._name}: close() raised {type(failed).__name__}")
+        await asyncio.sleep(self._random.random() * 2)
+
+    async def _recover(self, transactional_id: str) -> None:
+        writer = self._writer(transactional_id)
+        try:
+            found = await writer.recover()
+        except EXPECTED as error:
+            self._history.note(f"{self._name}: recover({transactional_id}) raised {type(error).__name__}")
+            await self._after(error, writer)
+        else:
+            self._history.note(f"{self._name}: recover({transactional_id}) found {outcomes(found)}")

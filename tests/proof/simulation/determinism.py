@@ -1,0 +1,104 @@
+"""Replaces what would come from outside during a simulation: time, random numbers, ids, and the log."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import secrets
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tests.proof.simulation.loop import SimulatedLoop
+
+EPOCH_S: Final = 1_800_000_000
+"""The wall clock when a simulation begins."""
+
+
+POWER_FAILED: Final = "the power failed"
+"""What a disk without power answers; a broker that says so is right."""
+
+Replacement = tuple[Any, str, Callable[..., Any]]
+"""A module, the name of a function in it, and what it becomes."""
+
+
+@contextmanager
+def replaced(replacements: Sequence[Replacement]) -> Iterator[None]:
+    """Replace functions of modules for a while."""
+    before = [getattr(module, name) for module, name, _ in replacements]
+    for module, name, function in replacements:
+        setattr(module, name, function)
+    try:
+        yield
+    finally:
+        for (module, name, _), original in zip(replacements, before, strict=True):
+            setattr(module, name, original)
+
+
+@contextmanager
+def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
+    """Let time, random numbers and ids come from the loop and the seed; note errors that are logged as problems."""
+    drawn = random.Random(f"ids {seed}")
+
+    def wall_s() -> float:
+        return EPOCH_S + loop.now_s + loop.current.clock_offset_s
+
+    replacements: list[Replacement] = [
+        (time, "monotonic", lambda: loop.now_s),
+        (time, "perf_counter", lambda: loop.now_s),
+        (time, "perf_counter_ns", lambda: int(loop.now_s * 1e9)),
+        (time, "time", wall_s),
+        (time, "time_ns", lambda: int(wall_s() * 1000) * 1_000_000),
+        (uuid, "uuid4", lambda: uuid.UUID(int=drawn.getrandbits(128), version=4)),
+        (secrets, "choice", drawn.choice),
+        (secrets, "token_bytes", drawn.randbytes),
+    ]
+    state = random.getstate()
+    random.seed(f"global {seed}")
+    was_collecting = gc.isenabled()
+    gc.disable()  # it would end abandoned coroutines, whenever it comes
+    try:
+        with replaced(replacements), _log_lines(loop), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        random.setstate(state)
+        if was_collecting:
+            gc.enable()
+
+
+class _Lines(logging.Handler):
+    """Notes warnings; takes errors for problems."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        super().__init__(logging.WARNING)
+        self._loop = loop
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{self._loop.current} logs: {record.getMessage()}"
+        if record.levelno >= logging.ERROR and POWER_FAILED not in text:
+            self._loop.problems.append(f"{text} {record.exc_info[1]!r}" if record.exc_info else text)
+        else:
+            self._loop.note(text)
+
+
+@contextmanager
+def _log_lines(loop: SimulatedLoop) -> Iterator[None]:
+    handler = _Lines(loop)
+    loggers = [logging.getLogger(name) for name in ("dualwrite", "dualwrite.broker_emulator")]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger, level in zip(loggers, (logging.WARNING, logging.ERROR), strict=True):
+        logger.setLevel(level)
+        logger.propagate = False
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger, (level, propagates) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagates

@@ -1,0 +1,185 @@
+"""Mistakes that are planted into the library or into the simulated servers, to show that simulations find them.
+
+A mistake replaces a piece of a module's source while that module is imported, so it is planted into a fresh process.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+from typing import Final, NamedTuple
+
+
+class Edit(NamedTuple):
+    """A piece of a module's source, and what it becomes."""
+
+    module: str
+    right: str
+    wrong: str
+
+
+class Mistake(NamedTuple):
+    """What is changed, and a seed that finds it."""
+
+    found_by: int
+    edits: Sequence[Edit]
+
+
+_CORE: Final = "dualwrite.recipes.core"
+_SIMULATED: Final = "tests.proof.simulation"
+
+_UNVERIFIED: Final = Edit(f"{_CORE}.completion", "if proof.is_known:", "if False:")
+"""No last look at the log: else what a mistake aborts is published again."""
+
+MISTAKES: Final = {
+    "Kafka commits before the database": Mistake(
+        1,
+        [
+            Edit(
+                f"{_CORE}.steps",
+                "            self._assert_within_bound(write)\n",
+                "            await self._owned.kafka.commit()\n",
+            )
+        ],
+    ),
+    "nobody is fenced": Mistake(1, [Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
+    "recovery aborts": Mistake(
+        0,
+        [
+            Edit(
+                f"{_CORE}.completion",
+                "await owned.kafka.complete(row, is_over=proof.is_over)",
+                "await owned.kafka.complete(NOTHING_PREPARED, is_over=proof.is_over)",
+            ),
+            _UNVERIFIED,
+        ],
+    ),
+    "the row is not read again after the initialisation": Mistake(
+        1,
+        [
+            Edit(
+                f"{_CORE}.completion",
+                "        row = await database.read(owned.transactional_id)\n        if",
+                "        row = owned.row\n        if",
+            )
+        ],
+    ),
+    "what was read is not made durable": Mistake(
+        42, [Edit(f"{_CORE}.owned_id", "if not (row.is_empty and ongoing.is_empty):", "if False:")]
+    ),
+    "a lost commit that was found is not made durable": Mistake(
+        4,
+        [
+            Edit(
+                f"{_CORE}.completion",
+                "            await self._make_durable_or_stay_unresolved(write, ours)\n",
+                "            pass\n",
+            )
+        ],
+    ),
+    "a commit that was sent counts as rolled back": Mistake(
+        0, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
+    ),
+    "what is owed is forgotten": Mistake(
+        0, [Edit(f"{_CORE}.completion", "owned.owed = proof.owed", "owned.owed = ()")]
+    ),
+    "the log is not asked": Mistake(
+        0, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
+    ),
+    "each abort is repaired, also that of what is open": Mistake(
+        0,
+        [
+            Edit(
+                f"{_CORE}.repair",
+                "        if end.aborted:\n            await _assert",
+                "        if False:\n            await _assert",
+            )
+        ],
+    ),
+    "a lock excludes nobody": Mistake(
+        0,
+        [
+            Edit(
+                f"{_SIMULATED}.database",
+                "        if holder is not None and holder is not session:",
+                "        if False:",
+            )
+        ],
+    ),
+    "the database acknowledges what is not durable": Mistake(
+        0,
+        [
+            Edit(
+                f"{_SIMULATED}.database",
+                "        if not self.standby_is_away:\n            delay_s",
+                "        self._show(session, change)\n        reply(True)\n        if not self.standby_is_away:\n"
+                "            delay_s",
+            )
+        ],
+    ),
+    "a coordinator answers before its decision is replicated": Mistake(
+        0,
+        [
+            Edit(
+                "dualwrite.broker_emulator.cluster.node",
+                "        if error is NO_ERROR and not log.is_replicated:\n            return await",
+                "        if False:\n            return await",
+            )
+        ],
+    ),
+    "a leader acknowledges what is not replicated": Mistake(
+        0,
+        [
+            Edit(
+                "dualwrite.broker_emulator.api.k00_produce",
+                "    return write.partition is not None and not write.partition.log.is_replicated",
+                "    return False",
+            )
+        ],
+    ),
+}
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: str, edits: Sequence[Edit]) -> None:
+        super().__init__(name, path)
+        self._edits = edits
+
+    def get_code(self, fullname: str) -> object:  # type: ignore[override]  # never from a cache
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def get_data(self, path: str) -> bytes:
+        data = super().get_data(path)
+        if path == self.path:
+            for edit in self._edits:
+                right = edit.right.encode()
+                assert data.count(right) == 1, f"{edit.right!r} is not once in {path}"
+                data = data.replace(right, edit.wrong.encode())
+        return data
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, edits: Sequence[Edit]) -> None:
+        self._edits = edits
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        edits = [edit for edit in self._edits if edit.module == fullname]
+        spec = PathFinder.find_spec(fullname, path) if edits else None
+        if spec is None or spec.origin is None:
+            return None
+        spec.loader = _Loader(fullname, spec.origin, edits)
+        return spec
+
+
+def plant(name: str) -> None:
+    """Plant a mistake; before the modules that it changes are imported."""
+    edits = MISTAKES[name].edits
+    for edit in edits:
+        assert edit.module not in sys.modules, f"{edit.module} is imported already"
+    sys.meta_path.insert(0, _Finder(edits))

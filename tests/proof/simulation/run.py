@@ -1,0 +1,323 @@
+"""One simulation from a seed: set up, let things go wrong, heal, recover, check."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from dualwrite.guarantee import Tier
+from tests.proof.simulation.application import (
+    EXPECTED,
+    LEASE_MS,
+    POOL,
+    Application,
+    Settings,
+    Writer,
+    group_of,
+    new_writer,
+    outcomes,
+)
+from tests.proof.simulation.brokers import Brokers
+from tests.proof.simulation.database import Change, DatabaseServer
+from tests.proof.simulation.determinism import nothing_from_outside
+from tests.proof.simulation.disk import Disk, disk_for
+from tests.proof.simulation.faults import Faults
+from tests.proof.simulation.history import History, Reader, check_at_rest
+from tests.proof.simulation.leases import LeaseTable
+from tests.proof.simulation.loop import LivelockError, Process, SimulatedLoop
+from tests.proof.simulation.network import Network
+
+_FAULTS_WITHIN_S: Final = (0.15, 0.5, 0.5, 2.0, 6.0)
+_ON_DISK: Final = 0.25
+_SILENT: Final = 0.1
+"""How often nobody tells the others that a process has died: its machine is gone too."""
+_WRITING_ENDS_S: Final = 24 * 3600.0
+_SETTLING_S: Final = 300.0
+_RECOVERIES: Final = 20
+
+
+class Result(NamedTuple):
+    """The result of one seed."""
+
+    seed: int
+    problems: list[str]
+    lines: list[str]
+    digest: str
+    """Of the history: the same for the same seed."""
+    steps: int
+    writes: int
+    decided: int
+
+
+class World:
+    """What every simulation has: brokers, a database, readers, and what goes wrong with them."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random: Final = Random(f"simulation {seed}")
+        self.loop: Final = SimulatedLoop(Random(f"loop {seed}"))  # type: ignore[abstract]  # the rest is not used
+        self.history: Final = History(self.loop)
+        self.loop.note = self.history.note
+        self.network: Final = Network(self.loop, Random(f"network {seed}"))
+        self.tier: Final = self.random.choice(tuple(Tier))
+        self.brokers: Final = Brokers(self.loop, self.network, self.tier, nodes=3)
+        self.disk: Final = (
+            Disk(self.loop, self.brokers.process, self.random) if self.random.random() < _ON_DISK else None
+        )
+        self.database: Final = DatabaseServer(self.loop, self.network, Random(f"database {seed}"))
+        self.readers: Final[list[Reader]] = []
+        self.faults: Final = Faults(
+            self.loop,
+            Random(f"faults {seed}"),
+            self.history,
+            self.network,
+            self.brokers,
+            self.database,
+            self,
+            self.disk,
+        )
+        self.history.note(f"seed {seed}: {self.tier!r}, {'on a disk' if self.disk else 'in memory'}")
+
+    # ---- the course of events -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run it, and check it."""
+        loop = self.loop
+        self.brokers.on_start = self._on_start
+        loop.call_soon_in(self.brokers.process, self.brokers.start, None if self.disk is None else self.disk.open())
+        self.begin()
+        within_s = self.random.choice(_FAULTS_WITHIN_S)
+        loop.begin(loop.world, self.faults.run(self.random.randrange(2, 9), within_s))
+        try:
+            self._run()
+        except LivelockError as error:
+            self.history.wrong(str(error))
+        for problem in loop.problems:
+            self.history.wrong(problem)
+
+    def _run(self) -> None:
+        loop, history = self.loop, self.history
+        if not loop.run_until(self.is_written, _WRITING_ENDS_S):
+            history.wrong(f"processes did not end: {self.living()}")
+        self.faults.end()
+        loop.run_until(_never, loop.now_s + 1.0)
+        self.settle()
+        if not loop.run_until(self.is_settled, loop.now_s + _SETTLING_S):
+            history.wrong("recovery did not end")
+        loop.run_until(_never, loop.now_s + 5.0)
+        self._check_brokers()
+        self.check()
+
+    def _on_start(self) -> None:
+        partitions = list(self.brokers.data_partitions())
+        if not self.readers:
+            self.readers.extend(Reader(self.history, partition) for partition in partitions)
+        else:
+            for reader, partition in zip(self.readers, partitions, strict=True):
+                reader.follow(partition)
+
+    def _check_brokers(self) -> None:
+        for partition in self.brokers.data_partitions():
+            log = partition.log
+            if log.last_stable_offset != log.log_end_offset:
+                self.history.wrong(f"a transaction is open in partition {partition.index} at rest")
+        for found in self.brokers.operations.transactions():
+            if found.state not in ("Empty", "CompleteCommit", "CompleteAbort"):
+                self.history.wrong(f"{found.transactional_id} is {found.state} at rest")
+
+    # ---- what a simulation is about -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start its processes."""
+        raise NotImplementedError
+
+    def is_written(self) -> bool:
+        """Return whether they have ended."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Begin to recover, when everything is healed."""
+        raise NotImplementedError
+
+    def is_settled(self) -> bool:
+        """Return whether that has ended."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Check what must hold then."""
+        raise NotImplementedError
+
+    def living(self) -> list[Process]:
+        """Return the processes that run."""
+        raise NotImplementedError
+
+    def kill(self, process: Process) -> None:
+        """Kill a process."""
+        raise NotImplementedError
+
+    def end(self, process: Process) -> None:
+        """End a process, with its connections."""
+        self.loop.kill(process)
+        self.network.drop_connections_of(process, is_silent=self.random.random() < _SILENT)
+
+
+class Writers(World):
+    """Processes that write under shared transactional ids, or from a pool of them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.database.on_durable = self._on_durable
+        self.database.leases = LeaseTable().carry_out
+        self._settings = Settings(self.random, self.brokers.bootstrap, self.tier)
+        self._ids = self.random.choice((["id0"], ["id0"], ["id0", "id1"], [POOL]))
+        self._processes: dict[Process, int] = {}
+        """Those that run, with the number of dual writes that they were started for."""
+        self._starting = 0
+        """How many are about to be started."""
+        self._recovered = 0
+        self.history.note(f"{self._ids}, {self._settings}")
+
+    def begin(self) -> None:
+        """Start its processes."""
+        for number in range(self.random.choice((2, 3))):
+            self._start(f"P{number}", self.random.choice((2, 3, 4)))
+
+    def is_written(self) -> bool:
+        """Return whether they have ended."""
+        return not self._processes and not self._starting
+
+    def settle(self) -> None:
+        """Begin to recover each id."""
+        if self._ids == [POOL]:
+            self.loop.run_until(_never, self.loop.now_s + LEASE_MS / 1000)
+        for transactional_id in self._ids:
+            self.loop.begin(Process(f"recovery of {transactional_id}"), self._recover(transactional_id))
+
+    def is_settled(self) -> bool:
+        """Return whether that has ended."""
+        return self._recovered == len(self._ids)
+
+    def _on_durable(self, change: Change) -> None:
+        of = _id_of(change)
+        for (table, _), value in change.rows.items():
+            if table == "writes":
+                self.history.decide(value, of)
+
+    # ---- processes ------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, writes: int) -> None:
+        process = Process(name)
+        self._processes[process] = writes
+        self.loop.begin(process, self._program(process, writes))
+
+    async def _program(self, process: Process, writes: int) -> None:
+        application = Application(
+            self.history,
+            Random(f"{process} {self.seed}"),
+            lambda transactional_id: self._new_writer(process, transactional_id),
+            self._ids,
+            process.name,
+            consumes=self._settings.consumes,
+        )
+        await application.run(writes)
+        self._processes.pop(process, None)
+
+    def _new_writer(self, process: Process, transactional_id: str) -> Writer:
+        return new_writer(self.loop, self.network, self._settings, transactional_id, self.faults.hook(process))
+
+    def living(self) -> list[Process]:
+        """Return the processes that run."""
+        return list(self._processes)
+
+    def kill(self, process: Process) -> None:
+        """Kill a process, and start another one in its place later."""
+        writes = self._processes.pop(process, 0)
+        self.end(process)
+        if writes:
+            self._starting += 1
+            after_s = self.random.choice((0.0, 0.1, 1.0, 10.0))
+            name = f"{process.name}'"
+            self.loop.call_at_in(self.loop.world, self.loop.now_s + after_s, self._start_again, name, writes - 1)
+
+    def _start_again(self, name: str, writes: int) -> None:
+        self._starting -= 1
+        self.history.note(f"{name} starts")
+        self._start(name, writes)
+
+    async def _recover(self, transactional_id: str) -> None:
+        for _ in range(_RECOVERIES):
+            writer = new_writer(self.loop, self.network, self._settings, transactional_id, None)
+            try:
+                found = await writer.recover()
+                await writer.close()
+            except EXPECTED as error:
+                self.history.note(f"recover({transactional_id}) raised {type(error).__name__}: {error}")
+                await asyncio.sleep(1.0)
+            else:
+                self.history.note(f"recover({transactional_id}) found {outcomes(found)}")
+                break
+        else:
+            self.history.wrong(f"nobody could recover {transactional_id}")
+        application = Application(
+            self.history,
+            Random(0),
+            lambda its_id: new_writer(self.loop, self.network, self._settings, its_id, None),
+            [transactional_id],
+            f"after {transactional_id}",
+            consumes=self._settings.consumes,
+        )
+        await application.write_at_last(transactional_id)
+        self._recovered += 1
+
+    # ---- what must hold -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Compare the database, Kafka, and what callers were told."""
+        history = self.history
+        committed = {
+            value: _id_of(change)
+            for change in self.database.log
+            for (table, _), value in change.rows.items()
+            if table == "writes"
+        }
+        if list(history.decided.items()) != list(committed.items()):
+            history.wrong(f"the database lost decisions: {history.decided.keys() ^ committed.keys()}")
+        for transactional_id, position in self._consumed().items():
+            at = self.brokers.committed_offset(group_of(transactional_id))
+            if at != position:
+                history.wrong(f"{group_of(transactional_id)} is at {at}, and was committed with {position}")
+        check_at_rest(history, self.readers, committed)
+
+    def _consumed(self) -> dict[str, int]:
+        """Return the last committed position of each id."""
+        return {
+            transactional_id: position
+            for change in self.database.log
+            for (table, transactional_id), position in change.rows.items()
+            if table == "offsets"
+        }
+
+
+def _id_of(change: Change) -> str:
+    return next((key for table, key in change.rows if table == "state"), "")
+
+
+def _never() -> bool:
+    return False
+
+
+def simulate(seed: int, kind: Callable[[int], World] = Writers) -> Result:
+    """Run one seed."""
+    world = kind(seed)
+    history = world.history
+    with nothing_from_outside(world.loop, seed), disk_for(world.disk):
+        try:
+            world.run()
+        finally:
+            world.loop.close()
+    lines = history.lines()
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return Result(seed, history.problems, lines, digest, world.loop.steps, len(history.told), len(history.decided))

@@ -1,0 +1,59 @@
+"""The search finds what the documentation says is not promised: so it would find it elsewhere, too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.proof.explore import Explorer, Found
+from tests.proof.kafka_model import OLD_GROUPS, PROFILES, Profile
+from tests.proof.shape import ONE_RECORD, Shape
+from tests.proof.world import Budget, Rules
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Without log lines, of which there would be thousands."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def search(
+    profile: Profile,
+    budget: Budget,
+    shape: Shape = ONE_RECORD,
+    written: tuple[tuple[bytes, ...], ...] = ((b"a1", b"a2"),),
+) -> Found:
+    """Search the space of one writer."""
+    rules = Rules(profile, written, (), shape=shape)
+    try:
+        return Explorer(rules, budget).search()
+    finally:
+        rules.close()
+
+
+@pytest.mark.parametrize("tier", PROFILES)
+def test_a_living_writer_does_not_see_an_abort_in_one_partition(tier: int) -> None:
+    """docs/guarantees.md: it is published again if no later dual write of a living writer has replaced the row."""
+    found = search(PROFILES[tier], Budget(aborts=1))
+    assert found.wrong == "{(b'a1', 0)} are committed, and not visible"
+
+
+def test_nobody_notices_an_abort_of_the_offsets() -> None:
+    """docs/guarantees.md: the log of the topic does not have them."""
+    found = search(PROFILES[3], Budget(aborts=1), Shape(has_offsets=True), written=((b"a1",),))
+    assert found.wrong == "{('a', 1)} are committed, and not visible"
+
+
+def test_an_old_group_coordinator_forgets_what_is_pending() -> None:
+    """docs/late-requests.md: the group coordinator of Kafka 3.9 and older."""
+    found = search(OLD_GROUPS, Budget(losses=1), Shape(has_offsets=True))
+    assert found.wrong == "{('a', 2)} are committed, and not visible"
+    assert any("late: CommitOffset" in step for step in found.story)
+
+
+def test_a_new_group_coordinator_does_not() -> None:
+    assert search(PROFILES[4], Budget(losses=1), Shape(has_offsets=True)).wrong is None

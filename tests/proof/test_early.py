@@ -1,0 +1,57 @@
+"""May records be sent before the state row is locked? Each answer is that of the search, see docs/correctness.md."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from tests.proof import early
+from tests.proof.early import Ordering
+from tests.proof.explore import Found
+from tests.proof.kafka_model import PROFILES
+from tests.proof.world import Budget
+
+_WRITTEN = ((b"a1", b"a2"), (b"b1",))
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Without log lines, of which there would be thousands."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def assert_nothing_wrong(found: Found) -> None:
+    assert found.wrong is None, "\n".join((found.wrong, *found.story))
+    assert found.at_rest > 0
+
+
+def test_under_the_lock_nothing_that_was_decided_is_aborted_on_tier_1() -> None:
+    assert_nothing_wrong(early.search(1, Ordering.LOCKED, Budget(kills=1), _WRITTEN, strict=True))
+
+
+def test_before_the_lock_it_is_if_the_row_alone_is_compared() -> None:
+    """A take-over that ended without a commit has aborted the records, and left the row as it was."""
+    found = early.search(1, Ordering.TRUSTING, Budget(kills=1), _WRITTEN, strict=True)
+    assert found.wrong == "1:1 was decided, and Kafka has aborted it: it has to be published again"
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("ordering", [Ordering.ASKING, Ordering.MARKED], ids=lambda ordering: ordering.value)
+def test_before_the_lock_it_is_not_if_the_owner_proves_that_it_is_one(ordering: Ordering) -> None:
+    assert_nothing_wrong(early.search(1, ordering, Budget(kills=1), _WRITTEN, strict=True))
+
+
+_ONE_FAULT = [Budget(**{name: 1}) for name in ("crashes", "kills", "losses", "give_ups")]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("tier", "budget"), product(PROFILES, _ONE_FAULT), ids=lambda value: str(getattr(value, "crashes", value))
+)
+def test_asking_loses_and_doubles_nothing(tier: int, budget: Budget) -> None:
+    assert_nothing_wrong(early.search(tier, Ordering.ASKING, budget, ((b"a1", b"a2"), (b"b1",))))

@@ -1,0 +1,42 @@
+"""Producers that share a transactional id never share a producer epoch, whatever the order of their requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.proof import producers
+from tests.proof.kafka_model import PROFILES
+from tests.proof.world import Budget
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Without log lines, of which there would be thousands."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def assert_nothing_wrong(tier: int, *ends: tuple[str, ...]) -> None:
+    found = producers.search(tier, ends, Budget())
+    assert found.wrong is None, "\n".join((found.wrong, *found.story))
+    assert found.at_rest > 0
+
+
+def test_an_abort_does_not_get_the_pair_of_a_successor() -> None:
+    """Kafka 4 takes an abort by the pair before the current one for a repetition, and returns the current one."""
+    assert_nothing_wrong(3, ("abort", "abort", "commit"), ("commit", "commit"))
+
+
+def test_a_raised_epoch_is_not_that_of_a_successor() -> None:
+    """Kafka 3.9 takes InitProducerId by the pair before the current one for a repetition (KIP-360)."""
+    assert_nothing_wrong(4, ("abort", "abort"), ("commit",))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("tier", PROFILES)
+def test_what_one_producer_aborts_no_other_commits(tier: int) -> None:
+    assert_nothing_wrong(tier, ("abort", "abort", "commit"), ("commit", "commit"))

@@ -1,0 +1,69 @@
+"""The search of a catalogue goes on until there are states enough, and says what it could not do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.proof.explore import Found
+from tests.proof.kafka_model import PROFILES
+from tests.proof.search import Search, Total, exit_code
+from tests.proof.spaces import Space, catalogue
+from tests.proof.world import Budget
+
+SPACES: Final = tuple(Space(tier, Budget(losses=1)) for tier in (1, 2, 3))
+COMPLETE: Final = Found(100, 120, 2, 30, is_complete=True)
+CUT_OFF: Final = Found(100, 120, 0, 30)
+WRONG: Final = Found(100, 120, 0, 30, wrong="a record is visible twice")
+
+
+def total_after(*found: Found, wanted: int = 200) -> Total:
+    total = Total(iter(SPACES), wanted)
+    for each in found:
+        space = total.next()
+        assert space is not None
+        total.add(space, each)
+    return total
+
+
+def test_it_goes_on_until_there_are_states_enough() -> None:
+    assert total_after(COMPLETE).next() == SPACES[1]
+    assert total_after(COMPLETE, COMPLETE).next() is None
+
+
+def test_a_search_that_was_cut_off_counts_as_such() -> None:
+    total = total_after(COMPLETE, CUT_OFF)
+    assert str(total) == "200 states in 2 spaces: 1 complete, 1 cut off, 0 wrong"
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [((COMPLETE, COMPLETE), 0), ((COMPLETE, CUT_OFF), 0), ((COMPLETE, WRONG), 1), ((COMPLETE,), 2)],
+)
+def test_the_exit_code_says_how_it_went(found: tuple[Found, ...], code: int) -> None:
+    assert exit_code([total_after(*found), total_after(COMPLETE, COMPLETE)]) == code
+
+
+def test_what_is_wrong_counts_more_than_too_few_states() -> None:
+    assert exit_code([total_after(WRONG)]) == 1
+
+
+def test_a_catalogue_that_has_no_more_says_so() -> None:
+    total = total_after(COMPLETE, COMPLETE, COMPLETE, wanted=1000)
+    assert total.next() is None
+    assert "the catalogue has no more" in str(total)
+
+
+def test_each_tier_is_searched_in_processes_of_their_own() -> None:
+    search = Search([1, 3], states=1, most_states_at_once=200)
+    found = [(space.tier, found) for space, found, _ in search.run(jobs=2)]
+    for tier, total in search.totals.items():
+        assert total.states == sum(each.states for searched, each in found if searched == tier) >= 200
+    assert not any(each.is_complete for _, each in found)
+
+
+@pytest.mark.parametrize("tier", PROFILES)
+def test_a_catalogue_names_each_space_once(tier: int) -> None:
+    names = [space.name for space in catalogue(tier)]
+    assert len(set(names)) == len(names)

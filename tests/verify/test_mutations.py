@@ -1,0 +1,60 @@
+"""Nothing is found in a good history, and what was spoilt in one is."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from dualwrite.verify.checker import check
+from dualwrite.verify.history import Ok, Poll, RecordAtRest
+from tests.verify.good_histories import GoodWorld, good_history
+from tests.verify.mutations import MUTATIONS, Mutation
+
+STEPS = 120
+
+
+@given(st.integers(0, 2**32), st.integers(0, 300))
+@settings(max_examples=150, deadline=None)
+def test_nothing_is_found_in_a_good_history(seed: int, steps: int) -> None:
+    report = check(good_history(random.Random(seed), steps))
+    assert report.is_clean, str(report)
+
+
+def test_good_histories_have_everything_in_them() -> None:
+    events = good_history(random.Random(1), 400)
+    report = check(events)
+    assert report.committed > 20
+    assert report.rolled_back > 2
+    assert report.read == 2 * report.records
+    assert {Ok, Poll, RecordAtRest} <= {type(event) for event in events}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+@given(st.integers(0, 2**32))
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.differing_executors]
+)
+def test_what_was_spoilt_is_found(mutation: Mutation, seed: int) -> None:
+    chance = random.Random(seed)
+    spoilt = mutation(good_history(chance, STEPS), chance)
+    assume(spoilt is not None)
+    assert spoilt is not None
+    report = check(spoilt)
+    assert MUTATIONS[mutation] in report.counts, str(report)
+
+
+@pytest.mark.proof
+def test_a_million_events_take_seconds() -> None:
+    world = GoodWorld(random.Random(1))
+    while len(world.events) < 700_000:
+        world.step()
+    events = world.come_to_rest()
+    assert len(events) > 1_000_000
+    before_s = time.process_time()
+    report = check(events)
+    assert report.is_clean
+    assert time.process_time() - before_s < 30
