@@ -783,8 +783,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CLIENT}initialisation.py",
-                "            return Step.SPEND_PAIR, (Step.SPEND_PAIR if",
-                "            return Step.CLAIM, (Step.SPEND_PAIR if",
+                "            return Step.SPEND_PAIR, (self._second_of_v2(decided),)",
+                "            return Step.CLAIM, (self._second_of_v2(decided),)",
             ),
         ),
     ),
@@ -795,10 +795,7 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CLIENT}initialisation.py",
-                (
-                    "            return Step.SPEND_PAIR, (Step.SPEND_PAIR if self._has_timeout(decided) "
-                    "else Step.CLAIM,)"
-                ),
+                "            return Step.SPEND_PAIR, (self._second_of_v2(decided),)",
                 "            return Step.SPEND_PAIR, ()",
             ),
         ),
@@ -810,7 +807,7 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CLIENT}initialisation.py",
-                "return Step.SPEND_PAIR if by_abort else Step.CLAIM, (Step.SPEND_PAIR,)",
+                "return Step.SPEND_PAIR if by_abort else Step.CLAIM, (following,)",
                 "return Step.SPEND_PAIR if by_abort else Step.CLAIM, ()",
             ),
         ),
@@ -822,8 +819,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CLIENT}initialisation.py",
-                "        self._second_phase = second if self.is_v2 else (Step.CLAIM, Step.CLAIM)",
-                "        self._second_phase = ()",
+                "self._second_phase = (second,) if self.is_v2 else (Step.CLAIM, Step.TAKE_OVER)",
+                "self._second_phase = ()",
             ),
         ),
     ),
@@ -1190,22 +1187,27 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    # kafka model
+    # kafka log
     Mutant(
         "partition-no-dedupe",
         "a batch that was stored is not stored again",
         _in(3, "a1", losses=1),
         (
-            Edit(f"{_PROOF}kafka_model.py", "        if batch.sequence == request.sequence:", "        if False:"),
-            Edit(f"{_PROOF}kafka_model.py", "    if request.sequence != expected:", "    if False:"),
+            Edit(
+                f"{_PROOF}kafka_log.py",
+                "if (batch.sequence, len(batch.records)) == (request.sequence, len(request.records)):",
+                "if False:",
+            ),
+            Edit(f"{_PROOF}kafka_log.py", "if request.sequence != expected and not may_be_any:", "if False:"),
         ),
     ),
     Mutant(
         "partition-no-epoch-fence",
         "a leader refuses an older epoch",
         _in(4, "a1", crashes=1),
-        (Edit(f"{_PROOF}kafka_model.py", "    if epoch < current:\n", "    if False:\n"),),
+        (Edit(f"{_PROOF}kafka_log.py", "if epoch < newest_epoch(log, producer_id):", "if False:"),),
     ),
+    # kafka model
     Mutant(
         "partition-not-verified",
         "a leader refuses a batch outside of a transaction",
@@ -1213,25 +1215,25 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_PROOF}kafka_model.py",
-                ("        if code is not ErrorCode.none:\n            return kafka, Produced(code.value)"),
+                (
+                    "        return kafka, Produced(FENCED)\n"
+                    "    if code is not ErrorCode.none:\n"
+                    "        return kafka, Produced(code.value)"
+                ),
                 "        pass",
-            ),
-            Edit(
-                f"{_PROOF}kafka_model.py",
-                ("        if code is ErrorCode.producer_fenced:\n            return kafka, Produced(_FENCED)\n"),
-                "",
             ),
         ),
     ),
+    # kafka log
     Mutant(
         "partition-abort-commits",
         "an abort marker aborts",
         _in(3, "a1", crashes=1),
         (
             Edit(
-                f"{_PROOF}kafka_model.py",
-                "marker = Marker(_end_offset(kafka), *pair, metadata.state is PREPARE_COMMIT)",
-                "marker = Marker(_end_offset(kafka), *pair, True)",
+                f"{_PROOF}kafka_log.py",
+                "Marker(end_offset(log), *pair, marker.committed,",
+                "Marker(end_offset(log), *pair, True,",
             ),
         ),
     ),
@@ -1241,9 +1243,12 @@ MUTANTS: Final = (
         _in(3, "a1"),
         (
             Edit(
-                f"{_PROOF}kafka_model.py",
-                "    if PARTITION in metadata.topic_partitions:\n        pair",
-                "    if False:\n        pair",
+                f"{_PROOF}kafka_log.py",
+                (
+                    "return (*log, Marker(end_offset(log), *pair, marker.committed, "
+                    "marker.coordinator_epoch)), ErrorCode.none"
+                ),
+                "return log, ErrorCode.none",
             ),
         ),
     ),
@@ -1368,12 +1373,11 @@ OUTSIDE: Final = (
         "manifest-of-another", "Only an older version of the library leaves a manifest that is not of the row's pair."
     ),
     Equivalent(
-        "repaired-not-looked-for, a row that went back",
-        "Issue hole 7: needs a database that is restored to an earlier state.",
+        "repaired-not-looked-for, went-back", "Issue hole 7: needs a database that is restored to an earlier state."
     ),
-    Equivalent("make_durable left out", "Issue hole 3: needs a COMMIT that waits for a standby, and a failover."),
+    Equivalent("make-durable-left-out", "Issue hole 3: needs a COMMIT that waits for a standby, and a failover."),
     Equivalent(
-        "the bound not compared before COMMIT",
+        "bound-not-compared",
         (
             "Issue hole 11: no time passes in the search. An abort by the timeout right after such a "
             "COMMIT is in it, and is repaired."
