@@ -25,8 +25,11 @@ from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.slot import SlotState
 from tests.proof.automaton import Automaton, Program, Said, ask
 from tests.proof.explore import Explorer, Found
-from tests.proof.kafka_model import NO_DEADLINE_MS, PROFILES, TRANSACTIONAL_ID, Batch, Marker, Profile
+from tests.proof.kafka_log import Batch, Marker
+from tests.proof.kafka_model import NO_DEADLINE_MS, PROFILES, Profile
+from tests.proof.kafka_requests import TRANSACTIONAL_ID
 from tests.proof.owner import Begin, CheckedDatabase, CheckedKafka, CheckedTransaction, Owner
+from tests.proof.shape import ONE_RECORD
 from tests.proof.world import Budget, Rules, World
 
 _MARK: Final = "#"
@@ -154,7 +157,7 @@ class EarlyOwner(Owner):
     """One process with such a coordinator."""
 
     def __init__(self, profile: Profile, told: list[Said], ordering: Ordering) -> None:
-        super().__init__(profile, told, predicts=False)
+        super().__init__(profile, told, predicts=False, shape=ONE_RECORD)
         coordinator = EarlyCoordinator(profile, ordering)
         assert isinstance(coordinator.owned.database, CheckedDatabase)
         self._coordinator, self._database = coordinator, coordinator.owned.database
@@ -187,7 +190,7 @@ class EarlyRules(Rules):
 
 
 def _has_to_be_repaired(world: World) -> bool:
-    log = world.kafka.log
+    (log,) = world.kafka.logs
     for at, batch in enumerate(log):
         if isinstance(batch, Batch) and f"{batch.producer_id}:{batch.producer_epoch}" == world.row[0]:
             ends = (entry for entry in log[at:] if isinstance(entry, Marker) and entry.producer_id == batch.producer_id)
@@ -253,7 +256,7 @@ def main() -> None:
     print(f"{PROFILES[given.tier].name}, {given.ordering.value}, {budget}: {found.states} states, depth {found.depth}")
     if found.wrong is not None:
         print(f"WRONG: {found.wrong}")
-        print("\n".join(found.story))
+        print(found.story)
 
 
 if __name__ == "__main__":

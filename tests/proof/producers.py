@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
-from tests.proof import kafka_model as broker
+from tests.proof import kafka_log
 from tests.proof.automaton import Automaton, Program, Said
 from tests.proof.explore import Explorer, Found
-from tests.proof.kafka_model import PROFILES, TOPIC, TRANSACTIONAL_ID, Profile
+from tests.proof.kafka_events import marker_is_due
+from tests.proof.kafka_model import PROFILES, Profile
+from tests.proof.kafka_requests import TOPIC, TRANSACTIONAL_ID
 from tests.proof.owner import CheckedKafka
 from tests.proof.world import Budget, Rules, World
 
@@ -74,7 +76,7 @@ class ProducerRules(Rules):
 
     def wrong(self, world: World) -> str | None:
         """Return what is wrong with a world; None if nothing is."""
-        seen = broker.visible(world.kafka)
+        seen = [value for log in world.kafka.logs for value in kafka_log.visible(log)]
         doubled = [value for value, count in Counter(seen).items() if count > 1]
         if doubled:
             return f"{doubled} are visible twice"
@@ -84,7 +86,7 @@ class ProducerRules(Rules):
         for value in seen:
             if said.get(value) not in ("COMMITTED", "UNDECIDED"):
                 return f"{value!r} is visible, and its producer has not committed it"
-        if not broker.marker_is_due(world.kafka):
+        if not marker_is_due(world.kafka):
             for value, what in said.items():
                 if what == "COMMITTED" and value not in seen:
                     return f"the commit of {value!r} returned, and it is not visible"
@@ -116,7 +118,7 @@ def main() -> None:
     )
     if found.wrong is not None:
         print(f"WRONG: {found.wrong}")
-        print("\n".join(found.story))
+        print(found.story)
 
 
 if __name__ == "__main__":

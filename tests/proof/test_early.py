@@ -26,7 +26,7 @@ def quiet() -> Iterator[None]:
 
 
 def assert_nothing_wrong(found: Found) -> None:
-    assert found.wrong is None, "\n".join((found.wrong, *found.story))
+    assert found.wrong is None, str(found.story)
     assert found.at_rest > 0
 
 

@@ -22,7 +22,7 @@ def quiet() -> Iterator[None]:
 
 def assert_nothing_wrong(tier: int, *ends: tuple[str, ...]) -> None:
     found = producers.search(tier, ends, Budget())
-    assert found.wrong is None, "\n".join((found.wrong, *found.story))
+    assert found.wrong is None, str(found.story)
     assert found.at_rest > 0
 
 
