@@ -1258,8 +1258,8 @@ EQUIVALENTS: Final = (
     Equivalent(
         "lock-not-read-third, lock-not-read-fourth",
         (
-            "Each of the two readings after the completion does what the other is missed for; `no- "
-            "reading-after-completion` takes both away."
+            "Each of the two readings after the completion does what the other is missed for; "
+            "`no-reading-after-completion` takes both away."
         ),
     ),
     Equivalent(
@@ -1398,7 +1398,7 @@ OPEN: Final = (
     ),
     Equivalent(
         ("ending-goes-on, reopened-goes-on, one-phase-v1, claim-forgotten, ending-is-described, steps-left"),
-        ("Not found with one fault; their guards concern what two processes do within one take- over."),
+        ("Not found with one fault; their guards concern what two processes do within one take-over."),
     ),
     Equivalent("broker-expected-pair, broker-expected-epoch", "KIP-360's comparisons: not found with one fault."),
 )

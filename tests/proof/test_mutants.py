@@ -43,7 +43,7 @@ def test_every_mutant_is_found(mutant: Mutant) -> None:
 @pytest.mark.parametrize("space", _SPACES, ids=lambda space: f"{space.name}-{space.written}")
 def test_nothing_is_found_without_a_mutant(space: Space) -> None:
     found = space.search()
-    assert found.wrong is None, "\n".join((found.wrong, *found.story))
+    assert found.wrong is None, str(found.story)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)

@@ -302,13 +302,13 @@ class Rules:
         ends = before.state is ONGOING and now.state in PREPARE_STATES
         if isinstance(request, EndTxn) and ends and before.client_pair != (request.producer_id, request.producer_epoch):
             return f"{request} has ended a transaction of {before.client_pair}"
-        if self._joins(world, request) and now.producer_pair != (request.producer_id, request.producer_epoch):
+        if self._joins(request, world) and now.producer_pair != (request.producer_id, request.producer_epoch):
             return f"{request} has joined a transaction of {now.producer_pair}"
         if now.state is PREPARE_ABORT and ends and number is not None:
             return self._broken_by_abort(world, number, request, before.producer_pair)
         return world.broken
 
-    def _joins(self, world: World, request: Hashable) -> TypeGuard[AddPartitionsToTxn | Produce]:
+    def _joins(self, request: Hashable, world: World) -> TypeGuard[AddPartitionsToTxn | Produce]:
         """Return whether a request that is carried out opens or joins the transaction of the coordinator.
 
         Not a batch behind others of its transaction, which a leader takes until the marker comes; and brokers before
