@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--plain", action="store_true", help="transactions without a database; those with an x abort")
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument(
         "--apart", action="store_true", help="each dual write sends to one of the partitions, not to all"
@@ -207,7 +208,7 @@ def main() -> None:
     written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
     after = tuple(value.encode() for value in given.after_crash.split(",") if value)
     shape = Shape(given.partitions, given.apart, given.offsets)
-    setting = Setting(given.tier, budget, written, after, given.predicts, shape)
+    setting = Setting(given.tier, budget, written, after, given.predicts, shape, given.plain)
     began_s = time.monotonic()
     found = explored(setting, given.states)
     print(f"{setting.profile.name}, {shape}, {budget}")

@@ -237,16 +237,21 @@ def _add(
     kafka: Kafka, pair: ProducerPair, partitions: tuple[TopicPartition, ...], rules: CoordinatorRules, version: int
 ) -> tuple[Kafka, ErrorCode]:
     decision = decisions.decide_add_partitions(
-        kafka.metadata, pair, partitions, rules, transaction_version=version, now_ms=0
+        kafka.metadata, pair, partitions, rules, transaction_version=version, now_ms=_now_ms(kafka)
     )
     return applied(kafka, decision.transition), decision.response
+
+
+def _now_ms(kafka: Kafka) -> int:
+    """Return the time by which transactions that begin are told apart: it goes on with what is written."""
+    return sum(map(kafka_log.end_offset, kafka.logs))
 
 
 def applied(kafka: Kafka, transition: transitions.Transition | None) -> Kafka:
     """Return the broker after a step of the id."""
     if transition is None:
         return kafka
-    after = transition.after
+    after = transition.after._replace(last_update_timestamp_ms=0)
     used = max(after.producer_id, after.next_producer_id, after.previous_producer_id)
     return kafka._replace(metadata=after, next_producer_id=max(kafka.next_producer_id, used + 1))
 

@@ -68,6 +68,9 @@ GAVE_UP: Final = "gave up"
 NO_MARKER: Final = "no marker"
 """The reply to a reader who has come to the end of the log without the marker that it looks for."""
 
+RETURNED: Final = "returned"
+"""What the caller of a block is told that ended without an error."""
+
 RECOVERED: Final = ("recover", "returned")
 """What the caller of `recover()` is told."""
 
@@ -100,8 +103,9 @@ class _Unsent:
 class CheckedKafka:
     """A `KafkaParticipant` over the real `TransactionManager`, whose requests go to the world."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, *, two_phase_commit: bool = True) -> None:
         self._profile = profile
+        self._two_phase_commit = two_phase_commit
         self._manager: TransactionManager | None = None
         self._unsent: list[_Unsent] = []
         self._sequences: dict[tuple[int, int, int], int] = {}
@@ -117,11 +121,11 @@ class CheckedKafka:
         manager = self._manager = TransactionManager(
             transactional_id=kafka_id,
             transaction_timeout_ms=NO_DEADLINE_MS,
-            two_phase_commit=True,
+            two_phase_commit=self._two_phase_commit,
             accepts_bound=True,
             backoff=Backoff(100, 1000),
         )
-        await self._run(lambda: manager.init_transactions(True))
+        await self._run(lambda: manager.init_transactions(self._two_phase_commit))
         return manager.transaction.prepared_state
 
     def coordinator_knows(self, row: PreparedTxnState) -> bool:
@@ -226,6 +230,12 @@ class CheckedKafka:
 
     async def _send_offsets(self, entry: BufferedOffsets) -> None:
         await self._run(lambda: self._live.send_offsets(entry.offsets, entry.group_metadata))
+
+    async def flush(self) -> None:
+        """Send what is unsent, or fail."""
+        flushed = Operation("flush", None)
+        while self._unsent and self._live.state is ProducerState.IN_TRANSACTION:
+            await self._advance(self._live, flushed)
 
     async def prepare(self) -> PreparedTxnState:
         await self._run(self._live.prepare_transaction)
@@ -455,6 +465,14 @@ class Write(NamedTuple):
     manifest: str
 
 
+class Attach(NamedTuple):
+    """Replace the manifest of the state row, if it holds `state`: the statement that rides on COMMIT."""
+
+    number: int
+    state: str
+    manifest: str
+
+
 class Commit(NamedTuple):
     """Commit."""
 
@@ -473,7 +491,7 @@ class CheckedTransaction:
     def __init__(self, number: int, *, predicts: bool) -> None:
         self._number = number
         self._is_over = False
-        self._attached: Write | None = None
+        self._attached: Attach | None = None
         self.commit_was_sent = False
         self.can_lock_and_write = predicts
         self.stored_blocks = NoStoredBlocks()
@@ -512,7 +530,7 @@ class CheckedTransaction:
         return bool(await self._ask(LockAndWrite(self._number, str(previous), str(new))))
 
     def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        self._attached = Write(self._number, str(state), manifest)
+        self._attached = Attach(self._number, str(state), manifest)
 
     async def commit(self) -> None:
         if self._attached is not None:
@@ -607,6 +625,7 @@ class Owner:
                     await coordinator.roll_back(progress)
                     raise
                 await coordinator.commit(progress)
+                self._told.append((value, RETURNED))
         except (DualWriteError, DatabaseGone) as error:
             self._told.append((value, "raised", type(error).__name__))
         if progress is not None:

@@ -41,6 +41,8 @@ class Space(NamedTuple):
 
     shape: Shape = ONE_RECORD
     """What a dual write sends."""
+    is_plain: bool = False
+    """Whether the values are transactions of a `Producer` without a database; those with an x are aborted."""
 
     @property
     def name(self) -> str:
@@ -49,12 +51,13 @@ class Space(NamedTuple):
         writes = "+".join(str(len(values)) for values in self.written)
         name = f"tier{self.tier}-{faults or 'nothing fails'}-{writes} writes"
         after = "none after the crash" if self.budget.crashes and not self.after_crash else ""
-        return "-".join(filter(None, (name, "ahead" if self.predicts else "", after, self.shape.name)))
+        kind = "plain" if self.is_plain else "ahead" if self.predicts else ""
+        return "-".join(filter(None, (name, kind, after, self.shape.name)))
 
     @property
     def setting(self) -> Setting:
         """Return it as its story names it."""
-        return Setting(self.tier, self.budget, self.written, self.after_crash, self.predicts, self.shape)
+        return Setting(self.tier, self.budget, self.written, self.after_crash, self.predicts, self.shape, self.is_plain)
 
     def search(self, most_states: int | None = None) -> Found:
         """Visit every state, or so many."""

@@ -149,6 +149,7 @@ class Setting(NamedTuple):
     after_crash: tuple[bytes, ...] = ()
     predicts: bool = False
     shape: Shape = ONE_RECORD
+    is_plain: bool = False
 
     @property
     def profile(self) -> Profile:
@@ -157,7 +158,14 @@ class Setting(NamedTuple):
 
     def rules(self, kind: type[Rules] = Rules) -> Rules:
         """Return what can happen there."""
-        return kind(self.profile, self.written, self.after_crash, predicts=self.predicts, shape=self.shape)
+        return kind(
+            self.profile,
+            self.written,
+            self.after_crash,
+            predicts=self.predicts,
+            shape=self.shape,
+            is_plain=self.is_plain,
+        )
 
 
 class UnknownStepError(Exception):

@@ -10,21 +10,30 @@ faults there are in all is limited by the `Budget`, which makes the space finite
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
-from dualwrite.client.messages import DescribeTransaction
+from dualwrite.broker_emulator.transactions.states import ONGOING, PREPARE_ABORT, PREPARE_STATES
+from dualwrite.client.messages import (
+    AddPartitionsToTxn,
+    DescribeTransaction,
+    DescribeTransactionResponse,
+    EndTxn,
+    InitProducerId,
+)
 from tests.proof import kafka_events as broker
-from tests.proof.automaton import Automaton
-from tests.proof.kafka_log import visible
+from tests.proof.automaton import Automaton, Told
+from tests.proof.kafka_log import is_open, visible
 from tests.proof.kafka_model import NO_DEADLINE_MS, Kafka, Profile, serve
 from tests.proof.kafka_offsets import committed_positions, position_of
-from tests.proof.kafka_requests import BLOCKED, AskFeatures, EndOf, InFlight, RecordsOf, RepairOf
+from tests.proof.kafka_requests import BLOCKED, AskFeatures, EndOf, InFlight, Produce, RecordsOf, RepairOf
 from tests.proof.owner import (
     GAVE_UP,
     NO_MARKER,
     RECOVERED,
+    RETURNED,
+    Attach,
     Begin,
     Cast,
     Commit,
@@ -37,6 +46,7 @@ from tests.proof.owner import (
     recovers,
     writes,
 )
+from tests.proof.plain import FAILED, Decide, produces
 from tests.proof.remembered import remembered
 from tests.proof.shape import ONE_RECORD, Shape
 
@@ -108,11 +118,21 @@ class World(NamedTuple):
     """Requests that may still reach the broker."""
     budget: Budget
     is_settling: bool = False
+    decided: tuple[bytes, ...] = ()
+    """The committed changes that come with records, in the order of their commits."""
+    broken: str = ""
+    """What a request has done that none may do; empty if nothing."""
 
 
 Step = tuple[str, World]
 
-_AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Cast})
+_FALSE_ERRORS: Final = ("PreparedTransactionLost", "DatabaseWentBackError", "TransactionHangsError")
+"""They say that a person has to repair something. Where no record, row or marker is lost, nobody has to."""
+
+_FALSE_ALONE: Final = ("FencedError", "FatalError", "OutcomeUnknown")
+"""They say that another process has the id, or may have replaced the row."""
+
+_AT_ONCE: Final = frozenset({Begin, Insert, Write, Attach, Rollback, Decide, Cast})
 """What only changes a process's own database transaction, or waits for nothing."""
 
 _PROCESSES: Final = World._fields.index("processes")
@@ -130,17 +150,33 @@ class Rules:
         *,
         predicts: bool = False,
         shape: Shape = ONE_RECORD,
+        is_plain: bool = False,
     ) -> None:
+        """`is_plain`: the values are transactions of a `Producer` without a database; those with an x are aborted."""
         self.profile = profile
         self.shape = shape
         self._first = len(written)
         self._settles = self._first + 1
-        self.programs = [Automaton(writes(profile, values, predicts=predicts, shape=shape)) for values in written]
-        self.programs.append(Automaton(recovers(profile, after_crash, predicts=predicts, shape=shape)))
-        self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES, shape=shape)))
+        self._written = tuple(value for values in written for value in values)
+        self._after_crash = tuple(after_crash)
+        self._budget = Budget()
+        self._false_errors: tuple[str, ...] = ()
+        self._has_operator = False
+        self._is_plain = is_plain
+        if is_plain:
+            programs = [*(produces(profile, values) for values in written), produces(profile, after_crash)]
+            programs.append(produces(profile, (), tries=_SETTLING_TRIES))
+        else:
+            programs = [writes(profile, values, predicts=predicts, shape=shape) for values in written]
+            programs.append(recovers(profile, after_crash, predicts=predicts, shape=shape))
+            programs.append(recovers(profile, tries=_SETTLING_TRIES, shape=shape))
+        self.programs = [Automaton(program) for program in programs]
 
     def start(self, budget: Budget) -> World:
         """Return the world before anything has happened."""
+        self._budget = budget
+        self._has_operator = bool(budget.terminations or budget.aborts)
+        self._false_errors = () if self._has_operator or self.shape.has_offsets else _FALSE_ERRORS
         processes = tuple(Process(number, 0) for number in range(self._first))
         kafka = Kafka(logs=((),) * self.shape.partitions)
         world = World(kafka, ("", ""), frozenset(), (), processes, (), budget)
@@ -234,9 +270,11 @@ class Rules:
         kafka, response = serve(world.kafka, request, self.profile)
         if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, _reply(at, response)):
             response = BLOCKED
+        broken = self._broken(world, number, request, kafka)
         if response is not BLOCKED:
             reply = _reply(at, response)
-            yield f"P{number}: {_said(request, response)}", self._answer(_with_kafka(world, kafka), number, reply)
+            done = _with_kafka(world, kafka) if broken == world.broken else world._replace(kafka=kafka, broken=broken)
+            yield f"P{number}: {_said(request, response)}", self._answer(done, number, reply)
         elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
         if world.is_settling:
@@ -248,13 +286,65 @@ class Rules:
             poorer = _spend(world, losses=1)
             if response is not BLOCKED:
                 text = f"P{number}: {request} is carried out, and the response {response} lost"
-                yield text, self._answer(poorer._replace(kafka=kafka), number, _reply(at, None))
+                yield text, self._answer(poorer._replace(kafka=kafka, broken=broken), number, _reply(at, None))
             yield (
                 f"P{number}: {request} is delayed, and its connection lost",
                 self._answer(_later(poorer, request), number, _reply(at, None)),
             )
         if world.budget.moves:
             yield from self._is_refused(_spend(world, moves=1), number, request, at)
+
+    def _broken(self, world: World, number: int | None, request: Hashable, after: Kafka) -> str:
+        """Return what a request does that none may do. `number`: the process that waits for its response."""
+        before, now = world.kafka.metadata, after.metadata
+        if before is None or now is None or after == world.kafka:
+            return world.broken
+        ends = before.state is ONGOING and now.state in PREPARE_STATES
+        if isinstance(request, EndTxn) and ends and before.client_pair != (request.producer_id, request.producer_epoch):
+            return f"{request} has ended a transaction of {before.client_pair}"
+        if self._joins(request, world) and now.producer_pair != (request.producer_id, request.producer_epoch):
+            return f"{request} has joined a transaction of {now.producer_pair}"
+        if now.state is PREPARE_ABORT and ends and number is not None:
+            return self._broken_by_abort(world, number, request, before.producer_pair)
+        return world.broken
+
+    def _joins(self, request: Hashable, world: World) -> TypeGuard[AddPartitionsToTxn | Produce]:
+        """Return whether a request that is carried out opens or joins the transaction of the coordinator.
+
+        Not a batch behind others of its transaction, which a leader takes until the marker comes; and brokers before
+        Kafka 4 take one whatever its epoch.
+        """
+        if isinstance(request, Produce):
+            has_others = has_open_records(world.kafka, request.producer_id, request.producer_epoch)
+            return self.profile.rules.transaction_version >= 2 and not has_others
+        return isinstance(request, AddPartitionsToTxn)
+
+    def _broken_by_abort(self, world: World, number: int, request: Hashable, pair: tuple[int, int]) -> str:
+        """Return what is wrong with a process that aborts the open transaction of a pair.
+
+        One that has lost the lock may abort what another has decided since; that is repaired. But it may do so only
+        unknowingly, and where EndTxn can name a pair, only with that.
+        """
+        has_names = self.profile.rules.transaction_version >= 2 and not self._is_plain
+        if isinstance(request, InitProducerId) and has_names:
+            return f"{request} has aborted the transaction of {pair}, which it does not name"
+        if world.row[0] == "{}:{}".format(*pair) and has_open_records(world.kafka, *pair):
+            if any(txn.is_locked and not txn.is_committing and txn.process == number for txn in world.txns):
+                return "a process has aborted what the row decides, and it holds the lock"
+            if self._has_described(world.processes[number], pair):
+                return "a process has aborted what it knew to be open, and what another has decided"
+        return world.broken
+
+    def _has_described(self, process: Process, pair: tuple[int, int]) -> bool:
+        """Return whether Kafka has told a process that the transaction of a pair is open."""
+        nodes = self.programs[process.program].nodes
+        at = process.node
+        while at > 0:
+            told = nodes[at].reply
+            if isinstance(told, DescribeTransactionResponse) and (told.producer_id, told.producer_epoch) == pair:
+                return told.state == ONGOING.label
+            at = nodes[at].came_from
+        return False
 
     def _is_refused(self, world: World, number: int, request: Hashable, at: int | None) -> Iterator[Step]:
         for how, kafka, response in broker.refused(world.kafka, request, self.profile):
@@ -303,7 +393,8 @@ class Rules:
             after, response = serve(kafka, request, profile)
             if response is not BLOCKED:
                 rest = world.late[:at] + world.late[at + 1 :]
-                yield f"late: {_said(request, response)}", world._replace(kafka=after, late=rest)
+                broken = self._broken(world, None, request, after)
+                yield f"late: {_said(request, response)}", world._replace(kafka=after, late=rest, broken=broken)
         for text, after in broker.markers_written(kafka, profile):
             yield text, world._replace(kafka=after)
         if world.is_settling:
@@ -397,18 +488,23 @@ class Rules:
             match request:
                 case Begin():
                     world = _with_added(world, Txn(number, process.incarnation, request.number))
-                case Insert() | Write():
+                case Insert() | Write() | Attach():
                     txn = self._txn(world, number, request.number)
                     if txn is None:
                         reply = None
                     elif isinstance(request, Insert):
                         world = _with(world, txn, txn._replace(inserted=(*txn.inserted, request.write)))
+                    elif isinstance(request, Attach):
+                        if txn.row is not None and txn.row[0] == request.state:
+                            world = _with(world, txn, txn._replace(row=(request.state, request.manifest)))
                     else:
                         assert txn.is_locked, "the row was written without its lock"
                         world = _with(world, txn, txn._replace(row=(request.state, request.manifest)))
                 case Rollback():
                     txn = self._txn(world, number, request.number)
                     world = world if txn is None else _with(world, txn, None)
+                case Decide():
+                    world = world._replace(table=world.table | {request.value})
                 case Cast():
                     world = _later(world, request.request)
             world = self._moved(world, number, process, reply)
@@ -428,20 +524,70 @@ class Rules:
         if wrong is not None:
             return wrong
         for process in world.processes:
-            for said in self.programs[process.program].nodes[process.node].told:
-                if said[1] == "COMMITTED" and said[0] not in world.table:
-                    return f"{said[0]!r} was said to be committed, and is not"
-                if said[1] == "ROLLED_BACK" and said[0] in world.table:
-                    return f"{said[0]!r} was said to be rolled back, and is committed"
+            false = self._false(world, self.programs[process.program].nodes[process.node].told)
+            if false is not None:
+                return false
+        if self._is_plain:
+            return self._wrong_of_plain(world, _seen(world.kafka, self.profile)[1])
+        if len(world.processes) == 1:
+            return self._wrong_if_alone(world, _seen(world.kafka, self.profile)[1])
         return self._wrong_at_rest(world) if self.is_at_rest(world) else None
 
     def _wrong_in_kafka(self, world: World) -> str | None:
+        if world.broken:
+            return world.broken
         wrong, seen = _seen(world.kafka, self.profile)
         if wrong is not None:
             return wrong
+        if self.shape.partitions == 1 and not (self._is_plain or self._has_operator):
+            in_order = visible(world.kafka.logs[0])
+            if world.decided[: len(in_order)] != tuple(in_order):
+                return f"{in_order} are visible, and {list(world.decided)} were committed, in this order"
         if not seen <= world.table:
             return f"{set(seen - world.table)} are visible, and were not committed"
         return _wrong_offsets(world) if self.shape.has_offsets else None
+
+    def _false(self, world: World, told: Told) -> str | None:
+        """Return what a caller was told that is not so."""
+        for said in told:
+            if said != RECOVERED and said[1] in ("COMMITTED", RETURNED) and said[0] not in world.table:
+                return f"{said[0]!r} was said to be committed, and is not"
+            if said[1] == "ROLLED_BACK" and said[0] in world.table:
+                return f"{said[0]!r} was said to be rolled back, and is committed"
+            if said[-1] in self._false_errors:
+                return f"{said[-1]} was raised for {said[0]!r}, and it is not so"
+        return None
+
+    def _wrong_of_plain(self, world: World, seen: Collection[bytes]) -> str | None:
+        """Return what is wrong with transactions without a database. An unknown outcome may be either."""
+        for process in world.processes:
+            for said in self.programs[process.program].nodes[process.node].told:
+                if said[1] == FAILED and said[0] in seen:
+                    return f"the commit of {said[0]!r} has failed with {said[2]}, and it is visible"
+                if said[1] == RETURNED and said != RECOVERED and said[0] not in seen and self.is_at_rest(world):
+                    return f"{said[0]!r} was committed, and is not visible"
+        is_left_open = self.is_at_rest(world) and broker.is_open(world.kafka)
+        return "a transaction is open at rest" if is_left_open else None
+
+    def _wrong_if_alone(self, world: World, seen: Collection[bytes]) -> str | None:
+        """Return what is wrong with a process that shares the id with no other, as far as only it can be the cause."""
+        process = world.processes[0]
+        told = self.programs[process.program].nodes[process.node].told
+        if told and told[-1] == RECOVERED and not broker.marker_is_due(world.kafka):
+            left = world.table.difference(seen, self._after_crash)  # those it writes next
+            if left:
+                return f"recover() has returned, and {left} are not published"
+        only_connections_ended = world.budget == self._budget._replace(kills=world.budget.kills)
+        for said in told if only_connections_ended else ():
+            if said[-1] in _FALSE_ALONE:
+                return f"{said[-1]} was raised for {said[0]!r}, and no other process exists"
+        if not self._all_ended(world):
+            return None
+        if world.budget == self._budget and not world.table.issuperset(self._written):
+            return f"nothing has failed, and only {world.table} are committed"
+        if only_connections_ended and broker.is_open(world.kafka) and not broker.marker_is_due(world.kafka):
+            return "Kafka has not failed, and a transaction is left open"
+        return None
 
     def _wrong_at_rest(self, world: World) -> str | None:
         missing = self._missing(world)
@@ -469,6 +615,11 @@ class Rules:
     def _may_be_lost(self, said: tuple[Any, ...]) -> bool:
         """Return whether the last caller was told of a documented loss: consumed offsets are not published again."""
         return self.shape.has_offsets and said == ("recover", "PreparedTransactionLost")
+
+
+def has_open_records(kafka: Kafka, producer_id: int, producer_epoch: int) -> bool:
+    """Return whether a partition has records of a pair whose transaction is open."""
+    return any(is_open(log, producer_id, producer_epoch) for log in kafka.logs)
 
 
 @remembered
@@ -550,4 +701,8 @@ def _with_added(world: World, txn: Txn) -> World:
 
 
 def _committed(world: World, txn: Txn) -> World:
-    return _with(world, txn, None)._replace(row=txn.row or world.row, table=world.table | set(txn.inserted))
+    return _with(world, txn, None)._replace(
+        row=txn.row or world.row,
+        table=world.table | set(txn.inserted),
+        decided=world.decided + txn.inserted,
+    )

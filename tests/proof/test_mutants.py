@@ -1,0 +1,59 @@
+"""The search finds each planted mistake, and nothing in the same space without it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.proof.kill_mutants import BEGIN, END, PAGE, ROOT, kill
+from tests.proof.mutants import EQUIVALENTS, MUTANTS, OPEN, OUTSIDE, Mutant
+from tests.proof.spaces import Space
+
+_CHEAPEST = ("kafka-first", "ready-row-not-compared", "open-taken-for-other", "unanswered-not-noted")
+
+_SPACES = sorted({mutant.space for mutant in MUTANTS}, key=lambda space: space.name)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Without log lines, of which there would be millions."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def named(name: str) -> Mutant:
+    return next(mutant for mutant in MUTANTS if mutant.name == name)
+
+
+@pytest.mark.parametrize("name", _CHEAPEST)
+def test_a_cheap_mutant_is_found(name: str) -> None:
+    assert kill(named(name)).found
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name not in _CHEAPEST], ids=lambda each: each.name)
+def test_every_mutant_is_found(mutant: Mutant) -> None:
+    assert kill(mutant).found
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("space", _SPACES, ids=lambda space: f"{space.name}-{space.written}")
+def test_nothing_is_found_without_a_mutant(space: Space) -> None:
+    found = space.search()
+    assert found.wrong is None, str(found.story)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+def test_a_mutant_names_lines_that_exist_once(mutant: Mutant) -> None:
+    assert [(ROOT / edit.file).read_text().count(edit.line) for edit in mutant.edits] == [1] * len(mutant.edits)
+
+
+def test_the_page_has_each_mutant() -> None:
+    text = PAGE.read_text()
+    rows = [row for row in text[text.index(BEGIN) : text.index(END)].splitlines() if row.startswith("| ")]
+    listed = [row.strip("| ").split(" | ")[0] for row in rows]
+    names = [each.name for each in MUTANTS] + [each.name for each in (*EQUIVALENTS, *OUTSIDE, *OPEN)]
+    assert [name for name in listed if name != "mutant"] == names
