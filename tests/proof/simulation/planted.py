@@ -27,6 +27,8 @@ class Mistake(NamedTuple):
 
     found_by: int
     edits: Sequence[Edit]
+    spark: bool = False
+    """Whether it is a simulation of a Spark query."""
 
 
 _CORE: Final = "dualwrite.recipes.core"
@@ -90,16 +92,6 @@ MISTAKES: Final = {
     "the log is not asked": Mistake(
         0, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
     ),
-    "each abort is repaired, also that of what is open": Mistake(
-        0,
-        [
-            Edit(
-                f"{_CORE}.repair",
-                "        if end.aborted:\n            await _assert",
-                "        if False:\n            await _assert",
-            )
-        ],
-    ),
     "a lock excludes nobody": Mistake(
         0,
         [
@@ -140,6 +132,39 @@ MISTAKES: Final = {
                 "    return False",
             )
         ],
+    ),
+    "a task that was given up begins a transaction": Mistake(
+        19,
+        [
+            Edit(
+                "spark_sink.attempt.task_transaction",
+                "_assert_still_mine(transactional_id, still_mine)\n            producer.begin_transaction()",
+                "producer.begin_transaction()",
+            )
+        ],
+        spark=True,
+    ),
+    "a task does not see that it was given up": Mistake(
+        0,
+        [
+            Edit(
+                "spark_sink.store.commit_store",
+                "                raise rules.condemned(attempt_id)\n\n        self._transactions.write(steps)",
+                "                pass\n\n        self._transactions.write(steps)",
+            )
+        ],
+        spark=True,
+    ),
+    "an older driver can decide": Mistake(
+        0,
+        [
+            Edit(
+                "spark_sink.store.commit_store",
+                "        rules.check_generation(decision.sink_id, current, decision.generation)\n",
+                "",
+            )
+        ],
+        spark=True,
     ),
 }
 
