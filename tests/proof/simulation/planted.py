@@ -39,7 +39,7 @@ _UNVERIFIED: Final = Edit(f"{_CORE}.completion", "if proof.is_known:", "if False
 
 MISTAKES: Final = {
     "Kafka commits before the database": Mistake(
-        1,
+        0,
         [
             Edit(
                 f"{_CORE}.steps",
@@ -48,7 +48,7 @@ MISTAKES: Final = {
             )
         ],
     ),
-    "nobody is fenced": Mistake(1, [Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
+    "nobody is fenced": Mistake(0, [Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
     "recovery aborts": Mistake(
         0,
         [
@@ -71,10 +71,10 @@ MISTAKES: Final = {
         ],
     ),
     "what was read is not made durable": Mistake(
-        42, [Edit(f"{_CORE}.owned_id", "if not (row.is_empty and ongoing.is_empty):", "if False:")]
+        7, [Edit(f"{_CORE}.owned_id", "if not (row.is_empty and ongoing.is_empty):", "if False:")]
     ),
     "a lost commit that was found is not made durable": Mistake(
-        4,
+        7,
         [
             Edit(
                 f"{_CORE}.completion",
@@ -84,16 +84,16 @@ MISTAKES: Final = {
         ],
     ),
     "a commit that was sent counts as rolled back": Mistake(
-        0, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
+        52, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
     ),
     "what is owed is forgotten": Mistake(
-        0, [Edit(f"{_CORE}.completion", "owned.owed = proof.owed", "owned.owed = ()")]
+        8, [Edit(f"{_CORE}.completion", "owned.owed = proof.owed", "owned.owed = ()")]
     ),
     "the log is not asked": Mistake(
-        0, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
+        9, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
     ),
     "a lock excludes nobody": Mistake(
-        0,
+        42,
         [
             Edit(
                 f"{_SIMULATED}.database",
@@ -113,18 +113,8 @@ MISTAKES: Final = {
             )
         ],
     ),
-    "a coordinator answers before its decision is replicated": Mistake(
-        0,
-        [
-            Edit(
-                "dualwrite.broker_emulator.cluster.node",
-                "        if error is NO_ERROR and not log.is_replicated:\n            return await",
-                "        if False:\n            return await",
-            )
-        ],
-    ),
     "a leader acknowledges what is not replicated": Mistake(
-        0,
+        82,
         [
             Edit(
                 "dualwrite.broker_emulator.api.k00_produce",
@@ -140,28 +130,6 @@ MISTAKES: Final = {
                 "spark_sink.attempt.task_transaction",
                 "_assert_still_mine(transactional_id, still_mine)\n            producer.begin_transaction()",
                 "producer.begin_transaction()",
-            )
-        ],
-        spark=True,
-    ),
-    "a task does not see that it was given up": Mistake(
-        0,
-        [
-            Edit(
-                "spark_sink.store.commit_store",
-                "                raise rules.condemned(attempt_id)\n\n        self._transactions.write(steps)",
-                "                pass\n\n        self._transactions.write(steps)",
-            )
-        ],
-        spark=True,
-    ),
-    "an older driver can decide": Mistake(
-        0,
-        [
-            Edit(
-                "spark_sink.store.commit_store",
-                "        rules.check_generation(decision.sink_id, current, decision.generation)\n",
-                "",
             )
         ],
         spark=True,
