@@ -67,7 +67,8 @@ class SinkKafka(Protocol):
     def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> TaskTransaction:
         """Take the id over, call `still_mine` (which reads the attempt's row), abort any open transaction, and begin.
 
-        Raises AttemptCondemnedError if `still_mine` returns False; then no transaction was completed.
+        `still_mine` is called again before the beginning, when all others are fenced. Raises AttemptCondemnedError if
+        it returns False; then nothing was begun, and nothing of another attempt was completed.
         """
 
     def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:

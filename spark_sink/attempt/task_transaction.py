@@ -122,12 +122,11 @@ def begin(
         with _fenced_means_condemned(transactional_id), _in_terms_of_options(options):
             producer.init_transactions(keep_prepared_txn=True)
             _check_tier(options, producer)
-            if not still_mine():
-                raise AttemptCondemnedError(
-                    f"the driver gave this attempt up while it took over {transactional_id!r}; it has sent nothing. A "
-                    "transaction that is open with that id belongs to another attempt, and was left alone"
-                )
+            _assert_still_mine(transactional_id, still_mine)
             producer.complete_transaction(_NOTHING)
+            # Only that has fenced others if nothing was open. A driver that gave this attempt up before has finished
+            # with the id, so that nobody would end what is begun now; one that does it later fences this producer.
+            _assert_still_mine(transactional_id, still_mine)
             producer.begin_transaction()
     except BaseException:
         _release(producer)
@@ -135,6 +134,14 @@ def begin(
     is_bounded = producer.bounded_ms is not None
     check = TopicCheck(producer) if is_bounded and options.txn_mode is TxnMode.AUTO else None
     return ProducerTransaction(producer, transactional_id, options.topic, check)
+
+
+def _assert_still_mine(transactional_id: str, still_mine: Callable[[], bool]) -> None:
+    if not still_mine():
+        raise AttemptCondemnedError(
+            f"the driver gave this attempt up while it took over {transactional_id!r}; it has sent nothing. A "
+            "transaction that is open with that id belongs to another attempt, and was left alone"
+        )
 
 
 class TopicCheck:

@@ -50,6 +50,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="how many processes share the seeds")
     parser.add_argument("--every", type=int, default=1, help="run each n-th seed only")
     parser.add_argument("--spark", action="store_true", help="simulate a query with the Spark sink")
+    parser.add_argument("--first", action="store_true", help="stop at the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="print the history as numbered lines")
     parser.add_argument("--planted", choices=MISTAKES, help="plant a mistake first")
     return parser.parse_args()
@@ -77,15 +78,18 @@ def main() -> int:
         return _share(given, first, last)
     if given.planted:
         plant(given.planted)
+    spark = given.spark or (given.planted is not None and MISTAKES[given.planted].spark)
     began_s = time.process_time()
     count = steps = writes = failed = 0
-    for result in results(range(first, last + 1, given.every), spark=given.spark):
+    for result in results(range(first, last + 1, given.every), spark=spark):
         count, steps, writes = count + 1, steps + result.steps, writes + result.writes
         if given.trace:
             print("\n".join(result.lines))
         if result.problems:
             failed += 1
             print(f"seed {result.seed}: {'; '.join(result.problems[:3])}", flush=True)
+            if given.first:
+                break
     spent_ms = (time.process_time() - began_s) / max(count, 1) * 1000
     print(f"{count} seeds, {failed} failed; {writes} dual writes, {steps} steps, {spent_ms:.1f} ms of CPU per seed")
     return 1 if failed else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 import pytest
@@ -14,14 +15,19 @@ from tests.proof.simulation.planted import MISTAKES
 
 SEEDS_OF_TEST: Final = 500
 SEEDS_OF_PROOF: Final = 5_000
+SPARK_SEEDS_OF_TEST: Final = 20
+SPARK_SEEDS_OF_PROOF: Final = 500
 _PARTS: Final = 10
 
 FAILED_ONCE: Final[tuple[int, ...]] = ()
 """Seeds that stood for mistakes which are corrected."""
 
+SPARK_FAILED_ONCE: Final = (19,)
+"""The same, of Spark queries. 19: a task that was given up began a transaction that nobody ended."""
 
-def _failures(seeds: range) -> dict[int, list[str]]:
-    return {result.seed: result.problems for result in results(seeds) if result.problems}
+
+def _failures(seeds: Iterable[int], *, spark: bool = False) -> dict[int, list[str]]:
+    return {result.seed: result.problems for result in results(seeds, spark=spark) if result.problems}
 
 
 def _simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
@@ -44,19 +50,35 @@ def test_nothing_goes_wrong_for_long(part: int) -> None:
     assert _failures(range(first, first + size)) == {}
 
 
-@pytest.mark.parametrize("seed", FAILED_ONCE)
-def test_what_failed_once_does_not_fail_again(seed: int) -> None:
-    assert _failures(range(seed, seed + 1)) == {}
+def test_nothing_goes_wrong_in_spark() -> None:
+    assert _failures(range(SPARK_SEEDS_OF_TEST), spark=True) == {}
 
 
 @pytest.mark.proof
-def test_a_seed_has_one_history() -> None:
-    histories = {
-        _simulate("--seeds", "0-40", "--trace", hash_seed=str(each)).stdout.rsplit("\n", 2)[0] for each in (0, 1, 4711)
-    }
-    assert len(histories) == 1
-    (history,) = histories
-    assert history.endswith(_simulate("--seed", "40", "--trace").stdout.rsplit("\n", 2)[0])
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_nothing_goes_wrong_in_spark_for_long(part: int) -> None:
+    size = (SPARK_SEEDS_OF_PROOF - SPARK_SEEDS_OF_TEST) // _PARTS
+    first = SPARK_SEEDS_OF_TEST + part * size
+    assert _failures(range(first, first + size), spark=True) == {}
+
+
+def test_what_failed_once_does_not_fail_again() -> None:
+    assert _failures(FAILED_ONCE) == {}
+    assert _failures(SPARK_FAILED_ONCE, spark=True) == {}
+
+
+def _history(*arguments: str, hash_seed: int) -> str:
+    lines = _simulate(*arguments, "--trace", hash_seed=str(hash_seed)).stdout.splitlines()
+    return "\n".join(lines[:-1])  # the last one says how long it took
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", [(), ("--spark",)], ids=["writers", "spark"])
+def test_a_seed_has_one_history(kind: tuple[str, ...]) -> None:
+    (history,) = {_history("--seeds", "0-20", *kind, hash_seed=each) for each in (0, 1, 4711)}
+    alone = _history("--seed", "20", *kind, hash_seed=2)
+    assert alone
+    assert history.endswith(alone)
 
 
 @pytest.mark.proof

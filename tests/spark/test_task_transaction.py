@@ -230,3 +230,19 @@ def test_a_forked_child_makes_connections_of_its_own(newest: KafkaWorld) -> None
     claims = [claim("s-0-0", Verdict.COMMIT, first), claim("s-1-0", Verdict.COMMIT, second)]
     assert endings(claims, side.end(claims, everything)) == [Ending.COMMITTED] * 2
     assert newest.committed() == ["child", "parent"]
+
+
+def test_an_attempt_that_was_given_up_before_it_fenced_others_begins_nothing(world: KafkaWorld) -> None:
+    """Nobody would end what it begins: the driver has finished with the id (seed 19 of the simulation)."""
+    found = [True, False]
+
+    def still_mine() -> bool:
+        if len(found) == 2:
+            given_up = [claim("s-0-0", Verdict.ABORT)]
+            assert endings(given_up, world.side().end(given_up, everything)) == [Ending.ABORTED]
+        return found.pop(0)
+
+    with pytest.raises(AttemptCondemnedError, match="it has sent nothing"):
+        world.side().open("s-0-0", still_mine)
+    assert world.state("s-0-0") != "Ongoing"
+    assert found == []

@@ -89,9 +89,9 @@ class _Lines(logging.Handler):
 @contextmanager
 def _log_lines(loop: SimulatedLoop) -> Iterator[None]:
     handler = _Lines(loop)
-    loggers = [logging.getLogger(name) for name in ("dualwrite", "dualwrite.broker_emulator")]
+    loggers = [logging.getLogger(name) for name in ("dualwrite", "dualwrite.broker_emulator", "spark_sink")]
     before = [(logger.level, logger.propagate) for logger in loggers]
-    for logger, level in zip(loggers, (logging.WARNING, logging.ERROR), strict=True):
+    for logger, level in zip(loggers, (logging.WARNING, logging.ERROR, logging.WARNING), strict=True):
         logger.setLevel(level)
         logger.propagate = False
         logger.addHandler(handler)

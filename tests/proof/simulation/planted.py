@@ -27,6 +27,8 @@ class Mistake(NamedTuple):
 
     found_by: int
     edits: Sequence[Edit]
+    spark: bool = False
+    """Whether it is a simulation of a Spark query."""
 
 
 _CORE: Final = "dualwrite.recipes.core"
@@ -37,7 +39,7 @@ _UNVERIFIED: Final = Edit(f"{_CORE}.completion", "if proof.is_known:", "if False
 
 MISTAKES: Final = {
     "Kafka commits before the database": Mistake(
-        1,
+        0,
         [
             Edit(
                 f"{_CORE}.steps",
@@ -46,7 +48,7 @@ MISTAKES: Final = {
             )
         ],
     ),
-    "nobody is fenced": Mistake(1, [Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
+    "nobody is fenced": Mistake(0, [Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
     "recovery aborts": Mistake(
         0,
         [
@@ -69,10 +71,10 @@ MISTAKES: Final = {
         ],
     ),
     "what was read is not made durable": Mistake(
-        42, [Edit(f"{_CORE}.owned_id", "if not (row.is_empty and ongoing.is_empty):", "if False:")]
+        7, [Edit(f"{_CORE}.owned_id", "if not (row.is_empty and ongoing.is_empty):", "if False:")]
     ),
     "a lost commit that was found is not made durable": Mistake(
-        4,
+        7,
         [
             Edit(
                 f"{_CORE}.completion",
@@ -82,26 +84,16 @@ MISTAKES: Final = {
         ],
     ),
     "a commit that was sent counts as rolled back": Mistake(
-        0, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
+        52, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
     ),
     "what is owed is forgotten": Mistake(
-        0, [Edit(f"{_CORE}.completion", "owned.owed = proof.owed", "owned.owed = ()")]
+        8, [Edit(f"{_CORE}.completion", "owned.owed = proof.owed", "owned.owed = ()")]
     ),
     "the log is not asked": Mistake(
-        0, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
-    ),
-    "each abort is repaired, also that of what is open": Mistake(
-        0,
-        [
-            Edit(
-                f"{_CORE}.repair",
-                "        if end.aborted:\n            await _assert",
-                "        if False:\n            await _assert",
-            )
-        ],
+        9, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
     ),
     "a lock excludes nobody": Mistake(
-        0,
+        42,
         [
             Edit(
                 f"{_SIMULATED}.database",
@@ -121,18 +113,8 @@ MISTAKES: Final = {
             )
         ],
     ),
-    "a coordinator answers before its decision is replicated": Mistake(
-        0,
-        [
-            Edit(
-                "dualwrite.broker_emulator.cluster.node",
-                "        if error is NO_ERROR and not log.is_replicated:\n            return await",
-                "        if False:\n            return await",
-            )
-        ],
-    ),
     "a leader acknowledges what is not replicated": Mistake(
-        0,
+        82,
         [
             Edit(
                 "dualwrite.broker_emulator.api.k00_produce",
@@ -140,6 +122,17 @@ MISTAKES: Final = {
                 "    return False",
             )
         ],
+    ),
+    "a task that was given up begins a transaction": Mistake(
+        19,
+        [
+            Edit(
+                "spark_sink.attempt.task_transaction",
+                "_assert_still_mine(transactional_id, still_mine)\n            producer.begin_transaction()",
+                "producer.begin_transaction()",
+            )
+        ],
+        spark=True,
     ),
 }
 

@@ -42,10 +42,21 @@ _ROWS: Final = 2
 
 
 @cache
-def shared_store() -> CommitStore:
-    """Return a store that many simulations use one after the other, each with a sink of its own."""
+def _shared_store() -> tuple[CommitStore, list[sa.Table]]:
     engine = sa.create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-    return new_store(engine)
+    store = new_store(engine)
+    found = sa.MetaData()
+    found.reflect(engine)
+    return store, found.sorted_tables
+
+
+def empty_store() -> CommitStore:
+    """Return the store that simulations use one after the other, empty."""
+    store, tables = _shared_store()
+    with store.engine.begin() as connection:
+        for table in reversed(tables):
+            connection.execute(sa.delete(table))
+    return store
 
 
 class Query:
@@ -54,7 +65,7 @@ class Query:
     def __init__(
         self, loop: SimulatedLoop, history: History, brokers: Brokers, random: Random, seed: int, batch_count: int
     ) -> None:
-        self.store: Final = shared_store()
+        self.store: Final = empty_store()
         self.sink_id: Final = f"sink_{seed}"
         self.batch_count: Final = batch_count
         self.acknowledged = 0
@@ -74,8 +85,6 @@ class Query:
         """Called when it has ended."""
         self.is_calm = False
         """Whether nothing goes wrong any more."""
-        with self.store.engine.begin() as connection:
-            connection.execute(sa.delete(target).where(target.c.sink_id == self.sink_id))
 
     @property
     def is_over(self) -> bool:
