@@ -63,11 +63,11 @@ def kill(mutant: Mutant, space: Space | None = None) -> Kill:
 
     Raises ValueError as `plant` does, and RuntimeError if the code does not even start.
     """
-    index = MUTANTS.index(mutant) if space is None else [each.space for each in MUTANTS].index(space)
+    name = mutant.name if space is None else next(each.name for each in MUTANTS if each.space == space)
     with tempfile.TemporaryDirectory(prefix="dualwrite-mutant-") as directory:
         plant(mutant, Path(directory))
         searched = subprocess.run(
-            [sys.executable, "-m", "tests.proof.kill_mutants", "--search", str(index)],
+            [sys.executable, "-m", "tests.proof.kill_mutants", "--search", name],
             cwd=directory,
             env=os.environ | {"PYTHONPATH": directory},
             capture_output=True,
@@ -143,10 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--anywhere", action="store_true", help="try the spaces of all mutants")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--docs", action="store_true", help="write the table into docs/correctness.md")
-    parser.add_argument("--search", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--search", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.search is not None:
-        killed = search(MUTANTS[options.search].space)
+        killed = search(next(each.space for each in MUTANTS if each.name == options.search))
         print(killed.states, killed.depth, killed.found)
         return 0
     chosen = [mutant for mutant in MUTANTS if options.only in (None, mutant.name)]
