@@ -32,7 +32,7 @@ class Mutant(NamedTuple):
 
     name: str
     stands_for: str
-    """The guard that is missing then; `issue hole` names one that was once open in the product."""
+    """The guard that is missing then."""
     space: Space
     edits: tuple[Edit, ...]
 
@@ -189,7 +189,7 @@ MUTANTS: Final = (
     # steps
     Mutant(
         "ready-row-not-compared",
-        "issue hole 1: the row of a READY id is compared",
+        "the row of a READY id is compared",
         _in(4, "a1,a2/b1"),
         (
             Edit(
@@ -748,7 +748,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "overtaken-goes-on",
-        "issue hole 2: only the decided description or its own end is accepted",
+        "only the decided description or its own end is accepted",
         _in(3, "a1,a2/b1", kills=1),
         (
             Edit(
@@ -761,7 +761,7 @@ MUTANTS: Final = (
     # initialisation
     Mutant(
         "open-is-claimed",
-        "issue hole 2: EndTxn by pair instead of InitProducerId",
+        "EndTxn by pair instead of InitProducerId",
         _in(3, "a1", crashes=1),
         (
             Edit(
@@ -828,7 +828,7 @@ MUTANTS: Final = (
     # manager
     Mutant(
         "unanswered-not-noted",
-        "issue hole 12: an unanswered request raises the epoch",
+        "an unanswered request raises the epoch",
         _in(4, "a1,x2", is_plain=True, losses=1),
         (
             Edit(
@@ -1271,7 +1271,7 @@ EQUIVALENTS: Final = (
     Equivalent(
         "abort-evidence-erased",
         (
-            "Issue hole 8: the log keeps the evidence, so the abort is found and repaired although "
+            "The log keeps the evidence, so the abort is found and repaired although "
             "the coordinator has forgotten it. `no-proof` takes the log away."
         ),
     ),
@@ -1285,7 +1285,7 @@ EQUIVALENTS: Final = (
     Equivalent(
         "keep-same-pair",
         (
-            "Issue hole 13: where KeepPreparedTxn does not fence, each end still raises the epoch "
+            "Where KeepPreparedTxn does not fence, each end still raises the epoch "
             "(KIP-890). `broker-keep-no-bump` shows that such a broker is noticed."
         ),
     ),
@@ -1325,13 +1325,13 @@ OUTSIDE: Final = (
         "manifest-of-another", "Only an older version of the library leaves a manifest that is not of the row's pair."
     ),
     Equivalent(
-        "repaired-not-looked-for, went-back", "Issue hole 7: needs a database that is restored to an earlier state."
+        "repaired-not-looked-for, went-back", "Needs a database that is restored to an earlier state."
     ),
-    Equivalent("make-durable-left-out", "Issue hole 3: needs a COMMIT that waits for a standby, and a failover."),
+    Equivalent("make-durable-left-out", "Needs a COMMIT that waits for a standby, and a failover."),
     Equivalent(
         "bound-not-compared",
         (
-            "Issue hole 11: no time passes in the search. An abort by the timeout right after such a "
+            "No time passes in the search. An abort by the timeout right after such a "
             "COMMIT is in it, and is repaired."
         ),
     ),
