@@ -513,8 +513,8 @@ MUTANTS: Final = (
             ),
             Edit(
                 f"{_CORE}publishing.py",
-                "            if row == owned.row:\n                await self._settle",
-                "            if True:\n                await self._settle",
+                "            if row == owned.row:\n                if (await verify",
+                "            if True:\n                if False and (await verify",
             ),
         ),
     ),
