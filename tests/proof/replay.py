@@ -320,7 +320,8 @@ class Replay:
             match request:
                 case m.InitProducerId():
                     known = real_ids.get(str(request.producer_id), str(request.producer_id))
-                    wire.init(self._kafka_id, Identity(int(known), request.producer_epoch), version=4)
+                    pair = Identity(int(known), request.producer_epoch)
+                    wire.init(self._kafka_id, pair, version=4, timeout_ms=TRANSACTION_TIMEOUT_MS)
                 case WriteMarker():
                     pair = Identity(int(real_ids[str(request.producer_id)]), request.producer_epoch)
                     wire.write_marker(

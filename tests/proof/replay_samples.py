@@ -22,8 +22,8 @@ _MOST_STEPS: Final = 400
 _FAULTS_OF_100: Final = (3, 6, 12, 30)
 """How often a step is a fault, if one can happen: early in the history, or late."""
 
-_REPLAYED: Final = tuple(name for name in Budget._fields if name not in ("moves", "upgrades"))
-"""The faults that a replay can bring about."""
+_REPLAYED: Final = tuple(name for name in Budget._fields if name not in ("moves", "upgrades", "aborts"))
+"""The faults that a replay can bring about, without the operator's abort that loses what is decided on both sides."""
 
 _WRITTEN: Final = (
     ((b"a1",), (b"b1",)),
@@ -65,6 +65,7 @@ def _chosen(
     choice: random.Random, world: World, options: list[tuple[str, World]], faults_of_100: int
 ) -> tuple[str, World]:
     """Return a step: of all kinds of steps alike, however many there are of a kind."""
+    options = list({brief(option[0]): option for option in reversed(options)}.values())  # as a replay finds them
     faults = [option for option in options if option[1].budget != world.budget]
     others = [option for option in options if option[1].budget == world.budget]
     wanted = faults if faults and (not others or choice.randrange(100) < faults_of_100) else others

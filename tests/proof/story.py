@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -136,7 +137,7 @@ _SHORTER: Final = tuple(
 )
 
 
-_LONGEST: Final = 105
+_LONGEST: Final = 110
 _ERROR: Final = re.compile(r"error_code=(\d+)")
 
 
@@ -289,7 +290,9 @@ def process_of(sentence: str) -> int | None:
 def brief(sentence: str) -> str:
     """Return a sentence as one short line: its fate, and what is said. It tells a step from others as well."""
     line = f"{kind_of(sentence).fate}: {' => '.join(_said(sentence))}"
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+    if len(line) <= _LONGEST:
+        return line
+    return f"{line[: _LONGEST - 12]}... {zlib.crc32(line.encode()):08x}"  # no other line is shortened to the same
 
 
 class Wanted(NamedTuple):

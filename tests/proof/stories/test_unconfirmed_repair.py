@@ -107,7 +107,7 @@ STEPS = (
     "answered: P1 -> coordinator: InitProducerId(2pc, keep) => 1:1, ongoing 1:0",
     "answered: P0 -> coordinator: EndTxn(1:0, commit) => PRODUCER_FENCED",
     "answered: P1 -> database: reads the row under its lock",
-    "a foreign program initialises the id: foreign program -> coordinator: a foreign program initialises the i...",
+    "a foreign program initialises the id: foreign program -> coordinator: a foreign program initialises the id",
     "answered: P0 -> coordinator: DescribeTransaction() => PrepareAbort, 1:1",
     "the marker is written: coordinator -> leader of orders-0: the marker is written",
     "answered: P1 -> coordinator: EndTxn(1:1, commit) => PRODUCER_FENCED",
