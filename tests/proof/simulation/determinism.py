@@ -9,10 +9,11 @@ import secrets
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from dualwrite.recipes.core.availability import Availability
 from tests.proof.simulation.loop import SimulatedLoop
 
 EPOCH_S: Final = 1_800_000_000
@@ -22,7 +23,7 @@ EPOCH_S: Final = 1_800_000_000
 POWER_FAILED: Final = "the power failed"
 """What a disk without power answers; a broker that says so is right."""
 
-Replacement = tuple[Any, str, Callable[..., Any]]
+Replacement = tuple[Any, str, Any]
 """A module, the name of a function in it, and what it becomes."""
 
 
@@ -52,6 +53,7 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         (time, "perf_counter", lambda: loop.now_s),
         (time, "perf_counter_ns", lambda: int(loop.now_s * 1e9)),
         (time, "time", wall_s),
+        (Availability.__init__, "__defaults__", (None, None, wall_s)),  # bound before `time.time` was replaced
         (time, "time_ns", lambda: int(wall_s() * 1000) * 1_000_000),
         (uuid, "uuid4", lambda: uuid.UUID(int=drawn.getrandbits(128), version=4)),
         (secrets, "choice", drawn.choice),
