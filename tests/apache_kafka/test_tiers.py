@@ -14,6 +14,8 @@ from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import ProducerState
 
+from tests.interop.wire import NOBODY, Code, End, Init, Wire
+
 from .clusters import Cluster, killed_after_prepare
 from .conftest import MakeFace, NewName
 from .faces import FACES, Face
@@ -49,6 +51,21 @@ def producer(cluster: Cluster, face: str, transactional_id: str, make_face: Make
 
 def committed(cluster: Cluster, topic: str) -> list[bytes]:
     return read_committed({"bootstrap.servers": cluster.bootstrap_servers}, topic)
+
+
+def test_no_earlier_pair_is_taken_for_the_new_owners(
+    cluster: Cluster, producer: Face, face: str, make_face: MakeFace, transactional_id: str
+) -> None:
+    """An InitProducerId (KIP-360) or an abort (KIP-890) by the pair before the current one may count as a repetition."""
+    successor = make_face(face, cluster.settings(transactional_id))
+    successor.init_transactions(keep_prepared_txn=True)
+    successor.complete_transaction(NOTHING)
+    with Wire(cluster.bootstrap_servers) as wire:
+        current = cluster.wait_until_settled(transactional_id).identity
+        assert wire.init(transactional_id, current.bumped(-1)) == Init(Code.PRODUCER_FENCED, NOBODY)
+        if cluster.tier is not Tier.BOUNDED_V1:
+            assert wire.end(transactional_id, current.bumped(-1), commit=False) == End(Code.PRODUCER_FENCED)
+        assert wire.describe(transactional_id).identity == current
 
 
 def test_the_guarantee_is_found_out(cluster: Cluster, face: str, make_face: MakeFace, transactional_id: str) -> None:
