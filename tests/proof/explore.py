@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from tests.proof.kafka_model import PROFILES, Batch, Marker
+from tests.proof.owner import Settings
 from tests.proof.world import Budget, Rules, World
 
 
@@ -100,6 +101,10 @@ def _entry(entry: Batch | Marker) -> str:
     return f"{pair}{'+' if entry.committed else '-'}"
 
 
+def _numbers(text: str) -> dict[str, int]:
+    return {name: int(number) for name, number in (pair.split("=") for pair in text.split(",") if pair)}
+
+
 def main() -> None:
     """Explore as the arguments say, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -109,12 +114,14 @@ def main() -> None:
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--settings", default="", help="such as follows_later=1,stores_blocks=1")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
+    budget = Budget(**_numbers(given.faults))
+    settings = Settings(**_numbers(given.settings))  # type: ignore[arg-type]
     written = [[value.encode() for value in process.split(",")] for process in given.writes.split("/")]
     after = [value.encode() for value in given.after_crash.split(",") if value]
-    rules = Rules(PROFILES[given.tier], written, after, predicts=given.predicts)
+    rules = Rules(PROFILES[given.tier], written, after, predicts=given.predicts, settings=settings)
     began_s = time.monotonic()
     found = Explorer(rules, budget).search(given.states)
     rules.close()

@@ -18,6 +18,8 @@ from tests.proof import kafka_model as broker
 from tests.proof.automaton import Automaton
 from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf, RepairOf
 from tests.proof.owner import (
+    AWAY,
+    DEFAULTS,
     GAVE_UP,
     NO_MARKER,
     RECOVERED,
@@ -25,19 +27,28 @@ from tests.proof.owner import (
     Cast,
     Commit,
     Insert,
+    Join,
+    Leave,
     Lock,
     LockAndWrite,
+    Moment,
     Read,
     Rollback,
+    Settings,
+    Start,
     Write,
     recovers,
     writes,
 )
+from tests.proof.redo_model import OnRedo, RedoRows, blocks_in, executed, with_head
 
 _MOST_LATE: Final = 3
 _SETTLING_TRIES: Final = 4
 _POLLS: Final = 3
 """How often a process gets the same response to the same request in a row, before something else has to happen."""
+
+_NOTHING_CHANGED: Final = ("KafkaUnreachableError", "StoreFullError", "StoredBlocksError")
+"""Errors of a block that say: neither side was changed."""
 
 
 class Budget(NamedTuple):
@@ -56,6 +67,8 @@ class Budget(NamedTuple):
     """Foreign programs that initialise the id."""
     expiries: int = 0
     """Ids that the broker forgets."""
+    outages: int = 0
+    """Times at which nobody can reach Kafka any more; it comes back at any later step."""
 
 
 class Txn(NamedTuple):
@@ -69,6 +82,8 @@ class Txn(NamedTuple):
     inserted: tuple[bytes, ...] = ()
     is_committing: bool = False
     """Whether its COMMIT is on the way, and no process waits for it."""
+    redo: RedoRows | None = None
+    """The table of stored blocks with its changes; None if it has changed nothing there."""
 
 
 class Process(NamedTuple):
@@ -77,6 +92,8 @@ class Process(NamedTuple):
     program: int
     node: int
     incarnation: int = 0
+    started: tuple[Any, ...] = ()
+    """A request that it waits for later, and the response once there is one."""
 
 
 class World(NamedTuple):
@@ -93,6 +110,12 @@ class World(NamedTuple):
     """Requests that may still reach the broker."""
     budget: Budget
     is_settling: bool = False
+    is_away: bool = False
+    """Whether nobody can reach Kafka."""
+    redo: RedoRows = ()
+    """The committed rows of the table of stored blocks."""
+    decided: tuple[tuple[bytes, bool], ...] | None = None
+    """The committed changes in the order of their commits, and whether each was stored; None if nobody asks."""
 
 
 Step = tuple[str, World]
@@ -108,18 +131,22 @@ class Rules:
         after_crash: Sequence[bytes],
         *,
         predicts: bool = False,
+        settings: Settings = DEFAULTS,
     ) -> None:
         self.profile = profile
+        self._settings = settings
         self._first = len(written)
         self._settles = self._first + 1
-        self.programs = [Automaton(writes(profile, values, predicts=predicts)) for values in written]
-        self.programs.append(Automaton(recovers(profile, after_crash, predicts=predicts)))
-        self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES)))
+        self.programs = [Automaton(writes(profile, each, predicts=predicts, settings=settings)) for each in written]
+        self.programs.append(Automaton(recovers(profile, after_crash, predicts=predicts, settings=settings)))
+        self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES, settings=settings)))
 
     def start(self, budget: Budget) -> World:
         """Return the world before anything has happened."""
         processes = tuple(Process(number, 0) for number in range(self._first))
         world = World(Kafka(), ("", ""), frozenset(), (), processes, (), budget)
+        if self._settings.policy.needs_table:
+            world = world._replace(redo=with_head(broker.TRANSACTIONAL_ID), decided=())
         for number in range(self._first):
             world = self._at_once(world, number)
         return world
@@ -137,7 +164,7 @@ class Rules:
             yield from self._of_process(world, number)
         yield from self._of_kafka(world)
         yield from self._of_database(world)
-        if not world.is_settling and self._all_ended(world):
+        if not world.is_settling and not world.is_away and self._all_ended(world):
             yield self._settle(world)
 
     def _request(self, world: World, number: int) -> Hashable:
@@ -145,6 +172,8 @@ class Rules:
         return self.programs[process.program].nodes[process.node].request
 
     def _of_process(self, world: World, number: int) -> Iterator[Step]:
+        if len(world.processes[number].started) == 1:
+            yield from self._serves_started(world, number)
         request = self._request(world, number)
         if request is None:
             return
@@ -156,6 +185,10 @@ class Rules:
                 yield self._locks_and_writes(world, number, request)
             case Commit():
                 yield from self._commits(world, number, request)
+            case Moment():
+                yield from self._lets_time_pass(world, number, request)
+            case Join():
+                yield from self._joins(world, number)
             case _:
                 yield from self._asks_kafka(world, number, request)
         if world.budget.crashes and not world.is_settling:
@@ -195,7 +228,38 @@ class Rules:
             on_the_way = _with(poorer, txn, txn._replace(is_committing=True))
             yield f"P{number}'s COMMIT is delayed, and its connection lost", self._answer(on_the_way, number, None)
 
+    def _lets_time_pass(self, world: World, number: int, request: Moment) -> Iterator[Step]:
+        yield f"P{number} goes on at once", self._answer(world, number, False)
+        if not request.until_back:
+            yield f"P{number} goes on after a moment", self._answer(world, number, True)
+        elif not world.is_away:
+            yield f"P{number} notices that Kafka is back", self._answer(world, number, True)
+
+    def _serves_started(self, world: World, number: int) -> Iterator[Step]:
+        """Carry out a request whose sender does something else meanwhile."""
+        process = world.processes[number]
+        (request,) = process.started
+        kafka, response = broker.serve(world.kafka, request, self.profile)
+        if response is not BLOCKED:
+            answered = _with_process(world, number, process._replace(started=(request, response)))
+            yield f"P{number}, in the background: {request} -> {response}", answered._replace(kafka=kafka)
+
+    def _joins(self, world: World, number: int) -> Iterator[Step]:
+        process = world.processes[number]
+        waiting = _with_process(world, number, process._replace(started=()))
+        if len(process.started) == 1:
+            yield from self._asks_kafka(waiting, number, process.started[0])
+            return
+        request, response = process.started
+        yield f"P{number} hears: {response}", self._answer(waiting, number, response)
+        if world.budget.losses and not world.is_settling:
+            lost = _spend(waiting, losses=1)
+            yield f"P{number} does not hear the response to {request}", self._answer(lost, number, None)
+
     def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
+        if world.is_away:
+            yield f"P{number}: {request} finds Kafka away", self._answer(_later(world, request), number, AWAY)
+            return
         kafka, response = broker.serve(world.kafka, request, self.profile)
         if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, request, response):
             response = BLOCKED
@@ -250,7 +314,7 @@ class Rules:
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | Read() | LockAndWrite():
+            case Lock() | Read() | LockAndWrite() | Moment() | Join():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case _:
                 later = _later(poorer, request)
@@ -267,6 +331,10 @@ class Rules:
             yield "Kafka writes the marker", world._replace(kafka=broker.write_marker(kafka))
         if world.is_settling:
             return
+        if world.is_away:
+            yield "Kafka can be reached again", world._replace(is_away=False)
+        elif budget.outages:
+            yield "Kafka cannot be reached any more", _spend(world, outages=1)._replace(is_away=True)
         if budget.timeouts and (aborted := broker.timed_out(kafka, self.profile)) is not None:
             yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
         if budget.foreigners and (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
@@ -297,6 +365,8 @@ class Rules:
         return "everything is over; recover() is called", self._at_once(settling, len(settling.processes) - 1)
 
     def _restarted(self, world: World, number: int) -> World:
+        if len(world.processes[number].started) == 1:
+            world = _later(world, world.processes[number].started[0])
         process = Process(self._first, 0, world.processes[number].incarnation + 1)
         return self._at_once(_with_process(world, number, process), number)
 
@@ -326,12 +396,30 @@ class Rules:
                 case Rollback():
                     txn = self._txn(world, number, request.number)
                     world = world if txn is None else _with(world, txn, None)
+                case OnRedo():
+                    world, reply = self._on_redo(world, number, request)
                 case Cast():
                     world = _later(world, request.request)
+                case Start():
+                    world = _with_process(world, number, process._replace(started=(request.request,)))
+                case Leave():
+                    if len(process.started) == 1:
+                        world = _later(world, process.started[0])
+                    world = _with_process(world, number, process._replace(started=()))
                 case _:
                     return world
+            process = world.processes[number]
             node = self.programs[process.program].step(process.node, reply)
             world = _with_process(world, number, process._replace(node=node))
+
+    def _on_redo(self, world: World, number: int, request: OnRedo) -> tuple[World, Hashable]:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            return world, None
+        assert txn.is_locked, "stored blocks were read or changed without the lock of the row"
+        before = world.redo if txn.redo is None else txn.redo
+        result, after = executed(before, request.sql, request.values)
+        return world if after == before else _with(world, txn, txn._replace(redo=after)), result
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
         incarnation = world.processes[number].incarnation
@@ -354,11 +442,21 @@ class Rules:
             return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
             for said in self.programs[process.program].nodes[process.node].told:
-                if said[1] == "COMMITTED" and said[0] not in world.table:
+                if said[1] in ("COMMITTED", "STORED") and said[0] not in world.table:
                     return f"{said[0]!r} was said to be committed, and is not"
+                if said[-1] in _NOTHING_CHANGED and said[0] in world.table:
+                    return f"{said[0]!r} was refused, and is committed"
                 if said[1] == "ROLLED_BACK" and said[0] in world.table:
                     return f"{said[0]!r} was said to be rolled back, and is committed"
+        if world.decided is not None and (wrong := self._wrong_order(world.decided, seen)) is not None:
+            return wrong
         return self._wrong_at_rest(world, seen) if self.is_at_rest(world) else None
+
+    def _wrong_order(self, decided: Sequence[tuple[bytes, bool]], seen: Sequence[bytes]) -> str | None:
+        """Return what is out of order: of what a single process has decided, or of what several have stored."""
+        order = [value for value, is_stored in decided if is_stored or self._first == 1]
+        found = [value for value in seen if value in order]
+        return None if found == order[: len(found)] else f"{found} are visible, and were decided as {order}"
 
     def _wrong_at_rest(self, world: World, seen: Sequence[bytes]) -> str | None:
         lost = world.table.difference(seen)
@@ -401,4 +499,10 @@ def _with_added(world: World, txn: Txn) -> World:
 
 
 def _committed(world: World, txn: Txn) -> World:
-    return _with(world, txn, None)._replace(row=txn.row or world.row, table=world.table | set(txn.inserted))
+    after = _with(world, txn, None)._replace(row=txn.row or world.row, table=world.table | set(txn.inserted))
+    if world.decided is None:
+        return after
+    redo = world.redo if txn.redo is None else txn.redo
+    is_stored = bool(blocks_in(redo) - blocks_in(world.redo))
+    decided = (*world.decided, *((value, is_stored) for value in txn.inserted))
+    return after._replace(redo=redo, decided=decided)
