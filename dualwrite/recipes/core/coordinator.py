@@ -242,6 +242,7 @@ class DualWriteCoordinator:
             await self.owned.ensure_row()
         if self.owned.has_stored:
             await self._publishing.publish_if_kafka_is_back()
+            self.owned.assert_usable()
 
     def _assert_present(self) -> None:
         if self.owned.availability.away is not None:
