@@ -29,6 +29,7 @@ from dualwrite.errors import (
     KafkaUnreachableError,
     NoMarkerError,
     OutcomeUnknown,
+    RecordsGoneError,
     exception_for,
 )
 from dualwrite.guarantee import Guarantee
@@ -37,6 +38,7 @@ from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks, state_in
@@ -63,11 +65,20 @@ GAVE_UP: Final = "gave up"
 AWAY: Final = "away"
 """The reply to a caller who cannot reach any broker."""
 
+GONE: Final = "GONE"
+"""The reply to a reader of records that are not in the log any more."""
+
 NO_MARKER: Final = "no marker"
 """The reply to a reader who has come to the end of the log without the marker that it looks for."""
 
 RECOVERED: Final = ("recover", "returned")
 """What the caller of `recover()` is told."""
+
+LOST: Final = (("recover", "PreparedTransactionLost"), ("recover", "RecordsGoneError"))
+"""The same, if what was decided cannot be repaired."""
+
+UNPROVEN: Final = ("log", "unproven")
+"""What operators are told if nothing shows any more how a transaction ended, and it is taken for committed."""
 
 _NODE: Final = 1
 
@@ -208,6 +219,8 @@ class CheckedKafka:
             raise _unreachable()
         if values == GAVE_UP:
             raise KafkaTimeoutError("no leader responded; nothing was changed")
+        if values == GONE:
+            raise RecordsGoneError("gone", transactional_id=TRANSACTIONAL_ID, prepared_state=str(pair))
         assert len(values) == part.record_count, f"{values} are not the records of {manifest}"
         return [StoredRecord(TOPIC, 0, None, value, [], 1, part.first_offset) for value in values]
 
@@ -220,7 +233,7 @@ class CheckedKafka:
             raise _unreachable()
         if found == GAVE_UP:
             raise KafkaTimeoutError("no leader responded; nothing was changed")
-        return PreparedTxnState(found) if found else None
+        return PreparedTxnState(found) if found and found != GONE else None
 
     @staticmethod
     async def _read(request: EndOf | RecordsOf | RepairOf) -> Any:
@@ -630,13 +643,17 @@ class Owner:
             sleep=_no_sleep,
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
-            pause=None,
+            pause=self._reach,
             kafka_follows_later=settings.follows_later,
             repairability=Repairability(accepted=True, keeps_copy=settings.keeps_copy),
             availability=self._availability,
             policy=settings.policy,
             clock_s=lambda: self._now_s,
         )
+
+    def _reach(self, point: PausePoint) -> None:
+        if self._coordinator.owned.tally.unproven and UNPROVEN not in self._told:
+            self._told.append(UNPROVEN)
 
     async def write(self, value: bytes) -> None:
         """Carry out one dual write, and note what its caller is told: its outcome, None for unknown."""

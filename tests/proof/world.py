@@ -15,14 +15,17 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite.client.messages import DescribeTransaction
 from tests.proof import kafka_model as broker
-from tests.proof.automaton import Automaton
+from tests.proof.automaton import Automaton, Told
 from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf, RepairOf
 from tests.proof.owner import (
     AWAY,
     DEFAULTS,
     GAVE_UP,
+    GONE,
+    LOST,
     NO_MARKER,
     RECOVERED,
+    UNPROVEN,
     Begin,
     Cast,
     Commit,
@@ -69,6 +72,8 @@ class Budget(NamedTuple):
     """Ids that the broker forgets."""
     outages: int = 0
     """Times at which nobody can reach Kafka any more; it comes back at any later step."""
+    deletions: int = 0
+    """Times at which retention deletes all that is decided in the log, which consumers have read."""
 
 
 class Txn(NamedTuple):
@@ -116,6 +121,10 @@ class World(NamedTuple):
     """The committed rows of the table of stored blocks."""
     decided: tuple[tuple[bytes, bool], ...] | None = None
     """The committed changes in the order of their commits, and whether each was stored; None if nobody asks."""
+    log_start: int = 0
+    """The first offset that retention has left in the log."""
+    is_unproven: bool = False
+    """Whether a process that is gone has logged that it could not prove how a transaction ended."""
 
 
 Step = tuple[str, World]
@@ -261,6 +270,8 @@ class Rules:
             yield f"P{number}: {request} finds Kafka away", self._answer(_later(world, request), number, AWAY)
             return
         kafka, response = broker.serve(world.kafka, request, self.profile)
+        if isinstance(request, EndOf | RecordsOf | RepairOf) and request.first_offset < world.log_start:
+            response = GONE
         if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, request, response):
             response = BLOCKED
         if response is not BLOCKED:
@@ -339,6 +350,9 @@ class Rules:
             yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
         if budget.foreigners and (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
             yield "a foreign program initialises the id", _spend(world, foreigners=1)._replace(kafka=taken)
+        if budget.deletions and kafka.log and not broker.is_open(kafka) and not broker.marker_is_due(kafka):
+            gone = _spend(world, deletions=1)._replace(log_start=kafka.log[-1].offset + 1)
+            yield "retention deletes what is in the log", gone
         if budget.expiries and (gone := broker.expired(kafka)) is not None:
             yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
 
@@ -367,6 +381,8 @@ class Rules:
     def _restarted(self, world: World, number: int) -> World:
         if len(world.processes[number].started) == 1:
             world = _later(world, world.processes[number].started[0])
+        if UNPROVEN in self._told(world.processes[number]):
+            world = world._replace(is_unproven=True)
         process = Process(self._first, 0, world.processes[number].incarnation + 1)
         return self._at_once(_with_process(world, number, process), number)
 
@@ -441,7 +457,9 @@ class Rules:
         if broker.marker_is_refused(world.kafka):
             return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
-            for said in self.programs[process.program].nodes[process.node].told:
+            for said in self._told(process):
+                if said[-1] == "IllegalStateError":
+                    return f"{said[0]!r} ended in an error of whoever calls"
                 if said[1] in ("COMMITTED", "STORED") and said[0] not in world.table:
                     return f"{said[0]!r} was said to be committed, and is not"
                 if said[-1] in _NOTHING_CHANGED and said[0] in world.table:
@@ -458,12 +476,25 @@ class Rules:
         found = [value for value in seen if value in order]
         return None if found == order[: len(found)] else f"{found} are visible, and were decided as {order}"
 
+    def _was_said_to_be_lost(self, world: World) -> bool:
+        """Return whether the log has lost records, and somebody was told.
+
+        Who recovers is told so each time; or it was logged once that nothing proves the end any more.
+        """
+        if not world.log_start:
+            return False
+        told = [self._told(process) for process in world.processes]
+        is_unproven = world.is_unproven or any(UNPROVEN in each for each in told)
+        return is_unproven or (bool(told[-1]) and all(said in LOST for said in told[-1]))
+
+    def _told(self, process: Process) -> Told:
+        return self.programs[process.program].nodes[process.node].told
+
     def _wrong_at_rest(self, world: World, seen: Sequence[bytes]) -> str | None:
         lost = world.table.difference(seen)
-        if lost:
+        if lost and not self._was_said_to_be_lost(world):
             return f"{lost} are committed, and not visible"
-        last = world.processes[-1]
-        if RECOVERED not in self.programs[last.program].nodes[last.node].told:
+        if not lost and RECOVERED not in self._told(world.processes[-1]):
             return "nobody could recover"
         if broker.is_open(world.kafka):
             return "a transaction is open at rest"
