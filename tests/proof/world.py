@@ -351,8 +351,8 @@ class Rules:
         if budget.foreigners and (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
             yield "a foreign program initialises the id", _spend(world, foreigners=1)._replace(kafka=taken)
         if budget.deletions and kafka.log and not broker.is_open(kafka) and not broker.marker_is_due(kafka):
-            gone = _spend(world, deletions=1)._replace(log_start=kafka.log[-1].offset + 1)
-            yield "retention deletes what is in the log", gone
+            emptied = _spend(world, deletions=1)._replace(log_start=kafka.log[-1].offset + 1)
+            yield "retention deletes what is in the log", emptied
         if budget.expiries and (gone := broker.expired(kafka)) is not None:
             yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
 
@@ -494,7 +494,7 @@ class Rules:
         lost = world.table.difference(seen)
         if lost and not self._was_said_to_be_lost(world):
             return f"{lost} are committed, and not visible"
-        if not lost and RECOVERED not in self._told(world.processes[-1]):
+        if RECOVERED not in self._told(world.processes[-1]) and not self._was_said_to_be_lost(world):
             return "nobody could recover"
         if broker.is_open(world.kafka):
             return "a transaction is open at rest"

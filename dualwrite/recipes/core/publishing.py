@@ -283,6 +283,6 @@ class Publishing:
 
     def _aborted_too(self, state: PreparedTxnState) -> RetriableError:
         return RetriableError(
-            f"Kafka has aborted {state} too, by which records of transactional id {self._owned.transactional_id!r} were "
-            "to be published; they are owed now, and the next use of the id, or recover(), publishes them"
+            f"Kafka has aborted {state} too, by which records of transactional id {self._owned.transactional_id!r} "
+            "were to be published; they are owed now, and the next use of the id, or recover(), publishes them"
         )
