@@ -479,13 +479,14 @@ class Rules:
     def _was_said_to_be_lost(self, world: World) -> bool:
         """Return whether the log has lost records, and somebody was told.
 
-        Who recovers is told so each time; or it was logged once that nothing proves the end any more.
+        Who recovers is told so; or it was logged once that nothing proves the end any more. On tier 4 the former may be
+        told of what was committed: only a person can find out.
         """
         if not world.log_start:
             return False
         told = [self._told(process) for process in world.processes]
         is_unproven = world.is_unproven or any(UNPROVEN in each for each in told)
-        return is_unproven or (bool(told[-1]) and all(said in LOST for said in told[-1]))
+        return is_unproven or (bool(told[-1]) and told[-1][-1] in LOST and RECOVERED not in told[-1])
 
     def _told(self, process: Process) -> Told:
         return self.programs[process.program].nodes[process.node].told
