@@ -100,5 +100,5 @@ LARGE: Final = (
     *(Space(tier, Budget(timeouts=1, crashes=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
     Space(3, Budget(timeouts=1, deletions=1, crashes=1), ((b"a1",),), settings=_COPIES),
     Space(3, Budget(timeouts=1, deletions=1), settings=_COPIES),
-    Space(4, Budget(timeouts=1, deletions=1), _TWO, settings=_COPIES),
+    *(Space(tier, Budget(timeouts=1, deletions=1, losses=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
 )

@@ -181,9 +181,8 @@ def _can_be_repaired(facts: Facts) -> bool:
     end, is_v2 = facts.end, facts.transaction_version >= 2
     if end is None:
         return facts.has_copy and is_v2
-    if end.aborted and not end.gone:
-        return True
-    return facts.has_copy and not end.is_visible and (is_v2 or bool(end.aborted))
+    is_copied = facts.has_copy and (is_v2 or bool(end.aborted))
+    return (bool(end.aborted) and not end.gone) or (is_copied and not end.is_visible)
 
 
 def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:
