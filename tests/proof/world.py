@@ -466,8 +466,10 @@ class Rules:
                     return f"{said[0]!r} was refused, and is committed"
                 if said[1] == "ROLLED_BACK" and said[0] in world.table:
                     return f"{said[0]!r} was said to be rolled back, and is committed"
-        if world.decided is not None and (wrong := self._wrong_order(world.decided, seen)) is not None:
-            return wrong
+        if world.decided is not None and not self._was_said_to_be_lost(world):  # else later ones are visible without it
+            wrong = self._wrong_order(world.decided, seen)
+            if wrong is not None:
+                return wrong
         return self._wrong_at_rest(world, seen) if self.is_at_rest(world) else None
 
     def _wrong_order(self, decided: Sequence[tuple[bytes, bool]], seen: Sequence[bytes]) -> str | None:
