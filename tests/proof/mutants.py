@@ -1324,16 +1324,11 @@ OUTSIDE: Final = (
     Equivalent(
         "manifest-of-another", "Only an older version of the library leaves a manifest that is not of the row's pair."
     ),
-    Equivalent(
-        "repaired-not-looked-for, went-back", "Needs a database that is restored to an earlier state."
-    ),
+    Equivalent("repaired-not-looked-for, went-back", "Needs a database that is restored to an earlier state."),
     Equivalent("make-durable-left-out", "Needs a COMMIT that waits for a standby, and a failover."),
     Equivalent(
         "bound-not-compared",
-        (
-            "No time passes in the search. An abort by the timeout right after such a "
-            "COMMIT is in it, and is repaired."
-        ),
+        ("No time passes in the search. An abort by the timeout right after such a COMMIT is in it, and is repaired."),
     ),
     Equivalent("recover-keeps-ready", "No program of these spaces calls recover() on a writer that is ready."),
     Equivalent("rotated-always, the last epoch", "Needs 32,767 transactions, or a start at the last epochs."),
