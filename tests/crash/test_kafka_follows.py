@@ -13,7 +13,7 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Fault, Hold
-from dualwrite.errors import ConfigError, FencedError, PreparedTransactionLost
+from dualwrite.errors import ConfigError, FencedError, PreparedTransactionLost, RetriableError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
@@ -203,6 +203,36 @@ def test_close_says_what_stays_in_doubt(scenario: PsycopgScenario, caplog: pytes
     with scenario.writer() as newer:
         newer.recover()
     scenario.assert_both_sides_agree()
+
+
+def stored_while_away(scenario: PsycopgScenario, **settings: Any) -> Any:
+    """A writer whose second block is stored, and which has noticed that Kafka is back."""
+    writer = written_once(scenario, when_kafka_is_away="store", **settings)
+    scenario.emulator.crash_node(0)
+    assert scenario.write(writer, 1).outcome is Outcome.STORED
+    scenario.emulator.start_node(0)
+    until(lambda: not writer.coordinator.owned.availability.is_away)
+    return writer
+
+
+def test_recover_waits_for_the_commit_of_what_it_publishes(scenario: PsycopgScenario) -> None:
+    writer = stored_while_away(scenario)
+    assert writer.recover().outcome is Outcome.PUBLISHED
+    assert writer.state is SlotState.READY
+    scenario.assert_both_sides_agree()
+    writer.close()
+
+
+def test_recover_says_that_what_it_publishes_is_not_confirmed(scenario: PsycopgScenario) -> None:
+    """Nobody may use the id again, so somebody has to know."""
+    writer = stored_while_away(scenario, max_block_ms=2_000)
+    fault = scenario.emulator.faults.add(Fault(api="EndTxn", action=CloseBefore(), count=None))
+    with pytest.raises(RetriableError, match="Kafka has not confirmed it"):
+        writer.recover()
+    fault.remove()
+    assert writer.recover().outcome is Outcome.COMMITTED
+    scenario.assert_both_sides_agree()
+    writer.close()
 
 
 def test_there_is_nothing_else_to_confirm(scenario: PsycopgScenario) -> None:

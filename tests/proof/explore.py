@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.proof.owner import Settings
 from tests.proof.reductions import Reduced
 from tests.proof.remembered import forget
 from tests.proof.settling import fair_run
@@ -198,6 +199,10 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _numbers(text: str) -> dict[str, int]:
+    return {name: int(number) for name, number in (pair.split("=") for pair in text.split(",") if pair)}
+
+
 def main() -> None:
     """Explore as the arguments say, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -213,13 +218,15 @@ def main() -> None:
         "--apart", action="store_true", help="each dual write sends to one of the partitions, not to all"
     )
     parser.add_argument("--offsets", action="store_true", help="each dual write commits how far it has read")
+    parser.add_argument("--settings", default="", help="such as follows_later=1,stores_blocks=1")
     parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
     given = parser.parse_args()
-    budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
+    budget = Budget(**_numbers(given.faults))
+    settings = Settings(**_numbers(given.settings))  # type: ignore[arg-type]
     written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
     after = tuple(value.encode() for value in given.after_crash.split(",") if value)
     shape = Shape(given.partitions, given.apart, given.offsets)
-    setting = Setting(given.tier, budget, written, after, given.predicts, shape, given.plain)
+    setting = Setting(given.tier, budget, written, after, given.predicts, shape, given.plain, settings)
     began_s = time.monotonic()
     found = explored(setting, given.states)
     print(f"{setting.profile.name}, {shape}, {budget}")

@@ -2,12 +2,12 @@
 
 Only the outermost shell is replaced: what carries requests to a broker (`client/sender.py`) and statements to a
 database. Here both ask the world. A reply of `None` means that a request got no response; `GAVE_UP`, that the caller
-has waited for `max.block.ms` without one.
+has waited for `max.block.ms` without one; `AWAY`, that no broker could be reached for `unreachable.timeout.ms`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client import messages as m
@@ -27,17 +27,22 @@ from dualwrite.errors import (
     DualWriteError,
     FatalError,
     KafkaTimeoutError,
+    KafkaUnreachableError,
     NoMarkerError,
     OutcomeUnknown,
+    RecordsGoneError,
     exception_for,
 )
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.store import NoStoredBlocks, state_in
+from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
+from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks, state_in
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import Program, Said, ask
@@ -60,10 +65,17 @@ from tests.proof.kafka_requests import (
     RecordsOf,
     RepairOf,
 )
+from tests.proof.redo_model import DatabaseGone, checked_redo_table
 from tests.proof.shape import ONE_RECORD, Shape
 
 GAVE_UP: Final = "gave up"
 """The reply to a caller that has waited too long."""
+
+AWAY: Final = "away"
+"""The reply to a caller who cannot reach any broker."""
+
+GONE: Final = "GONE"
+"""The reply to a reader of records that are not in the log any more."""
 
 NO_MARKER: Final = "no marker"
 """The reply to a reader who has come to the end of the log without the marker that it looks for."""
@@ -74,6 +86,12 @@ RETURNED: Final = "returned"
 RECOVERED: Final = ("recover", "returned")
 """What the caller of `recover()` is told."""
 
+LOST: Final = (("recover", "PreparedTransactionLost"), ("recover", "RecordsGoneError"))
+"""The same, if what was decided cannot be repaired."""
+
+UNPROVEN: Final = ("log", "unproven")
+"""What operators are told if nothing shows any more how a transaction ended, and it is taken for committed."""
+
 _NODE: Final = 1
 
 
@@ -81,6 +99,52 @@ class Cast(NamedTuple):
     """A request that is sent without waiting for a response, by a producer that is being closed."""
 
     request: Hashable
+
+
+class Start(NamedTuple):
+    """A request that is sent now, and whose response is waited for later, by `Join`."""
+
+    request: Hashable
+
+
+class Join(NamedTuple):
+    """Wait for the response to the request that was started."""
+
+
+class Leave(NamedTuple):
+    """Wait no longer for the response to the request that was started; it is still under way."""
+
+
+class Moment(NamedTuple):
+    """Let a moment pass, or not. `until_back`: that in which it is noticed that Kafka can be reached again."""
+
+    until_back: bool
+
+
+class Settings(NamedTuple):
+    """The settings of a writer, as far as they are other than the defaults."""
+
+    follows_later: bool = False
+    """confirm="database"."""
+    stores_blocks: bool = False
+    """when_kafka_is_away="store"."""
+    keeps_copy: bool = False
+    """redo="database"."""
+    most_bytes: int | None = None
+    """max_stored_bytes."""
+    blocks_are_large: bool = False
+    """Whether no two stored blocks are published by one transaction."""
+
+    @property
+    def policy(self) -> StorePolicy:
+        """What the database stores beside the row. No program reaches the limit of age."""
+        if not (self.stores_blocks or self.keeps_copy):
+            return STORES_NOTHING
+        most = {} if self.most_bytes is None else {"max_bytes": self.most_bytes}
+        return StorePolicy(self.keeps_copy, self.stores_blocks, max_age_ms=NO_DEADLINE_MS**2, **most)
+
+
+DEFAULTS: Final = Settings()
 
 
 class Stuck(Exception):  # noqa: N818 - it is a finding, not an error of the product
@@ -110,6 +174,10 @@ class CheckedKafka:
         self._unsent: list[_Unsent] = []
         self._sequences: dict[tuple[int, int, int], int] = {}
         self._now_ms = 0.0
+        self._started: Operation | None = None
+        """A commit that nobody waits for yet, and of which nothing is sent yet."""
+        self._is_under_way = False
+        """Whether its request is."""
 
     @property
     def _live(self) -> TransactionManager:
@@ -165,6 +233,9 @@ class CheckedKafka:
             values = await self._read(request)
             if values == GAVE_UP:
                 raise KafkaTimeoutError("no leader responded; nothing was changed")
+            if values == GONE:
+                state = str(manifest.prepared_state)
+                raise RecordsGoneError("gone", transactional_id=TRANSACTIONAL_ID, prepared_state=state)
             assert len(values) == part.record_count, f"{values} are not the records of {manifest}"
             found += [StoredRecord(TOPIC, part.partition, None, value, [], 1, part.first_offset) for value in values]
         return found
@@ -176,13 +247,15 @@ class CheckedKafka:
         found = await self._read(request)
         if found == GAVE_UP:
             raise KafkaTimeoutError("no leader responded; nothing was changed")
-        return PreparedTxnState(found) if found else None
+        return PreparedTxnState(found) if found and found != GONE else None
 
     @staticmethod
     async def _read(request: EndOf | RecordsOf | RepairOf) -> Any:
         """Ask until there is a response, as the reader of the log does."""
         while (response := await ask(request)) is None:
             pass
+        if response == AWAY:
+            raise _unreachable()
         return response
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
@@ -246,7 +319,17 @@ class CheckedKafka:
         return self._live.transaction.manifest("cluster")
 
     def start_commit(self) -> None:
-        raise AssertionError("confirm='kafka'")
+        self._started = self._live.commit_transaction()
+
+    async def work_in_background(self) -> None:
+        """Send the first request of a commit that was started, as the sender does while its caller goes on."""
+        operation, self._started = self._started, None
+        if operation is None or operation.done:
+            return
+        outgoing = await self._poll(self._live)
+        if outgoing is not None:
+            self._is_under_way = True
+            await ask(Start(_hashable(outgoing)))
 
     async def commit(self) -> None:
         await self._run(self._live.commit_transaction)
@@ -256,6 +339,10 @@ class CheckedKafka:
 
     async def give_up(self) -> None:
         manager, self._manager = self._manager, None
+        self._started = None
+        if self._is_under_way:
+            self._is_under_way = False
+            await ask(Leave())
         if manager is None:
             return
         operation = manager.operation_before_close()
@@ -279,7 +366,10 @@ class CheckedKafka:
         operation = call()
         if not operation.done and not self._unsent:
             manager.settle_without_kafka()
-        if not operation.done and manager.exchange.request is not None:
+        if not operation.done and self._is_under_way:
+            self._is_under_way = False
+            self._respond(manager, await ask(Join()), operation)
+        elif not operation.done and manager.exchange.request is not None:
             manager.on_no_response(self._now_ms)  # of a call that was given up; its connection is closed
         while not operation.done:
             await self._advance(manager, operation)
@@ -304,15 +394,31 @@ class CheckedKafka:
         else:
             raise Stuck(f"{operation.name} waits, and nothing is sent: {manager.standing}")
 
-    async def _exchange(self, manager: TransactionManager, request: m.Request, operation: Operation) -> None:
+    async def _poll(self, manager: TransactionManager) -> m.Request | None:
+        """Return the next request that goes to the world."""
+        while True:
+            outgoing = manager.poll(self._now_ms, delivered=not self._unsent)
+            if outgoing is None or not self._is_known(manager, outgoing.request):
+                return None if outgoing is None else outgoing.request
+
+    def _is_known(self, manager: TransactionManager, request: m.Request) -> bool:
+        """Return whether the response is the same in each world; it was given then."""
         if isinstance(request, m.FindCoordinator):
             manager.on_response(m.FindCoordinatorResponse(0, _NODE, "localhost", 9092), self._now_ms)
-            return
-        later = self._profile.later
-        if isinstance(request, m.ApiVersions) and later is None:
+            return True
+        if isinstance(request, m.ApiVersions) and self._profile.later is None:
             manager.on_response(self._profile.features, self._now_ms)
-            return
-        response = await ask(_hashable(request))
+            return True
+        return False
+
+    async def _exchange(self, manager: TransactionManager, request: m.Request, operation: Operation) -> None:
+        if not self._is_known(manager, request):
+            self._respond(manager, await ask(_hashable(request)), operation)
+
+    def _respond(self, manager: TransactionManager, response: Any, operation: Operation) -> None:
+        request, later = manager.exchange.request, self._profile.later
+        if response == AWAY:
+            raise _unreachable()
         if response == GAVE_UP:
             raise _no_outcome(operation)
         if response is None:
@@ -320,6 +426,7 @@ class CheckedKafka:
         elif isinstance(response, Features) and later is not None:
             manager.on_response(later.features if response.is_upgraded else self._profile.features, self._now_ms)
         else:
+            assert request is not None
             manager.on_response(_as_response(request, response), self._now_ms)
 
     @property
@@ -340,10 +447,10 @@ class CheckedKafka:
         requests = tuple(self._request_of(manager, batch) for batch in batches)
         manager.produced()
         reply = await ask(InFlight(requests) if len(requests) > 1 else requests[0])
-        if reply == GAVE_UP:
+        if reply in (GAVE_UP, AWAY):
             for batch in batches:
                 batch.is_in_flight = False
-            raise _no_outcome(operation)
+            raise _unreachable() if reply == AWAY else _no_outcome(operation)
         at, response = reply if len(requests) > 1 else (0, reply)
         batches[at].is_in_flight = False
         if response is None:
@@ -417,11 +524,23 @@ def _no_outcome(operation: Operation) -> KafkaTimeoutError:
     return KafkaTimeoutError(f"{operation.name} has no outcome within max.block.ms")
 
 
+def _unreachable() -> KafkaUnreachableError:
+    return KafkaUnreachableError("no broker could be reached")
+
+
+class _NoWatch:
+    """A `KafkaWatch` that runs nothing: the world says when Kafka is back."""
+
+    is_running = True
+
+    def start(self, steps: Coroutine[Any, Any, None]) -> None:
+        steps.close()
+
+    def stop(self) -> None:
+        pass
+
+
 # ---- the database ---------------------------------------------------------------------------------------------------
-
-
-class DatabaseGone(Exception):  # noqa: N818 - as drivers name it
-    """The connection is lost, and with it the transaction, unless it was being committed."""
 
 
 class Begin(NamedTuple):
@@ -488,13 +607,13 @@ class Rollback(NamedTuple):
 class CheckedTransaction:
     """A `DatabaseTransaction` whose statements go to the world. A reply of None: the connection is gone."""
 
-    def __init__(self, number: int, *, predicts: bool) -> None:
+    def __init__(self, number: int, *, predicts: bool, stored_blocks: StoredBlocks | None = None) -> None:
         self._number = number
         self._is_over = False
         self._attached: Attach | None = None
         self.commit_was_sent = False
         self.can_lock_and_write = predicts
-        self.stored_blocks = NoStoredBlocks()
+        self.stored_blocks: StoredBlocks = stored_blocks or NoStoredBlocks()
 
     async def insert(self, write: bytes) -> None:
         await self._ask(Insert(self._number, write))
@@ -563,27 +682,38 @@ class CheckedDatabase:
     `predicts`: the row is locked and written with one statement before the records are sent, as with psycopg.
     """
 
-    def __init__(self, *, predicts: bool) -> None:
+    def __init__(self, *, predicts: bool, settings: Settings = DEFAULTS) -> None:
         self._predicts = predicts
+        self._settings = settings
         self._begun = 0
+        self._contents: dict[bytes, bytes] = {}
         self.errors = (DatabaseGone,)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         return DatabaseIdentity("")
 
     async def prepare_to_store(self, transactional_id: str) -> None:
-        raise AssertionError("nothing is stored")
+        assert self._settings.policy.needs_table, "nothing is stored"
 
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return CheckedTransaction(self._begun, predicts=self._predicts)
+        return CheckedTransaction(self._begun, predicts=self._predicts, stored_blocks=self._stored_blocks())
+
+    def _stored_blocks(self) -> StoredBlocks:
+        if not self._settings.policy.needs_table:
+            return NoStoredBlocks()
+        return checked_redo_table(self._begun, self._contents, are_large=self._settings.blocks_are_large)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         pass
 
 
 # ---- the program ----------------------------------------------------------------------------------------------------
+
+
+_A_MOMENT_S: Final = 100.0
+"""Longer than any wait between two attempts."""
 
 
 async def _no_sleep(seconds: float) -> None:
@@ -593,25 +723,45 @@ async def _no_sleep(seconds: float) -> None:
 class Owner:
     """One process with a writer for the id, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool, shape: Shape) -> None:
+    _kafka: CheckedKafka | None = None
+    """None: nothing is started in the background."""
+    _availability: Availability | None = None
+    """None: Kafka is always there."""
+
+    def __init__(
+        self, profile: Profile, told: list[Said], *, predicts: bool, shape: Shape, settings: Settings = DEFAULTS
+    ) -> None:
         self._told = told
         self._shape = shape
-        self._database = CheckedDatabase(predicts=predicts)
+        self._database = CheckedDatabase(predicts=predicts, settings=settings)
+        self._kafka = CheckedKafka(profile)
+        self._availability = Availability(None, _NoWatch(), lambda: 0.0)
+        self._now_s = 0.0
         self._coordinator = DualWriteCoordinator(
             TRANSACTIONAL_ID,
             database=self._database,
-            kafka=CheckedKafka(profile),
+            kafka=self._kafka,
             sleep=_no_sleep,
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
-            pause=None,
-            repairability=Repairability(accepted=True),
+            pause=self._reach,
+            kafka_follows_later=settings.follows_later,
+            repairability=Repairability(accepted=True, keeps_copy=settings.keeps_copy),
+            availability=self._availability,
+            policy=settings.policy,
+            clock_s=lambda: self._now_s,
         )
+
+    def _reach(self, point: PausePoint) -> None:
+        if self._coordinator.owned.tally.unproven and UNPROVEN not in self._told:
+            self._told.append(UNPROVEN)
 
     async def write(self, value: bytes) -> None:
         """Carry out one dual write, and note what its caller is told: its outcome, None for unknown."""
         coordinator = self._coordinator
         progress = None
+        if self._is_away or coordinator.has_stored:
+            await self._pass_a_moment()
         try:
             with coordinator.exclusively():
                 await coordinator.get_ready()
@@ -624,12 +774,26 @@ class Owner:
                 except DatabaseGone:
                     await coordinator.roll_back(progress)
                     raise
+                if self._is_away:
+                    await self._pass_a_moment()
                 await coordinator.commit(progress)
                 self._told.append((value, RETURNED))
         except (DualWriteError, DatabaseGone) as error:
             self._told.append((value, "raised", type(error).__name__))
         if progress is not None:
             self._told.append((value, None if progress.outcome is None else progress.outcome.name))
+        if self._kafka is not None:
+            await self._kafka.work_in_background()
+
+    @property
+    def _is_away(self) -> bool:
+        return self._availability is not None and self._availability.is_away
+
+    async def _pass_a_moment(self) -> None:
+        if self._availability is None or not await ask(Moment(self._is_away)):
+            return
+        self._now_s += _A_MOMENT_S
+        self._availability.note_present()
 
     def _send(self, records: RecordBuffer, value: bytes) -> None:
         for partition in self._shape.partitions_of(value):
@@ -650,14 +814,30 @@ class Owner:
         self._told.append(RECOVERED)
         return True
 
+    async def close(self) -> None:
+        """Close the writer, which waits for what was started."""
+        try:
+            await self._coordinator.close()
+        except (DualWriteError, DatabaseGone) as error:
+            self._told.append(("close", type(error).__name__))
 
-def writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False, shape: Shape = ONE_RECORD) -> Program:
+
+def writes(
+    profile: Profile,
+    values: Sequence[bytes],
+    *,
+    predicts: bool = False,
+    shape: Shape = ONE_RECORD,
+    settings: Settings = DEFAULTS,
+) -> Program:
     """Return the program of a process that carries out dual writes."""
 
     async def program(told: list[Said]) -> None:
-        owner = Owner(profile, told, predicts=predicts, shape=shape)
+        owner = Owner(profile, told, predicts=predicts, shape=shape, settings=settings)
         for value in values:
             await owner.write(value)
+        if settings.follows_later:
+            await owner.close()
 
     return program
 
@@ -669,15 +849,21 @@ def recovers(
     tries: int = 1,
     predicts: bool = False,
     shape: Shape = ONE_RECORD,
+    settings: Settings = DEFAULTS,
 ) -> Program:
-    """Return the program of a process that recovers first, and if that fails, of others that try it again."""
+    """Return the program of a process that recovers first, and if that fails, of others that try it again.
+
+    Where blocks are stored, a process goes on without: it may have been started while Kafka is away.
+    """
 
     async def program(told: list[Said]) -> None:
         for _ in range(tries):
-            owner = Owner(profile, told, predicts=predicts, shape=shape)
-            if await owner.recover():
+            owner = Owner(profile, told, predicts=predicts, shape=shape, settings=settings)
+            if await owner.recover() or (values and settings.stores_blocks):
                 for value in values:
                     await owner.write(value)
+                if settings.follows_later:
+                    await owner.close()
                 return
 
     return program

@@ -48,6 +48,8 @@ _HARMLESS: Final = frozenset(
         "upgrades",
         "terminations",
         "aborts",
+        "outages",
+        "deletions",
     }
 )
 """Faults that do not come between a process and what it reads in the database."""

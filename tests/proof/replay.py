@@ -31,7 +31,7 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.interop.wire import Identity, Wire
 from tests.proof.kafka_model import FOREIGN_TIMEOUT_MS
 from tests.proof.kafka_requests import TOPIC, EndOf, Produce, RecordsOf, RepairOf, WriteMarker
-from tests.proof.owner import RECOVERED, Commit, Lock, LockAndWrite, Read
+from tests.proof.owner import DEFAULTS, RECOVERED, Commit, Lock, LockAndWrite, Read
 from tests.proof.replay_network import WAIT_S, HeldCommit, Network, Parked, ReplayError, What
 from tests.proof.replay_process import Program, RealProcess, recovering, writing
 from tests.proof.replay_servers import EXPIRATION_MS, TRANSACTION_TIMEOUT_MS, Servers
@@ -90,6 +90,8 @@ class Replay:
         """Raise ReplayError for a setting that cannot be replayed."""
         if setting.shape != ONE_RECORD or setting.budget.upgrades or setting.budget.moves:
             raise ReplayError("no replay has several partitions, consumed offsets, an upgrade, or moves yet")
+        if setting.settings != DEFAULTS or setting.budget.outages or setting.budget.deletions:
+            raise ReplayError("no replay has settings of the writer, outages, or retention yet")
         self._setting = setting
         self._rules = setting.rules()
         self._servers = servers
@@ -524,7 +526,7 @@ def written_test(story: Story) -> str:
     given = story.setting._asdict() | {"budget": f"Budget({_arguments(budget)})"}
     steps = "\n".join(f"    {json.dumps(brief(step.sentence))}," for step in story.steps)
     told = "\n".join(_wrapped(str(story).splitlines()[:-1]))
-    del given["shape"]  # only one is replayed
+    del given["shape"], given["settings"]  # only one is replayed
     setting = ", ".join(f"{name}={value if name == 'budget' else repr(value)}" for name, value in given.items())
     return _TEST.format(wrong=story.wrong, told=told, setting=f"Setting({setting})", steps=steps)
 

@@ -30,7 +30,8 @@ from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.writer import OneId
 from tests.proof.automaton import Said
 from tests.proof.kafka_requests import TRANSACTIONAL_ID
-from tests.proof.owner import DatabaseGone, Owner
+from tests.proof.owner import Owner
+from tests.proof.redo_model import DatabaseGone
 from tests.proof.replay_network import WAIT_S, Gate, KafkaRelay, Network, Parked, PostgresRelay, ReplayError, What
 from tests.proof.replay_servers import TRANSACTION_TIMEOUT_MS
 from tests.proof.shape import ONE_RECORD

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from tests.proof.explore import Found, explored
 from tests.proof.kafka_model import PROFILES
+from tests.proof.owner import DEFAULTS, Settings
 from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.story import Setting
 from tests.proof.world import Budget, Rules
@@ -21,6 +22,16 @@ _TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
 _TWO_EACH: Final = ((b"a1", b"a2"), (b"b1", b"b2"))
 
 _ONE_WRITER: Final = ((b"a1", b"a2"),)
+_THREE: Final = ((b"a1", b"a2", b"a3"),)
+
+_STORES: Final = Settings(stores_blocks=True)
+_STORES_ONE: Final = Settings(stores_blocks=True, most_bytes=40)
+"""Room for one block, so that the next one is refused."""
+
+_STORES_LARGE: Final = Settings(stores_blocks=True, blocks_are_large=True)
+_FOLLOWS: Final = Settings(follows_later=True)
+_STORES_AND_FOLLOWS: Final = Settings(stores_blocks=True, follows_later=True)
+_COPIES: Final = Settings(keeps_copy=True)
 
 _TWO_PARTITIONS: Final = Shape(partitions=2)
 _APART: Final = Shape(partitions=2, apart=True)
@@ -43,6 +54,7 @@ class Space(NamedTuple):
     """What a dual write sends."""
     is_plain: bool = False
     """Whether the values are transactions of a `Producer` without a database; those with an x are aborted."""
+    settings: Settings = DEFAULTS
 
     @property
     def name(self) -> str:
@@ -51,13 +63,14 @@ class Space(NamedTuple):
         writes = "+".join(str(len(values)) for values in self.written)
         name = f"tier{self.tier}-{faults or 'nothing fails'}-{writes} writes"
         after = "none after the crash" if self.budget.crashes and not self.after_crash else ""
+        settings = "-".join(name for name, value in self.settings._asdict().items() if value)
         kind = "plain" if self.is_plain else "ahead" if self.predicts else ""
-        return "-".join(filter(None, (name, kind, after, self.shape.name)))
+        return "-".join(filter(None, (name, kind, after, self.shape.name, settings)))
 
     @property
     def setting(self) -> Setting:
         """Return it as its story names it."""
-        return Setting(self.tier, self.budget, self.written, self.after_crash, self.predicts, self.shape, self.is_plain)
+        return Setting(*self[:3], self.after_crash, self.predicts, self.shape, self.is_plain, self.settings)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -83,6 +96,15 @@ SMALL: Final = (
     Space(3, Budget(), _TWO_AND_ONE, predicts=True),
     Space(4, Budget(timeouts=1)),
     Space(4, Budget(expiries=1)),
+    Space(1, Budget(losses=1), _ONE_WRITER, settings=_FOLLOWS),
+    Space(4, Budget(timeouts=1), _ONE_WRITER, settings=_FOLLOWS),
+    Space(1, Budget(outages=1), _ONE_WRITER),
+    Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES),
+    Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES_AND_FOLLOWS),
+    Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES_ONE),
+    Space(1, Budget(give_ups=1), _ONE_WRITER, settings=_STORES),
+    Space(3, Budget(timeouts=1, deletions=1), ((b"a1",),)),
+    Space(3, Budget(timeouts=1, deletions=1), ((b"a1",),), settings=_COPIES),
     Space(1, Budget(), shape=_TWO_PARTITIONS),
     Space(4, Budget(), shape=_TWO_PARTITIONS),
     Space(3, Budget(), _TWO_AND_ONE, shape=_APART),
@@ -119,6 +141,26 @@ _MORE: Final = (
     *(Space(tier, Budget(kills=1), _TWO_AND_ONE, predicts=True) for tier in PROFILES),
     *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
     *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
+    *(
+        Space(tier, budget, _ONE_WRITER, settings=_FOLLOWS)
+        for tier, budget in product(PROFILES, ONE_FAULT)
+        if not budget.aborts
+    ),
+    *(Space(tier, Budget(outages=1), _ONE_WRITER, settings=_STORES) for tier in (2, 3, 4)),
+    *(Space(tier, Budget(outages=1), _ONE_WRITER, settings=_STORES_AND_FOLLOWS) for tier in (2, 3, 4)),
+    *(
+        Space(1, budget._replace(outages=budget.outages + 1), _ONE_WRITER, settings=_STORES)
+        for budget in ONE_FAULT
+        if not (budget.timeouts or budget.aborts)
+    ),
+    *(Space(tier, Budget(outages=1, timeouts=1), _ONE_WRITER, settings=_STORES) for tier in (3, 4)),
+    *(Space(tier, Budget(outages=1), settings=_STORES) for tier in (1, 3)),
+    *(Space(tier, Budget(outages=1), _THREE, settings=_STORES_LARGE) for tier in (1, 3)),
+    Space(1, Budget(outages=1), _ONE_WRITER, predicts=True, settings=_STORES),
+    *(Space(tier, Budget(timeouts=1, crashes=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
+    Space(3, Budget(timeouts=1, deletions=1, crashes=1), ((b"a1",),), settings=_COPIES),
+    Space(3, Budget(timeouts=1, deletions=1), settings=_COPIES),
+    *(Space(tier, Budget(timeouts=1, deletions=1, losses=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
     *(Space(4, Budget(upgrades=1, **{name: 1})) for name in ("crashes", "kills", "timeouts", "moves")),
     *(Space(tier, Budget(**{name: 1}), shape=_TWO_PARTITIONS) for tier, name in product(PROFILES, _OF_KAFKA)),
     *(Space(tier, Budget(**{name: 1}), _TWO_AND_ONE, shape=_APART) for tier, name in ((1, "losses"), (3, "timeouts"))),

@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.proof.kafka_log import Batch, Marker
 from tests.proof.kafka_model import PROFILES, UPGRADED, Kafka, Profile
+from tests.proof.owner import DEFAULTS, Settings
 from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.world import Budget, Rules, World
 
@@ -57,6 +58,12 @@ class Fate(StrEnum):
     COMPLETE = "the transaction is complete"
     MOVED = "the coordinator moves"
     UPGRADED = "the cluster is upgraded"
+    AWAY = "finds Kafka away; it may arrive later"
+    OUTAGE = "Kafka cannot be reached any more"
+    BACK = "Kafka can be reached again"
+    DELETED = "retention deletes what is in the log"
+    IN_BACKGROUND = "carried out in the background"
+    MOMENT = "goes on"
 
 
 class Kind(NamedTuple):
@@ -80,7 +87,15 @@ STEPS: Final = (
     _kind(Fate.UNHEARD, _P + r": (?P<asks>.*) is carried out, and the response (?P<reply>.*) lost"),
     _kind(Fate.DELAYED, _P + r": (?P<asks>.*) is delayed, and its connection lost"),
     _kind(Fate.GIVEN_UP, _P + r": (?P<asks>.*) is delayed, and its caller gives up"),
+    _kind(Fate.AWAY, _P + r": (?P<asks>.*) finds Kafka away"),
     _kind(Fate.ANSWERED, _P + r": (?P<asks>.*) -> (?P<reply>.*)"),
+    _kind(Fate.IN_BACKGROUND, _P + r", in the background: (?P<asks>.*) -> (?P<reply>.*)"),
+    _kind(Fate.ANSWERED, _P + r" hears: (?P<reply>.*)"),
+    _kind(Fate.UNHEARD, _P + r" does not hear the response to (?P<asks>.*)"),
+    _kind(Fate.MOMENT, _P + r" (?P<asks>goes on (at once|after a moment)|notices that Kafka is back)", receiver="P{p}"),
+    _kind(Fate.OUTAGE, r"Kafka cannot be reached any more", COORDINATOR, COORDINATOR),
+    _kind(Fate.BACK, r"Kafka can be reached again", COORDINATOR, COORDINATOR),
+    _kind(Fate.DELETED, r"retention deletes what is in the log", LEADER, LEADER),
     _kind(Fate.CONNECTION_GONE, _P + r" finds its connection gone( at COMMIT)?", receiver=DATABASE),
     _kind(Fate.ANSWERED, _P + r" (?P<asks>locks the row and reads it|reads the row under its lock)", receiver=DATABASE),
     _kind(Fate.ANSWERED, _P + r" (?P<asks>finds the row locked or changed)", receiver=DATABASE),
@@ -151,6 +166,7 @@ class Setting(NamedTuple):
     predicts: bool = False
     shape: Shape = ONE_RECORD
     is_plain: bool = False
+    settings: Settings = DEFAULTS
 
     @property
     def profile(self) -> Profile:
@@ -166,6 +182,7 @@ class Setting(NamedTuple):
             predicts=self.predicts,
             shape=self.shape,
             is_plain=self.is_plain,
+            settings=self.settings,
         )
 
 
@@ -201,7 +218,7 @@ class Story(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the story as JSON lines."""
         assert self.setting is not None, "a story that is kept has a setting"
-        values = {name: getattr(self.setting, name)._asdict() for name in ("budget", "shape")}
+        values = {name: getattr(self.setting, name)._asdict() for name in ("budget", "shape", "settings")}
         given = self.setting._asdict() | values | {"wrong": self.wrong}
         yield json.dumps(given, default=_as_text)
         for number, step in enumerate(self.steps, 1):
@@ -221,6 +238,7 @@ def read_story(lines: Iterable[str]) -> Story:
         | {
             "budget": Budget(**given["budget"]),
             "shape": Shape(**given["shape"]),
+            "settings": Settings(**given.get("settings", {})),
             "written": tuple(tuple(value.encode() for value in values) for values in given["written"]),
             "after_crash": tuple(value.encode() for value in given["after_crash"]),
         }

@@ -24,29 +24,49 @@ from dualwrite.client.messages import (
 )
 from tests.proof import kafka_events as broker
 from tests.proof.automaton import Automaton, Told
-from tests.proof.kafka_log import is_open, visible
+from tests.proof.kafka_log import end_offset, is_open, visible
 from tests.proof.kafka_model import NO_DEADLINE_MS, Kafka, Profile, serve
 from tests.proof.kafka_offsets import committed_positions, position_of
-from tests.proof.kafka_requests import BLOCKED, AskFeatures, EndOf, InFlight, Produce, RecordsOf, RepairOf
+from tests.proof.kafka_requests import (
+    BLOCKED,
+    TRANSACTIONAL_ID,
+    AskFeatures,
+    EndOf,
+    InFlight,
+    Produce,
+    RecordsOf,
+    RepairOf,
+)
 from tests.proof.owner import (
+    AWAY,
+    DEFAULTS,
     GAVE_UP,
+    GONE,
+    LOST,
     NO_MARKER,
     RECOVERED,
     RETURNED,
+    UNPROVEN,
     Attach,
     Begin,
     Cast,
     Commit,
     Insert,
+    Join,
+    Leave,
     Lock,
     LockAndWrite,
+    Moment,
     Read,
     Rollback,
+    Settings,
+    Start,
     Write,
     recovers,
     writes,
 )
 from tests.proof.plain import FAILED, Decide, produces
+from tests.proof.redo_model import OnRedo, RedoRows, executed, with_head
 from tests.proof.remembered import remembered
 from tests.proof.shape import ONE_RECORD, Shape
 
@@ -55,6 +75,9 @@ _SETTLING_TRIES: Final = 4
 _READS: Final = (EndOf, RecordsOf, RepairOf, DescribeTransaction, AskFeatures)
 _POLLS: Final = 3
 """How often a process gets the same response to the same request in a row, before something else has to happen."""
+
+_NOTHING_CHANGED: Final = ("KafkaUnreachableError", "StoreFullError", "StoredBlocksError")
+"""Errors of a block that say: neither side was changed."""
 
 
 class Budget(NamedTuple):
@@ -81,6 +104,10 @@ class Budget(NamedTuple):
     """Operators who terminate what is open under the id."""
     aborts: int = 0
     """Operators who abort what is open in one partition."""
+    outages: int = 0
+    """Times at which nobody can reach Kafka any more; it comes back at any later step."""
+    deletions: int = 0
+    """Times at which retention deletes all that is decided in the log, which consumers have read."""
 
 
 class Txn(NamedTuple):
@@ -94,6 +121,8 @@ class Txn(NamedTuple):
     inserted: tuple[bytes, ...] = ()
     is_committing: bool = False
     """Whether its COMMIT is on the way, and no process waits for it."""
+    redo: RedoRows | None = None
+    """The table of stored blocks with its changes; None if it has changed nothing there."""
 
 
 class Process(NamedTuple):
@@ -102,6 +131,8 @@ class Process(NamedTuple):
     program: int
     node: int
     incarnation: int = 0
+    started: tuple[Any, ...] = ()
+    """A request that it waits for later, and the response once there is one."""
 
 
 class World(NamedTuple):
@@ -122,6 +153,14 @@ class World(NamedTuple):
     """The committed changes that come with records, in the order of their commits."""
     broken: str = ""
     """What a request has done that none may do; empty if nothing."""
+    is_away: bool = False
+    """Whether nobody can reach Kafka."""
+    redo: RedoRows = ()
+    """The committed rows of the table of stored blocks."""
+    log_starts: tuple[int, ...] = ()
+    """The first offset that retention has left in each partition; empty if it has deleted nothing."""
+    is_unproven: bool = False
+    """Whether a process that is gone has logged that it could not prove how a transaction ended."""
 
 
 Step = tuple[str, World]
@@ -132,7 +171,7 @@ _FALSE_ERRORS: Final = ("PreparedTransactionLost", "DatabaseWentBackError", "Tra
 _FALSE_ALONE: Final = ("FencedError", "FatalError", "OutcomeUnknown")
 """They say that another process has the id, or may have replaced the row."""
 
-_AT_ONCE: Final = frozenset({Begin, Insert, Write, Attach, Rollback, Decide, Cast})
+_AT_ONCE: Final = frozenset({Begin, Insert, Write, Attach, Rollback, Decide, Cast, OnRedo, Start, Leave})
 """What only changes a process's own database transaction, or waits for nothing."""
 
 _PROCESSES: Final = World._fields.index("processes")
@@ -151,6 +190,7 @@ class Rules:
         predicts: bool = False,
         shape: Shape = ONE_RECORD,
         is_plain: bool = False,
+        settings: Settings = DEFAULTS,
     ) -> None:
         """`is_plain`: the values are transactions of a `Producer` without a database; those with an x are aborted."""
         self.profile = profile
@@ -163,23 +203,29 @@ class Rules:
         self._false_errors: tuple[str, ...] = ()
         self._has_operator = False
         self._is_plain = is_plain
+        self._settings = settings
         if is_plain:
             programs = [*(produces(profile, values) for values in written), produces(profile, after_crash)]
             programs.append(produces(profile, (), tries=_SETTLING_TRIES))
         else:
-            programs = [writes(profile, values, predicts=predicts, shape=shape) for values in written]
-            programs.append(recovers(profile, after_crash, predicts=predicts, shape=shape))
-            programs.append(recovers(profile, tries=_SETTLING_TRIES, shape=shape))
+            programs = [
+                writes(profile, values, predicts=predicts, shape=shape, settings=settings) for values in written
+            ]
+            programs.append(recovers(profile, after_crash, predicts=predicts, shape=shape, settings=settings))
+            programs.append(recovers(profile, tries=_SETTLING_TRIES, shape=shape, settings=settings))
         self.programs = [Automaton(program) for program in programs]
 
     def start(self, budget: Budget) -> World:
         """Return the world before anything has happened."""
         self._budget = budget
         self._has_operator = bool(budget.terminations or budget.aborts)
-        self._false_errors = () if self._has_operator or self.shape.has_offsets else _FALSE_ERRORS
+        may_be_true = self._has_operator or self.shape.has_offsets or budget.deletions
+        self._false_errors = () if may_be_true else _FALSE_ERRORS
         processes = tuple(Process(number, 0) for number in range(self._first))
         kafka = Kafka(logs=((),) * self.shape.partitions)
         world = World(kafka, ("", ""), frozenset(), (), processes, (), budget)
+        if self._settings.policy.needs_table:
+            world = world._replace(redo=with_head(TRANSACTIONAL_ID))
         for number in range(self._first):
             world = self._at_once(world, number)
         return world
@@ -195,9 +241,11 @@ class Rules:
         """Yield each possible next world, with a sentence."""
         for number in range(len(world.processes)):
             yield from self._of_process(world, number)
+            if len(world.processes[number].started) == 1:
+                yield from self._serves_started(world, number)
         yield from self._of_kafka(world)
         yield from self._of_database(world)
-        if not world.is_settling and self._all_ended(world):
+        if not world.is_settling and not world.is_away and self._all_ended(world):
             yield self._settle(world)
 
     def _request(self, world: World, number: int) -> Hashable:
@@ -216,6 +264,10 @@ class Rules:
                 yield self._locks_and_writes(world, number, request)
             case Commit():
                 yield from self._commits(world, number, request)
+            case Moment():
+                yield from self._lets_time_pass(world, number, request)
+            case Join():
+                yield from self._hears(world, number)
             case _:
                 yield from self._asks_kafka(world, number, request)
         if world.budget.crashes and not world.is_settling:
@@ -255,7 +307,40 @@ class Rules:
             on_the_way = _with(poorer, txn, txn._replace(is_committing=True))
             yield f"P{number}'s COMMIT is delayed, and its connection lost", self._answer(on_the_way, number, None)
 
+    def _lets_time_pass(self, world: World, number: int, request: Moment) -> Iterator[Step]:
+        yield f"P{number} goes on at once", self._answer(world, number, False)
+        if not request.until_back:
+            yield f"P{number} goes on after a moment", self._answer(world, number, True)
+        elif not world.is_away:
+            yield f"P{number} notices that Kafka is back", self._answer(world, number, True)
+
+    def _serves_started(self, world: World, number: int) -> Iterator[Step]:
+        """Carry out a request whose sender does something else meanwhile."""
+        process = world.processes[number]
+        (request,) = process.started
+        kafka, response = serve(world.kafka, request, self.profile)
+        if response is not BLOCKED:
+            broken = self._broken(world, number, request, kafka)
+            answered = _with_process(world, number, process._replace(started=(request, response)))
+            text = f"P{number}, in the background: {_said(request, response)}"
+            yield text, answered._replace(kafka=kafka, broken=broken)
+
+    def _hears(self, world: World, number: int) -> Iterator[Step]:
+        process = world.processes[number]
+        waiting = _with_process(world, number, process._replace(started=()))
+        if len(process.started) == 1:
+            yield from self._asks_kafka(waiting, number, process.started[0])
+            return
+        request, response = process.started
+        yield f"P{number} hears: {response}", self._answer(waiting, number, response)
+        if world.budget.losses and not world.is_settling:
+            lost = _spend(waiting, losses=1)
+            yield f"P{number} does not hear the response to {request}", self._answer(lost, number, None)
+
     def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
+        if world.is_away:
+            yield f"P{number}: {request} finds Kafka away", self._answer(_later(world, request), number, AWAY)
+            return
         if isinstance(request, InFlight):
             for at, each in enumerate(request.requests):
                 yield from self._is_answered(world, number, each, at)
@@ -268,6 +353,8 @@ class Rules:
     def _is_answered(self, world: World, number: int, request: Hashable, at: int | None = None) -> Iterator[Step]:
         """Yield what can become of one request. `at`: its number among several that are on their way."""
         kafka, response = serve(world.kafka, request, self.profile)
+        if world.log_starts and _is_deleted(world, request):
+            response = GONE
         if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, _reply(at, response)):
             response = BLOCKED
         broken = self._broken(world, number, request, kafka)
@@ -381,7 +468,7 @@ class Rules:
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | Read() | LockAndWrite():
+            case Lock() | Read() | LockAndWrite() | Moment() | Join():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case _:
                 later = _later(poorer, request)
@@ -399,12 +486,19 @@ class Rules:
             yield text, world._replace(kafka=after)
         if world.is_settling:
             return
+        if world.is_away:
+            yield "Kafka can be reached again", world._replace(is_away=False)
+        elif budget.outages:
+            yield "Kafka cannot be reached any more", _spend(world, outages=1)._replace(is_away=True)
         if budget.timeouts and (aborted := broker.timed_out(kafka, profile)) is not None:
             yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
         if budget.foreigners:
             yield from self._foreigners(world)
         if budget.expiries and (gone := broker.expired(kafka)) is not None:
             yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
+        if budget.deletions and any(kafka.logs) and not (broker.is_open(kafka) or broker.marker_is_due(kafka)):
+            emptied = _spend(world, deletions=1)._replace(log_starts=tuple(map(end_offset, kafka.logs)))
+            yield "retention deletes what is in the log", emptied
         if budget.upgrades and (newer := broker.upgraded(kafka, profile)) is not None:
             yield "the cluster is upgraded", _spend(world, upgrades=1)._replace(kafka=newer)
         if budget.moves:
@@ -464,6 +558,10 @@ class Rules:
         return "everything is over; recover() is called", self._at_once(settling, len(settling.processes) - 1)
 
     def _restarted(self, world: World, number: int) -> World:
+        if len(world.processes[number].started) == 1:
+            world = _later(world, world.processes[number].started[0])
+        if UNPROVEN in self._told(world.processes[number]):
+            world = world._replace(is_unproven=True)
         process = Process(self._first, 0, world.processes[number].incarnation + 1)
         return self._at_once(_with_process(world, number, process), number)
 
@@ -507,7 +605,24 @@ class Rules:
                     world = world._replace(table=world.table | {request.value})
                 case Cast():
                     world = _later(world, request.request)
+                case OnRedo():
+                    world, reply = self._on_redo(world, number, request)
+                case Start():
+                    process = process._replace(started=(request.request,))
+                case Leave():
+                    if len(process.started) == 1:
+                        world = _later(world, process.started[0])
+                    process = process._replace(started=())
             world = self._moved(world, number, process, reply)
+
+    def _on_redo(self, world: World, number: int, request: OnRedo) -> tuple[World, Hashable]:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            return world, None
+        assert txn.is_locked, "stored blocks were read or changed without the lock of the row"
+        before = world.redo if txn.redo is None else txn.redo
+        result, after = executed(before, request.sql, request.values)
+        return world if after == before else _with(world, txn, txn._replace(redo=after)), result
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
         incarnation = world.processes[number].incarnation
@@ -539,7 +654,8 @@ class Rules:
         wrong, seen = _seen(world.kafka, self.profile)
         if wrong is not None:
             return wrong
-        if self.shape.partitions == 1 and not (self._is_plain or self._has_operator):
+        has_order = self.shape.partitions == 1 and not (self._is_plain or self._has_operator)
+        if has_order and not self._was_said_to_be_lost(world):  # else later ones are visible without it
             in_order = visible(world.kafka.logs[0])
             if world.decided[: len(in_order)] != tuple(in_order):
                 return f"{in_order} are visible, and {list(world.decided)} were committed, in this order"
@@ -550,13 +666,32 @@ class Rules:
     def _false(self, world: World, told: Told) -> str | None:
         """Return what a caller was told that is not so."""
         for said in told:
-            if said != RECOVERED and said[1] in ("COMMITTED", RETURNED) and said[0] not in world.table:
+            if said != RECOVERED and said[1] in ("COMMITTED", "STORED", RETURNED) and said[0] not in world.table:
                 return f"{said[0]!r} was said to be committed, and is not"
+            if said[-1] in _NOTHING_CHANGED and said[0] in world.table:
+                return f"{said[0]!r} was refused, and is committed"
+            if said[-1] == "IllegalStateError":
+                return f"{said[0]!r} ended in an error of whoever calls"
             if said[1] == "ROLLED_BACK" and said[0] in world.table:
                 return f"{said[0]!r} was said to be rolled back, and is committed"
             if said[-1] in self._false_errors:
                 return f"{said[-1]} was raised for {said[0]!r}, and it is not so"
         return None
+
+    def _was_said_to_be_lost(self, world: World) -> bool:
+        """Return whether the log has lost records, and somebody was told.
+
+        Who recovers is told so; or it was logged once that nothing proves the end any more. On tier 4 the former may be
+        told of what was committed: only a person can find out.
+        """
+        if not world.log_starts:
+            return False
+        told = [self._told(process) for process in world.processes]
+        is_unproven = world.is_unproven or any(UNPROVEN in each for each in told)
+        return is_unproven or (bool(told[-1]) and told[-1][-1] in LOST and RECOVERED not in told[-1])
+
+    def _told(self, process: Process) -> Told:
+        return self.programs[process.program].nodes[process.node].told
 
     def _wrong_of_plain(self, world: World, seen: Collection[bytes]) -> str | None:
         """Return what is wrong with transactions without a database. An unknown outcome may be either."""
@@ -575,7 +710,7 @@ class Rules:
         told = self.programs[process.program].nodes[process.node].told
         if told and told[-1] == RECOVERED and not broker.marker_is_due(world.kafka):
             left = world.table.difference(seen, self._after_crash)  # those it writes next
-            if left:
+            if left and not self._was_said_to_be_lost(world):
                 return f"recover() has returned, and {left} are not published"
         only_connections_ended = world.budget == self._budget._replace(kills=world.budget.kills)
         for said in told if only_connections_ended else ():
@@ -591,11 +726,11 @@ class Rules:
 
     def _wrong_at_rest(self, world: World) -> str | None:
         missing = self._missing(world)
-        last = world.processes[-1]
-        told = self.programs[last.program].nodes[last.node].told
-        if RECOVERED not in told:
+        told = self._told(world.processes[-1])
+        is_lost = self._was_said_to_be_lost(world)
+        if RECOVERED not in told and not is_lost:
             return None if missing and self._may_be_lost(told[-1]) else "nobody could recover"
-        if missing:
+        if missing and not is_lost:
             return f"{missing} are committed, and not visible"
         if broker.is_open(world.kafka):
             return "a transaction is open at rest"
@@ -663,6 +798,13 @@ def _later(world: World, request: Hashable) -> World:
     return world
 
 
+def _is_deleted(world: World, request: Hashable) -> bool:
+    """Return whether retention has deleted what a request reads."""
+    if not isinstance(request, EndOf | RecordsOf | RepairOf):
+        return False
+    return request.first_offset < world.log_starts[request.partition]
+
+
 def _move(world: World, kafka: Kafka, profile: Profile) -> World:
     """Return the world after a move; the markers that the old coordinator was about to write may arrive late."""
     if kafka.coordinator_epoch > world.kafka.coordinator_epoch:
@@ -705,4 +847,5 @@ def _committed(world: World, txn: Txn) -> World:
         row=txn.row or world.row,
         table=world.table | set(txn.inserted),
         decided=world.decided + txn.inserted,
+        redo=world.redo if txn.redo is None else txn.redo,
     )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.broker_emulator.faults import Duplicate, Fault
 from dualwrite.errors import PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -16,9 +17,10 @@ from dualwrite.recipes.recovery.service import Action
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo as redo
 from tests.crash.scenario import AtPoint, InjectedError
 from tests.recipes.repairs import Site, Way, let_end, site_of
-from tests.recipes.test_repair import every_tier, site, store
+from tests.recipes.test_repair import site, store
 from tests.recipes.test_repair_evidence import serviced
 from tests.recipes.test_tiers import ROWS, write
+from tests.support.conditions import until
 from tests.support.databases import Database
 
 __all__ = ["site", "store"]  # fixtures
@@ -50,7 +52,7 @@ def copies(site: Site) -> list[Any]:
         return list(connection.scalars(sa.select(named).where(named.is_not(None), redo.c.records.is_not(None))))
 
 
-@every_tier
+@pytest.mark.parametrize("tier", [tier for tier in Tier if tier is not Tier.BOUNDED_V1])
 def test_all_records_have_left_the_log_and_the_coordinator_shows_the_abort(store: Database, tier: Tier) -> None:
     with site_of(tier, store) as site:
         site.write("before")
@@ -61,6 +63,22 @@ def test_all_records_have_left_the_log_and_the_coordinator_shows_the_abort(store
         assert site.committed() == ["decided"]
         site.write("after")
         assert sorted(site.committed()) == ["after", "decided"]
+
+
+def test_before_transaction_version_2_a_coordinator_proves_no_abort(store: Database) -> None:
+    """A late AddPartitionsToTxn opens an empty transaction under the pair of the one that was committed."""
+    with site_of(Tier.BOUNDED_V1, store) as site:
+        late = site.emulator.faults.add(Fault(api="AddPartitionsToTxn", action=Duplicate(on_release=True)))
+        site.write("decided", redo="database")
+        assert site.committed() == ["decided"]
+        late.release()
+        until(lambda: site.world.described(site.kafka_id)[0] == "Ongoing")
+        let_end(site, Way.TIMEOUT)
+        site.delete_records()
+        with pytest.raises(PreparedTransactionLost):
+            site.recover(redo="database")
+        assert [found.action for found in serviced(site).found] == [Action.LOST]
+        assert site.committed() == []
 
 
 def test_some_records_have_left_the_log(site: Site) -> None:

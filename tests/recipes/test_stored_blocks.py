@@ -15,13 +15,14 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     ConfigError,
     DualWriteError,
+    FencedError,
     InvalidRecordError,
     KafkaTimeoutError,
     StateRowError,
     StoredBlocksError,
     StoreFullError,
 )
-from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -291,6 +292,33 @@ def test_kafka_leaves_again_while_they_are_published(
         published(writer)
         assert write(scenario, writer, 3).outcome is Outcome.COMMITTED
     scenario.assert_both_sides_agree()
+
+
+def test_a_writer_that_is_fenced_while_it_publishes_says_so(scenario: AnyScenario, emulator: Emulator) -> None:
+    """The block that was to come next takes no id over that another process has."""
+    fenced = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: initialise(scenario, emulator), armed=False)
+    with scenario.writer(fenced, **AWAY) as writer:
+        with kafka_away(emulator):
+            assert_stored(write(scenario, writer, 1))
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+        fenced.arm()
+        assert isinstance(write(scenario, writer, 2).error, FencedError)
+        assert fenced.struck
+        assert writer.state is SlotState.FENCED
+    with scenario.writer(**AWAY) as writer:
+        assert write(scenario, writer, 3).outcome is Outcome.COMMITTED
+    scenario.assert_both_sides_agree()
+
+
+def initialise(scenario: AnyScenario, emulator: Emulator) -> None:
+    """Fence the id's producer, and leave what it has prepared."""
+    producer = Producer(
+        bootstrap_servers=emulator.bootstrap_servers,
+        transactional_id=scenario.kafka_id,
+        transaction_two_phase_commit_enable=True,
+    )
+    producer.init_transactions(keep_prepared_txn=True)
+    producer.close(timeout_s=0)
 
 
 @pytest.mark.parametrize("applied", [True, False])

@@ -42,7 +42,9 @@ EVERYTHING = [
     )
     if (row in (Row.FREE, Row.HELD) or stored.is_empty) and (ends is not None or is_repairable)
     if ends is None or not (stored.is_empty or state is DescribedState.ONGOING)
-    if (has_copy, stored_age_ms) == BESIDE_THE_ROW[0] or (version == 2 and row in (Row.FREE, Row.HELD))
+    if (has_copy, stored_age_ms) == BESIDE_THE_ROW[0]
+    or (version == 2 and row in (Row.FREE, Row.HELD))
+    or (version == 1 and has_copy and row is Row.FREE)
 ]
 
 
@@ -73,7 +75,8 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
         if acknowledged:
             return Action.ACKNOWLEDGE
         is_whole = PartitionEnd.ABORTED in ends and PartitionEnd.GONE not in ends
-        is_copied = facts.has_copy and PartitionEnd.COMMITTED not in ends
+        is_proven = facts.transaction_version == 2 or PartitionEnd.ABORTED in ends
+        is_copied = facts.has_copy and is_proven and PartitionEnd.COMMITTED not in ends
         return Action.REPAIR if (is_whole or is_copied) and facts.is_repairable else Action.LOST
     elif is_open:
         if not is_old:

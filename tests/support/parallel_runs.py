@@ -46,10 +46,19 @@ ON_REAL_KAFKAS: Final = (
 )
 """Those that ask `tests.support.real_kafkas` for a broker, which ends with the last test of them."""
 
+SHARING_NOTHING: Final = (
+    "tests/proof/test_exhaustive.py",
+    "tests/proof/test_mutants.py",
+    "tests/proof/test_simulation.py",
+    "tests/spark/test_repair.py",
+)
+"""Those whose tests take long, and could each stand in a file of their own: each is a piece of work."""
+
 LONGEST: Final = (
     *IN_ONE_JVM,
     "tests/spark/test_driver_kills.py",
     *ON_REAL_KAFKAS,
+    *SHARING_NOTHING,
     "tests/conformance/test_databases.py",
     "tests/crash/test_matrix.py",
     "tests/crash/test_pool_chaos.py",
@@ -72,10 +81,11 @@ _ONE_JVM, _REAL_KAFKAS = "one JVM", "real Kafkas"
 
 
 class FilesAndServers(LoadFileScheduling):
-    """File by file, but what shares a JVM of Spark or a real Kafka is one piece of work."""
+    """File by file; what shares a JVM of Spark or a real Kafka is one piece of work, and what shares nothing many."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _piece_of(super()._split_scope(nodeid))
+        file: str = super()._split_scope(nodeid)
+        return nodeid if file in SHARING_NOTHING else _piece_of(file)
 
 
 def _piece_of(file: str) -> str:

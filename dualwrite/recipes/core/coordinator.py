@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Self
@@ -90,10 +91,12 @@ class DualWriteCoordinator:
         repairability: Repairability | None = None,
         availability: Availability = NEVER_AWAY,
         policy: StorePolicy = STORES_NOTHING,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`.
 
-        `repairability` is shared by the coordinators of a pool.
+        `repairability` is shared by the coordinators of a pool. By `clock_s`, blocks wait a moment between attempts to
+        publish what is stored.
         """
         self.transactional_id: Final = transactional_id
         self.owned: Final = OwnedId(
@@ -118,7 +121,9 @@ class DualWriteCoordinator:
             repairability=Repairability() if repairability is None else repairability,
         )
         self._storing = BlockStoring(self.owned, self._steps, self._blocks)
-        self._publishing = Publishing(self.owned, self._steps, lost_commits=self._lost_commits, blocks=self._blocks)
+        self._publishing = Publishing(
+            self.owned, self._steps, lost_commits=self._lost_commits, blocks=self._blocks, clock_s=clock_s
+        )
         self._in_use = threading.Lock()
         self._user: int | None = None
 
@@ -237,6 +242,7 @@ class DualWriteCoordinator:
             await self.owned.ensure_row()
         if self.owned.has_stored:
             await self._publishing.publish_if_kafka_is_back()
+            self.owned.assert_usable()
 
     def _assert_present(self) -> None:
         if self.owned.availability.away is not None:

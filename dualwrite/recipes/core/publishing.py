@@ -7,7 +7,6 @@ a block, as long as anything is owed or stored.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -52,12 +51,21 @@ class _AbortedInPartError(RetriableError):
 class Publishing:
     """Publishes what is stored and owed under one transactional id, which is in use by the caller."""
 
-    def __init__(self, owned: OwnedId, steps: DualWriteSteps, *, lost_commits: LostCommits, blocks: BlockStore) -> None:
+    def __init__(
+        self,
+        owned: OwnedId,
+        steps: DualWriteSteps,
+        *,
+        lost_commits: LostCommits,
+        blocks: BlockStore,
+        clock_s: Callable[[], float],
+    ) -> None:
         self._owned = owned
         self._slot = owned.slot
         self._steps = steps
         self._lost_commits = lost_commits
         self._blocks = blocks
+        self._clock_s = clock_s
         self._not_before_s = 0.0
         """When a block tries again to publish what is stored, by the monotonic clock."""
 
@@ -70,7 +78,7 @@ class Publishing:
         if availability.is_away:
             availability.keep_watching()
             return
-        if time.monotonic() < self._not_before_s:
+        if self._clock_s() < self._not_before_s:
             return
         expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
         try:
@@ -93,7 +101,7 @@ class Publishing:
         self._wait(_SECONDS_TO_NEXT_ATTEMPT)
 
     def _wait(self, seconds: float) -> None:
-        self._not_before_s = time.monotonic() + seconds
+        self._not_before_s = self._clock_s() + seconds
 
     async def repair_at_once(self) -> None:
         """Publish again what Kafka has aborted against the decision, or leave that to the next use of the id.
@@ -139,9 +147,18 @@ class Publishing:
         if resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
             while self._owned.has_stored:
                 await self._publish_next()
+            await self._confirm_last()
             await self._settle_last()
             self._assert_confirmed()
         return resolution
+
+    async def _confirm_last(self) -> None:
+        """Wait for Kafka's commit of what was published, where blocks do not: nobody may use the id again."""
+        state = self._owned.in_doubt
+        try:
+            await self._owned.confirm()
+        except PreparedTransactionLost as error:
+            raise self._aborted_too(state) from error
 
     def _assert_confirmed(self) -> None:
         """Raise RetriableError if Kafka has not confirmed what was published, so that somebody completes it."""
@@ -276,12 +293,14 @@ class Publishing:
         try:
             await self._steps.decide(write)
         except PreparedTransactionLost as error:
-            raise RetriableError(
-                f"Kafka has aborted {write.prepared_state} too, by which records of transactional id "
-                f"{owned.transactional_id!r} were to be published; they are owed now, and the next use of the id, or "
-                "recover(), publishes them"
-            ) from error
+            raise self._aborted_too(write.prepared_state) from error
         self._blocks.note_published(waiting)
         if is_repair:
             return Resolution(owned.transactional_id, row, Outcome.REPAIRED)
         return Resolution(owned.transactional_id, write.prepared_state, Outcome.PUBLISHED)
+
+    def _aborted_too(self, state: PreparedTxnState) -> RetriableError:
+        return RetriableError(
+            f"Kafka has aborted {state} too, by which records of transactional id {self._owned.transactional_id!r} "
+            "were to be published; they are owed now, and the next use of the id, or recover(), publishes them"
+        )

@@ -31,6 +31,7 @@ from dualwrite.errors import (
     StateRowError,
     TransactionHangsError,
 )
+from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -254,8 +255,12 @@ async def _assert_not_repaired(
 
 
 async def _by_copy(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
-    """Return the proof where the log has none: the coordinator's, if the database has the records of an abort."""
-    if owned.kafka.coordinator_aborted(row):
+    """Return the proof where the log has none: the coordinator's, if the database has the records of an abort.
+
+    Before transaction.version 2 a coordinator proves no abort: a transaction ends at its own epoch there, so that a
+    late AddPartitionsToTxn opens an empty one under the same pair, which the broker then aborts (KIP-890).
+    """
+    if owned.kafka.guarantee.tier is not Tier.BOUNDED_V1 and owned.kafka.coordinator_aborted(row):
         records = await _copied(owned, database, row)
         if records:
             return Proof(is_over=True, owed=records)

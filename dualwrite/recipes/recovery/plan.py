@@ -174,11 +174,15 @@ def _is_behind(facts: Facts) -> bool:
 
 
 def _can_be_repaired(facts: Facts) -> bool:
-    """Return whether all that was aborted may still be in the log, or the database has a copy of it."""
-    end = facts.end
+    """Return whether all that was aborted may still be in the log, or the database has a copy of it.
+
+    Before transaction.version 2 only the log proves that it was aborted (`repair.py`).
+    """
+    end, is_v2 = facts.end, facts.transaction_version >= 2
     if end is None:
-        return facts.has_copy
-    return (bool(end.aborted) and not end.gone) or (facts.has_copy and not end.is_visible)
+        return facts.has_copy and is_v2
+    is_copied = facts.has_copy and (is_v2 or bool(end.aborted))
+    return (bool(end.aborted) and not end.gone) or (is_copied and not end.is_visible)
 
 
 def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:

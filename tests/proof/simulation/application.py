@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import DualWriteError, RowLockTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -32,6 +32,10 @@ LEASE_MS: Final = 6_000
 
 EXPECTED: Final = (DualWriteError, DatabaseGoneError)
 """What a caller handles."""
+
+
+_MOST_SLOTS_LOCKED: Final = 3
+"""How many slots of a pool may be locked at the end by connections whose loss the database has not noticed yet."""
 
 
 class RollBackError(Exception):
@@ -171,8 +175,16 @@ class Application:
             await self._write(f"{self._name}.{number}", transactional_id)
 
     async def write_at_last(self, transactional_id: str) -> None:
-        """Carry out one dual write when everything is healed, which has to succeed."""
-        await self._write(self._name, transactional_id, may_roll_back=False)
+        """Carry out one dual write when everything is healed, which has to succeed.
+
+        The database may still hold the lock of a free slot for a connection that is gone. The block that gets this slot
+        raises RowLockTimeoutError; repeated, it gets another one.
+        """
+        failed = await self._write(self._name, transactional_id, may_roll_back=False)
+        for attempt in range(_MOST_SLOTS_LOCKED):
+            if transactional_id != POOL or not isinstance(failed, RowLockTimeoutError):
+                break
+            failed = await self._write(f"{self._name} ({attempt + 2})", transactional_id, may_roll_back=False)
         if self._history.told[-1].outcome != "COMMITTED":
             self._history.wrong(f"{transactional_id} cannot be used after recover()")
 
@@ -182,9 +194,13 @@ class Application:
             writer = self._writers[transactional_id] = self._new(transactional_id)
         return writer
 
-    async def _write(self, write: str, transactional_id: str, *, may_roll_back: bool = True) -> None:
+    async def _write(
+        self, write: str, transactional_id: str, *, may_roll_back: bool = True
+    ) -> DualWriteError | DatabaseGoneError | None:
+        """Carry out one dual write, and note its outcome. Return the error that its caller got."""
         writer = self._writer(transactional_id)
         tx: Handle | None = None
+        failed: DualWriteError | DatabaseGoneError | None = None
         why = ""
         try:
             async with writer.scope() as tx:
@@ -200,7 +216,7 @@ class Application:
         except RollBackError:
             why = "(rolled back by its block)"
         except EXPECTED as error:
-            why = f"({type(error).__name__})"
+            failed, why = error, f"({type(error).__name__})"
             await self._after(error, writer)
         outcome = tx.outcome.name if tx is not None and tx.outcome is not None else None
         if tx is None:
@@ -208,6 +224,7 @@ class Application:
         elif not why and outcome != "COMMITTED":
             self._history.wrong(f"the block of {write} ended without an error, and its outcome is {outcome}")
         self._history.tell(write, outcome, why)
+        return failed
 
     async def _after(self, error: BaseException, writer: Writer) -> None:
         """Do what applications do after an error: sometimes make a new writer, and wait a little."""

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from dualwrite.guarantee import Tier
 from tests.proof.simulation.application import (
     EXPECTED,
-    LEASE_MS,
     POOL,
     Application,
     Settings,
@@ -170,7 +169,8 @@ class Writers(World):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.database.on_durable = self._on_durable
-        self.database.leases = LeaseTable().carry_out
+        self._leases: Final = LeaseTable()
+        self.database.leases = self._leases.carry_out
         self._settings = Settings(self.random, self.brokers.bootstrap, self.tier)
         self._ids = self.random.choice((["id0"], ["id0"], ["id0", "id1"], [POOL]))
         self._processes: dict[Process, int] = {}
@@ -190,9 +190,12 @@ class Writers(World):
         return not self._processes and not self._starting
 
     def settle(self) -> None:
-        """Begin to recover each id."""
-        if self._ids == [POOL]:
-            self.loop.run_until(_never, self.loop.now_s + LEASE_MS / 1000)
+        """Begin to recover each id, in a pool when all leases of those that are gone have expired.
+
+        A clock of the database that was put back makes them expire later, which is documented.
+        """
+        ends_s = self._leases.ends_s() - self.database.process.clock_offset_s
+        self.loop.run_until(_never, max(self.loop.now_s, ends_s))
         for transactional_id in self._ids:
             self.loop.begin(Process(f"recovery of {transactional_id}"), self._recover(transactional_id))
 
