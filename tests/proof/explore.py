@@ -100,6 +100,8 @@ class Explorer:
         self._start = rules.start(budget)
         self._visited = Visited(self._start)
         self._here = 0
+        self._raised: tuple[int, str] | None = None
+        """From which state a fair schedule raises an error, which the search itself comes to by fewer steps."""
         self.found = Found(1, 0, 0, 0)
 
     def search(self, most_states: int | None = None) -> Found:
@@ -109,6 +111,8 @@ class Explorer:
                 self._search(most_states)
             except Exception as error:  # of the code that is searched: no state may let it fail
                 self._tell(self._here, f"what can happen next raises {error!r}")
+            if self.found.wrong is None and self._raised is not None:  # the search was cut off before
+                self._tell(*self._raised)
         self.found.states = len(self._visited.before)
         self.found.nodes = sum(len(program.nodes) for program in self._rules.programs)
         return self.found
@@ -148,12 +152,19 @@ class Explorer:
                 return
             if here % _COLLECT_EVERY == 0:
                 gc.collect(0)
-            if here % _FAIR_RUN_EVERY == 0 and not fair_run(rules, world, _LONGEST_RUN):
+            if here % _FAIR_RUN_EVERY == 0 and not self._comes_to_rest(world):
                 self._tell(here, UNSETTLED)
                 return
             if most_states is not None and len(before) >= most_states and waiting:
                 return
         found.is_complete = True
+
+    def _comes_to_rest(self, world: World) -> bool:
+        try:
+            return fair_run(self._rules, world, _LONGEST_RUN)
+        except Exception as error:  # of the code that is searched
+            self._raised = self._raised or (self._here, f"a fair schedule raises {error!r}")
+            return True
 
     def _tell(self, state: int, wrong: str) -> None:
         self.found.wrong = wrong

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.proof.explore import Explorer
-from tests.proof.mutants import EQUIVALENTS, MUTANTS, OPEN, OUTSIDE, Mutant
-from tests.proof.spaces import Space
+from tests.proof.mutants import EQUIVALENTS, MUTANTS, OPEN, OUTSIDE, AnySpace, Mutant
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "correctness.md"
@@ -58,7 +57,7 @@ def plant(mutant: Mutant, directory: Path) -> None:
         path.write_text(text.replace(edit.line, edit.wrong))
 
 
-def kill(mutant: Mutant, space: Space | None = None) -> Kill:
+def kill(mutant: Mutant, space: AnySpace | None = None) -> Kill:
     """Plant a mutant in a temporary copy, and search a space there, its own by default, in a process of its own.
 
     Raises ValueError as `plant` does, and RuntimeError if the code does not even start.
@@ -81,22 +80,22 @@ def kill(mutant: Mutant, space: Space | None = None) -> Kill:
     return Kill(int(states), int(depth), found.strip())
 
 
-def search(space: Space) -> Kill:
+def search(space: AnySpace) -> Kill:
     """Search a space with the code of this process, with all orders of its steps: a reduction trusts brokers."""
     logging.disable(logging.CRITICAL)
-    rules = space.setting.rules()
+    rules = space.rules()
     found = Explorer(rules, space.budget).search()
     rules.close()
     return Kill(found.states, len(found.story.steps) if found.story else 0, " ".join((found.wrong or "").split()))
 
 
-def _in_own(mutant: Mutant) -> tuple[Space, Kill]:
+def _in_own(mutant: Mutant) -> tuple[AnySpace, Kill]:
     return mutant.space, kill(mutant)
 
 
-def _anywhere(mutant: Mutant) -> tuple[Space, Kill]:
+def _anywhere(mutant: Mutant) -> tuple[AnySpace, Kill]:
     """Search the spaces of all mutants, until one finds this one."""
-    spaces = sorted({each.space for each in MUTANTS}, key=lambda each: (sum(map(len, each.written)), sum(each.budget)))
+    spaces = sorted({each.space for each in MUTANTS}, key=lambda each: each.size)
     for space in spaces:
         killed = kill(mutant, space)
         if killed.found:

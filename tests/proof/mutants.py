@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tests.proof.producers import ProducerSpace
 from tests.proof.spaces import Space
 from tests.proof.world import Budget
 
@@ -17,6 +18,9 @@ _CLIENT: Final = "dualwrite/client/transactions/"
 _LOG: Final = "dualwrite/client/log/"
 _BROKER: Final = "dualwrite/broker_emulator/transactions/"
 _PROOF: Final = "tests/proof/"
+
+
+AnySpace = Space | ProducerSpace
 
 
 class Edit(NamedTuple):
@@ -33,7 +37,7 @@ class Mutant(NamedTuple):
     name: str
     stands_for: str
     """The guard that is missing then."""
-    space: Space
+    space: AnySpace
     edits: tuple[Edit, ...]
 
 
@@ -48,6 +52,11 @@ def _in(tier: int, written: str, *, predicts: bool = False, is_plain: bool = Fal
     """Return a space; `written` are the values of each process, as for `python -m tests.proof.explore`."""
     values = tuple(tuple(value.encode() for value in process.split(",")) for process in written.split("/"))
     return Space(tier, Budget(**faults), values, predicts=predicts, is_plain=is_plain)
+
+
+def _producers(tier: int, ends: str) -> ProducerSpace:
+    """Return a space of producers without a lock; `ends` as for `python -m tests.proof.producers`."""
+    return ProducerSpace(tier, tuple(tuple(process.split(",")) for process in ends.split("/")))
 
 
 MUTANTS: Final = (
@@ -409,7 +418,7 @@ MUTANTS: Final = (
     Mutant(
         "owed-rolled-back",
         "what is owed stays so after a rollback",
-        _in(3, "a1,a2", timeouts=1, kills=1),
+        _in(4, "a1,a2", timeouts=1, kills=1),
         (
             Edit(
                 f"{_CORE}owned_id.py",
@@ -431,6 +440,18 @@ MUTANTS: Final = (
                 f"{_CORE}owned_id.py",
                 "        self.telemetry.repaired(len(self.owed))\n        self.owed = ()",
                 "        self.telemetry.repaired(len(self.owed))",
+            ),
+        ),
+    ),
+    Mutant(
+        "aborted-pair-kept",
+        "the pair that an abort returns may be another process's, so the producer is given up",
+        _in(3, "a1,a2,a3/b1", kills=2),
+        (
+            Edit(
+                f"{_CORE}owned_id.py",
+                "        return self.kafka.guarantee.tier in _ENDS_RAISE_EPOCH",
+                "        return False",
             ),
         ),
     ),
@@ -633,6 +654,30 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        "settled-unverified",
+        "what recover() has published is looked up in the log before its row is settled",
+        _in(3, "a1", timeouts=1, aborts=1),
+        (
+            Edit(
+                f"{_CORE}publishing.py",
+                "                if (await verify(owned, database, row)).owed:",
+                "                if False and (await verify(owned, database, row)).owed:",
+            ),
+        ),
+    ),
+    Mutant(
+        "torn-inside-is-committed",
+        "the first records of a partition may be aborted where the last one is committed",
+        _in(3, "a1/b1", timeouts=1, aborts=1),
+        (
+            Edit(
+                f"{_PROOF}kafka_log.py",
+                'return _committed_in_part(log, request) if entry.committed else "ABORTED"',
+                'return "COMMITTED" if entry.committed else "ABORTED"',
+            ),
+        ),
+    ),
     # recovery
     Mutant(
         "open-taken-for-other",
@@ -768,6 +813,35 @@ MUTANTS: Final = (
                 f"{_CLIENT}initialisation.py",
                 "            return Step.SPEND_PAIR, (self._second_of_v2(decided),)",
                 "            return Step.CLAIM, (self._second_of_v2(decided),)",
+            ),
+        ),
+    ),
+    Mutant(
+        "second-phase-by-pair",
+        "version 1: the second phase fences whoever has the id, not only the pair that was described",
+        _producers(4, "abort,abort/commit"),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "            return Step.CLAIM, (Step.TAKE_OVER,)",
+                "            return Step.CLAIM, (Step.CLAIM,)",
+            ),
+        ),
+    ),
+    Mutant(
+        "second-phase-spends-pair",
+        "only who looks at its lock between the phases ends the second one by pair",
+        _producers(3, "abort,abort,commit/commit,commit"),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "        following = Step.SPEND_PAIR if self.is_checked_between else Step.TAKE_OVER",
+                "        following = Step.SPEND_PAIR",
+            ),
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "        if not self.is_checked_between:\n            return Step.TAKE_OVER",
+                "        if False:\n            return Step.TAKE_OVER",
             ),
         ),
     ),

@@ -12,6 +12,7 @@ import argparse
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
@@ -93,13 +94,36 @@ class ProducerRules(Rules):
         return None
 
 
-def search(tier: int, ends: Sequence[Sequence[str]], budget: Budget, most_states: int | None = None) -> Found:
-    """Visit every state of a world of producers."""
-    rules = ProducerRules(PROFILES[tier], ends)
-    try:
-        return Explorer(rules, budget).search(most_states)
-    finally:
-        rules.close()
+class ProducerSpace(NamedTuple):
+    """One search among producers."""
+
+    tier: int
+    ends: tuple[tuple[str, ...], ...]
+    """How the transactions of each producer end."""
+    budget: Budget = Budget()
+
+    @property
+    def name(self) -> str:
+        """Say what is particular to it."""
+        faults = "".join(f"-{name}{n}" for name, n in self.budget._asdict().items() if n)
+        return f"tier{self.tier}{faults}-producers {'/'.join(map(','.join, self.ends))}"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return how many transactions there are, and how many faults."""
+        return sum(map(len, self.ends)), sum(self.budget)
+
+    def rules(self) -> ProducerRules:
+        """Return what can happen in it."""
+        return ProducerRules(PROFILES[self.tier], self.ends)
+
+    def search(self, most_states: int | None = None) -> Found:
+        """Visit every state, or so many."""
+        rules = self.rules()
+        try:
+            return Explorer(rules, self.budget).search(most_states)
+        finally:
+            rules.close()
 
 
 def main() -> None:
@@ -112,7 +136,8 @@ def main() -> None:
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
-    found = search(given.tier, [process.split(",") for process in given.ends.split("/")], budget, given.states)
+    ends = tuple(tuple(process.split(",")) for process in given.ends.split("/"))
+    found = ProducerSpace(given.tier, ends, budget).search(given.states)
     print(
         f"{PROFILES[given.tier].name}, {given.ends}: {found.states} states, depth {found.depth}, {found.at_rest} rest"
     )

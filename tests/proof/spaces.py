@@ -15,7 +15,7 @@ from tests.proof.kafka_model import PROFILES
 from tests.proof.owner import DEFAULTS, Settings
 from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.story import Setting
-from tests.proof.world import Budget
+from tests.proof.world import Budget, Rules
 
 _ONE_EACH: Final = ((b"a1",), (b"b1",))
 _TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
@@ -71,6 +71,15 @@ class Space(NamedTuple):
     def setting(self) -> Setting:
         """Return it as its story names it."""
         return Setting(*self[:3], self.after_crash, self.predicts, self.shape, self.is_plain, self.settings)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return how many dual writes there are, and how many faults."""
+        return sum(map(len, self.written)), sum(self.budget)
+
+    def rules(self) -> Rules:
+        """Return what can happen in it, with all orders of its steps."""
+        return self.setting.rules()
 
     def search(self, most_states: int | None = None) -> Found:
         """Visit every state, or so many."""

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proof import producers
 from tests.proof.kafka_model import PROFILES
-from tests.proof.world import Budget
+from tests.proof.producers import ProducerSpace
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +20,7 @@ def quiet() -> Iterator[None]:
 
 
 def assert_nothing_wrong(tier: int, *ends: tuple[str, ...]) -> None:
-    found = producers.search(tier, ends, Budget())
+    found = ProducerSpace(tier, ends).search()
     assert found.wrong is None, str(found.story)
     assert found.at_rest > 0
 
