@@ -161,7 +161,7 @@ _MORE: Final = (
     Space(3, Budget(timeouts=1, deletions=1, crashes=1), ((b"a1",),), settings=_COPIES),
     Space(3, Budget(timeouts=1, deletions=1), settings=_COPIES),
     *(Space(tier, Budget(timeouts=1, deletions=1, losses=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
-    *(Space(4, Budget(upgrades=1, **{name: 1})) for name in ("crashes", "kills", "timeouts", "moves")),
+    *(Space(4, Budget(upgrades=1, **{name: 1})) for name in ("crashes", "timeouts", "moves")),
     *(Space(tier, Budget(**{name: 1}), shape=_TWO_PARTITIONS) for tier, name in product(PROFILES, _OF_KAFKA)),
     *(Space(tier, Budget(**{name: 1}), _TWO_AND_ONE, shape=_APART) for tier, name in ((1, "losses"), (3, "timeouts"))),
     *(Space(tier, Budget(**{name: 1}), shape=_OFFSETS) for tier, name in product(PROFILES, _OF_KAFKA[:-1])),
@@ -197,6 +197,9 @@ def _systematic(tier: int) -> Iterator[Space]:
 
 
 def _with_upgrade(tier: int, faults: Iterable[Budget]) -> Iterator[Budget]:
-    """Yield the same faults in a cluster that is upgraded meanwhile, which only the last tier can be."""
+    """Yield the same faults in a cluster that is upgraded meanwhile, which only the last tier can be.
+
+    Without connections that end, which is documented as not promised: test_documented.py.
+    """
     if tier == max(PROFILES):
-        yield from (budget._replace(upgrades=1) for budget in faults)
+        yield from (budget._replace(upgrades=1) for budget in faults if not budget.kills)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.proof.explore import Explorer, Found
-from tests.proof.kafka_model import OLD_GROUPS, PROFILES, Profile
+from tests.proof.kafka_model import OLD_GROUPS, PROFILES, UPGRADED, Profile
 from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.world import Budget, Rules
 
@@ -58,3 +58,9 @@ def test_an_old_group_coordinator_forgets_what_is_pending() -> None:
 
 def test_a_new_group_coordinator_does_not() -> None:
     assert search(PROFILES[4], Budget(losses=1), Shape(has_offsets=True)).wrong is None
+
+
+def test_two_owners_may_share_an_epoch_while_the_cluster_is_upgraded() -> None:
+    """docs/guarantees.md: one that has lost its lock, and still raises its epoch as before transaction.version 2."""
+    found = search(UPGRADED, Budget(kills=1, upgrades=1), written=((b"a1",), (b"b1",)))
+    assert found.wrong == "[b'a1'] are visible, and [b'b1'] were committed, in this order"

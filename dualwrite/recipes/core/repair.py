@@ -107,7 +107,7 @@ async def prove(
     try:
         end = await _end_of(owned, manifest, is_over=not owned.kafka.coordinator_is_ending)
         if end.aborted:
-            await _assert_not_repaired(owned, manifest, end, ongoing)
+            await _assert_not_repaired(owned, database, manifest, end, ongoing)
     except AuthorizationError as error:
         proof = await _by_copy(owned, database, row)
         if proof is NOT_PROVEN:
@@ -231,12 +231,13 @@ def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerErr
 
 
 async def _assert_not_repaired(
-    owned: OwnedId, manifest: Manifest, end: TransactionEnd, ongoing: PreparedTxnState
+    owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd, ongoing: PreparedTxnState
 ) -> None:
     """Raise DatabaseWentBackError if what was aborted has been published again, by a dual write of a later row.
 
     If the coordinator says that the abort was the last that happened under the id, nothing has. Else the log between
-    the aborted records and its end is read, in one partition: a repair has records in each of them.
+    the aborted records and its end is read, in one partition: a repair has records in each of them. The row is read
+    once more, which fails if its lock is gone: then another process may have repaired it, and have changed the row.
     """
     if owned.kafka.coordinator_aborted(manifest.prepared_state):
         return
@@ -244,6 +245,7 @@ async def _assert_not_repaired(
     repair = await owned.kafka.repair_of(manifest, part, ongoing, owned.resolve_timeout_ms)
     if repair is None:
         return
+    await database.read(owned.transactional_id)
     raise DatabaseWentBackError(
         f"the state row of transactional id {owned.transactional_id!r} holds {str(manifest.prepared_state)!r}, which "
         f"Kafka aborted, and the log shows that {str(repair)!r} has published its records again ({part.topic}-"
