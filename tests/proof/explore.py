@@ -109,12 +109,22 @@ def main() -> None:
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--two-primaries", action="store_true", help="an old primary that is cut off still locks rows")
+    parser.add_argument("--recoveries", type=int, default=0, help="processes that only call recover()")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
     written = [[value.encode() for value in process.split(",")] for process in given.writes.split("/")]
     after = [value.encode() for value in given.after_crash.split(",") if value]
-    rules = Rules(PROFILES[given.tier], written, after, predicts=given.predicts)
+    rules = Rules(
+        PROFILES[given.tier],
+        written,
+        after,
+        predicts=given.predicts,
+        recoveries=given.recoveries,
+        fails_over=budget.failovers > 0,
+        two_primaries=given.two_primaries,
+    )
     began_s = time.monotonic()
     found = Explorer(rules, budget).search(given.states)
     rules.close()

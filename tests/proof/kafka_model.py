@@ -78,11 +78,15 @@ class RecordsOf(NamedTuple):
 
 
 class RepairOf(NamedTuple):
-    """Read whether records of an aborted pair, from an offset on, were published again by a committed transaction."""
+    """Read whether records of an aborted pair, from an offset on, were published again by a committed transaction.
+
+    `undecided` is open, and is going to be aborted.
+    """
 
     producer_id: int
     producer_epoch: int
     first_offset: int
+    undecided: str = ""
 
 
 class Blocked(Enum):
@@ -331,14 +335,20 @@ def _records_of(kafka: Kafka, request: RecordsOf) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def _repair_of(kafka: Kafka, request: RepairOf) -> str:
-    """Return the pair of the transaction, "" if there is none."""
-    wanted = _records_of(kafka, RecordsOf(*request))
+def _repair_of(kafka: Kafka, request: RepairOf) -> object:
+    """Return the pair of the transaction, "" if there is none; `BLOCKED` while one that looks like it is open."""
+    wanted = _records_of(kafka, RecordsOf(*request[:3]))
     behind = [entry for entry in kafka.log if entry.offset > request.first_offset]
+    is_blocked = False
     for at, entry in enumerate(behind):
-        if isinstance(entry, Batch) and entry.records[: len(wanted)] == wanted and _is_committed(behind[at:], entry):
-            return f"{entry.producer_id}:{entry.producer_epoch}"
-    return ""
+        if not isinstance(entry, Batch) or entry.records[: len(wanted)] != wanted:
+            continue
+        pair = f"{entry.producer_id}:{entry.producer_epoch}"
+        if _is_committed(behind[at:], entry):
+            return pair
+        is_over = any(isinstance(each, Marker) and each.producer_id == entry.producer_id for each in behind[at:])
+        is_blocked = is_blocked or not (is_over or pair == request.undecided)
+    return BLOCKED if is_blocked else ""
 
 
 def _is_committed(behind: Sequence[Batch | Marker], batch: Batch) -> bool:

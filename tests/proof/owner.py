@@ -36,7 +36,7 @@ from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, Recor
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.store import NoStoredBlocks, state_in
+from dualwrite.recipes.core.store import NoStoredBlocks, not_durable, state_in
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import Program, Said, ask
@@ -61,6 +61,9 @@ NO_MARKER: Final = "no marker"
 
 RECOVERED: Final = ("recover", "returned")
 """What the caller of `recover()` is told."""
+
+WENT_BACK: Final = ("recover", "DatabaseWentBackError")
+"""What the caller of `recover()` is told if the database has lost what Kafka still has."""
 
 _NODE: Final = 1
 
@@ -154,7 +157,7 @@ class CheckedKafka:
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
         pair = manifest.prepared_state
-        found = await self._read(RepairOf(pair.producer_id, pair.producer_epoch, part.first_offset))
+        found = await self._read(RepairOf(pair.producer_id, pair.producer_epoch, part.first_offset, str(undecided)))
         if found == GAVE_UP:
             raise KafkaTimeoutError("no leader responded; nothing was changed")
         return PreparedTxnState(found) if found else None
@@ -387,6 +390,12 @@ class Rollback(NamedTuple):
     number: int
 
 
+class MakeDurable(NamedTuple):
+    """Commit something behind the row, which was read with this content. The reply is True, or why not."""
+
+    row: str
+
+
 class CheckedTransaction:
     """A `DatabaseTransaction` whose statements go to the world. A reply of None: the connection is gone."""
 
@@ -463,10 +472,12 @@ class CheckedDatabase:
     """A `Database` whose transactions are numbered per process.
 
     `predicts`: the row is locked and written with one statement before the records are sent, as with psycopg.
+    `fails_over`: what is visible may not be durable.
     """
 
-    def __init__(self, *, predicts: bool) -> None:
+    def __init__(self, *, predicts: bool, fails_over: bool) -> None:
         self._predicts = predicts
+        self._fails_over = fails_over
         self._begun = 0
         self.errors = (DatabaseGone,)
 
@@ -482,7 +493,13 @@ class CheckedDatabase:
         return CheckedTransaction(self._begun, predicts=self._predicts)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        pass
+        if not self._fails_over:
+            return
+        reply = await ask(MakeDurable(str(row)))
+        if reply is None:
+            raise DatabaseGone(str(row))
+        if reply is not True:
+            raise not_durable(transactional_id, row, reply)
 
 
 # ---- the program ----------------------------------------------------------------------------------------------------
@@ -495,9 +512,9 @@ async def _no_sleep(seconds: float) -> None:
 class Owner:
     """One process with a writer for the id, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool) -> None:
+    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool, fails_over: bool) -> None:
         self._told = told
-        self._database = CheckedDatabase(predicts=predicts)
+        self._database = CheckedDatabase(predicts=predicts, fails_over=fails_over)
         self._coordinator = DualWriteCoordinator(
             TRANSACTIONAL_ID,
             database=self._database,
@@ -543,23 +560,32 @@ class Owner:
         return True
 
 
-def writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False) -> Program:
+def writes(
+    profile: Profile, values: Sequence[bytes], *, predicts: bool = False, fails_over: bool = False
+) -> Program:
     """Return the program of a process that carries out dual writes."""
 
     async def program(told: list[Said]) -> None:
-        owner = Owner(profile, told, predicts=predicts)
+        owner = Owner(profile, told, predicts=predicts, fails_over=fails_over)
         for value in values:
             await owner.write(value)
 
     return program
 
 
-def recovers(profile: Profile, values: Sequence[bytes] = (), *, tries: int = 1, predicts: bool = False) -> Program:
+def recovers(
+    profile: Profile,
+    values: Sequence[bytes] = (),
+    *,
+    tries: int = 1,
+    predicts: bool = False,
+    fails_over: bool = False,
+) -> Program:
     """Return the program of a process that recovers first, and if that fails, of others that try it again."""
 
     async def program(told: list[Said]) -> None:
         for _ in range(tries):
-            owner = Owner(profile, told, predicts=predicts)
+            owner = Owner(profile, told, predicts=predicts, fails_over=fails_over)
             if await owner.recover():
                 for value in values:
                     await owner.write(value)

@@ -26,16 +26,27 @@ class Space(NamedTuple):
     """The dual writes of each process."""
     predicts: bool = False
     """Whether the row is written ahead of the records, as with psycopg."""
+    recoveries: int = 0
+    """How many processes only call recover()."""
 
     @property
     def name(self) -> str:
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         count = sum(len(values) for values in self.written)
-        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{'-ahead' if self.predicts else ''}"
+        recoveries = f"-{self.recoveries} recoveries" if self.recoveries else ""
+        ahead = "-ahead" if self.predicts else ""
+        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{recoveries}{ahead}"
 
     def search(self) -> Found:
         """Visit every state."""
-        rules = Rules(PROFILES[self.tier], self.written, (b"c1",), predicts=self.predicts)
+        rules = Rules(
+            PROFILES[self.tier],
+            self.written,
+            (b"c1",),
+            predicts=self.predicts,
+            recoveries=self.recoveries,
+            fails_over=self.budget.failovers > 0,
+        )
         try:
             return Explorer(rules, self.budget).search()
         finally:

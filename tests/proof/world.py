@@ -16,17 +16,20 @@ from typing import Any, Final, NamedTuple
 from dualwrite.client.messages import DescribeTransaction
 from tests.proof import kafka_model as broker
 from tests.proof.automaton import Automaton
+from tests.proof.durability import Past, Snapshot, after_commit, failovers, restores
 from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf, RepairOf
 from tests.proof.owner import (
     GAVE_UP,
     NO_MARKER,
     RECOVERED,
+    WENT_BACK,
     Begin,
     Cast,
     Commit,
     Insert,
     Lock,
     LockAndWrite,
+    MakeDurable,
     Read,
     Rollback,
     Write,
@@ -56,6 +59,10 @@ class Budget(NamedTuple):
     """Foreign programs that initialise the id."""
     expiries: int = 0
     """Ids that the broker forgets."""
+    failovers: int = 0
+    """Standbys that take over from the database's primary, with or without what is not durable."""
+    restores: int = 0
+    """Databases that are restored to an earlier state."""
 
 
 class Txn(NamedTuple):
@@ -69,6 +76,8 @@ class Txn(NamedTuple):
     inserted: tuple[bytes, ...] = ()
     is_committing: bool = False
     """Whether its COMMIT is on the way, and no process waits for it."""
+    cut_off: tuple[str, str] | None = None
+    """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
 
 
 class Process(NamedTuple):
@@ -93,6 +102,7 @@ class World(NamedTuple):
     """Requests that may still reach the broker."""
     budget: Budget
     is_settling: bool = False
+    past: Past = Past()
 
 
 Step = tuple[str, World]
@@ -108,19 +118,32 @@ class Rules:
         after_crash: Sequence[bytes],
         *,
         predicts: bool = False,
+        recoveries: int = 0,
+        fails_over: bool = False,
+        two_primaries: bool = False,
     ) -> None:
+        """`recoveries`: how many processes call recover() beside those that write.
+
+        `two_primaries`: after a failover the old primary may still lock rows, which no promise of a dual write covers.
+        """
+        self._two_primaries = two_primaries
         self.profile = profile
         self._first = len(written)
         self._settles = self._first + 1
-        self.programs = [Automaton(writes(profile, values, predicts=predicts)) for values in written]
-        self.programs.append(Automaton(recovers(profile, after_crash, predicts=predicts)))
+        self._recoveries = recoveries
+        database = {"predicts": predicts, "fails_over": fails_over}
+        self.programs = [Automaton(writes(profile, values, **database)) for values in written]
+        self.programs.append(Automaton(recovers(profile, after_crash, **database)))
         self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES)))
+        if recoveries:
+            self.programs.append(Automaton(recovers(profile, **database)))
 
     def start(self, budget: Budget) -> World:
         """Return the world before anything has happened."""
-        processes = tuple(Process(number, 0) for number in range(self._first))
+        writers = tuple(Process(number, 0) for number in range(self._first))
+        processes = (*writers, *(Process(self._settles + 1, 0) for _ in range(self._recoveries)))
         world = World(Kafka(), ("", ""), frozenset(), (), processes, (), budget)
-        for number in range(self._first):
+        for number in range(len(processes)):
             world = self._at_once(world, number)
         return world
 
@@ -156,6 +179,8 @@ class Rules:
                 yield self._locks_and_writes(world, number, request)
             case Commit():
                 yield from self._commits(world, number, request)
+            case MakeDurable():
+                yield from self._makes_durable(world, number, request)
             case _:
                 yield from self._asks_kafka(world, number, request)
         if world.budget.crashes and not world.is_settling:
@@ -166,18 +191,20 @@ class Rules:
         if txn is None:
             yield f"P{number} finds its connection gone", self._answer(world, number, None)
         elif isinstance(request, Read) or txn.is_locked:
-            yield f"P{number} reads the row under its lock", self._answer(world, number, txn.row or world.row)
-        elif not any(other.is_locked for other in world.txns):
+            row = txn.row or txn.cut_off or world.row
+            yield f"P{number} reads the row under its lock", self._answer(world, number, row)
+        elif _is_free(world, txn):
             locked = _with(world, txn, txn._replace(is_locked=True))
-            yield f"P{number} locks the row and reads it", self._answer(locked, number, world.row)
+            yield f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
 
     def _locks_and_writes(self, world: World, number: int, request: LockAndWrite) -> Step:
         txn = self._txn(world, number, request.number)
         if txn is None:
             return f"P{number} finds its connection gone", self._answer(world, number, None)
-        if world.row[0] != request.previous or any(other.is_locked for other in world.txns):
+        row = txn.cut_off or world.row
+        if row[0] != request.previous or not _is_free(world, txn):
             return f"P{number} finds the row locked or changed", self._answer(world, number, False)
-        written = _with(world, txn, txn._replace(is_locked=True, row=(request.state, world.row[1])))
+        written = _with(world, txn, txn._replace(is_locked=True, row=(request.state, row[1])))
         return f"P{number} locks the row and writes {request.state}", self._answer(written, number, True)
 
     def _commits(self, world: World, number: int, request: Commit) -> Iterator[Step]:
@@ -185,7 +212,11 @@ class Rules:
         if txn is None:
             yield f"P{number} finds its connection gone at COMMIT", self._answer(world, number, None)
             return
-        done = _committed(world, txn)
+        if txn.cut_off is not None:
+            text = f"P{number}'s COMMIT waits for the standby that took over, until its connection ends"
+            yield text, self._answer(_with(world, txn, None), number, None)
+            return
+        done = _committed(world, txn, confirmed=True)
         yield f"P{number} commits the database", self._answer(done, number, True)
         if world.budget.losses and not world.is_settling:
             poorer = _spend(world, losses=1)
@@ -194,6 +225,17 @@ class Rules:
             yield f"P{number}'s COMMIT is lost", self._answer(dropped, number, None)
             on_the_way = _with(poorer, txn, txn._replace(is_committing=True))
             yield f"P{number}'s COMMIT is delayed, and its connection lost", self._answer(on_the_way, number, None)
+
+    def _makes_durable(self, world: World, number: int, request: MakeDurable) -> Iterator[Step]:
+        row = world.row[0]
+        if row == request.row:
+            durable = world._replace(past=world.past._replace(undurable=()))
+            yield f"P{number} makes what it read durable", self._answer(durable, number, True)
+        else:
+            yield f"P{number} finds {row!r} on another connection", self._answer(world, number, f"{row!r} is there")
+        if world.budget.give_ups and not world.is_settling:
+            poorer = _spend(world, give_ups=1)
+            yield f"P{number} waits in vain for the standby", self._answer(poorer, number, "no standby responded")
 
     def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
         kafka, response = broker.serve(world.kafka, request, self.profile)
@@ -245,12 +287,12 @@ class Rules:
             case Commit():
                 committing = self._txn(world, number, request.number)
                 yield f"{name} is killed, and its COMMIT lost", self._restarted(poorer, number)
-                if committing is not None:
+                if committing is not None and committing.cut_off is None:
                     done = _committed(_with_added(poorer, committing), committing)
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | Read() | LockAndWrite():
+            case Lock() | Read() | LockAndWrite() | MakeDurable():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case _:
                 later = _later(poorer, request)
@@ -281,6 +323,26 @@ class Rules:
                 yield f"the delayed COMMIT of P{txn.process} is dropped", _with(world, txn, None)
             elif world.budget.kills and not world.is_settling:
                 yield f"the database ends P{txn.process}'s connection", _with(_spend(world, kills=1), txn, None)
+        if not world.is_settling:
+            yield from self._goes_back(world)
+
+    def _goes_back(self, world: World) -> Iterator[Step]:
+        """Yield the failovers and restores. They end all connections, except perhaps those to an old primary."""
+        now = Snapshot(world.row, world.table)
+        if world.budget.failovers:
+            on_old = tuple(txn._replace(cut_off=world.row) for txn in world.txns if not txn.is_committing)
+            poorer = _spend(world, failovers=1)
+            for state, past in failovers(world.past, now):
+                lost = sorted(now.table - state.table)
+                after = poorer._replace(row=state.row, table=state.table, past=past)
+                yield f"a standby takes over, without {lost}", after._replace(txns=())
+                if on_old and self._two_primaries:
+                    text = f"a standby takes over, without {lost}, and the old primary lives on"
+                    yield text, after._replace(txns=on_old)
+        if world.budget.restores:
+            for state, past in restores(world.past, now):
+                after = _spend(world, restores=1)._replace(row=state.row, table=state.table, past=past, txns=())
+                yield f"the database is restored, without {sorted(now.table - state.table)}", after
 
     # ---- processes ------------------------------------------------------------------------------------------
 
@@ -293,7 +355,8 @@ class Rules:
 
     def _settle(self, world: World) -> Step:
         process = Process(self._settles, 0, incarnation=99)
-        settling = world._replace(processes=(*world.processes, process), is_settling=True)
+        past = world.past._replace(undurable=(), backups=())  # it does not go back any more
+        settling = world._replace(processes=(*world.processes, process), is_settling=True, past=past)
         return "everything is over; recover() is called", self._at_once(settling, len(settling.processes) - 1)
 
     def _restarted(self, world: World, number: int) -> World:
@@ -348,15 +411,16 @@ class Rules:
         doubled = [value for value, count in Counter(seen).items() if count > 1]
         if doubled:
             return f"{doubled} are visible twice"
-        if not world.table.issuperset(seen):
-            return f"{set(seen) - world.table} are visible, and were not committed"
+        committed = world.table | world.past.gone
+        if not committed.issuperset(seen):
+            return f"{set(seen) - committed} are visible, and were not committed"
         if broker.marker_is_refused(world.kafka):
             return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
             for said in self.programs[process.program].nodes[process.node].told:
-                if said[1] == "COMMITTED" and said[0] not in world.table:
+                if said[1] == "COMMITTED" and said[0] not in committed:
                     return f"{said[0]!r} was said to be committed, and is not"
-                if said[1] == "ROLLED_BACK" and said[0] in world.table:
+                if said[1] == "ROLLED_BACK" and (said[0] in world.table or said[0] in seen):
                     return f"{said[0]!r} was said to be rolled back, and is committed"
         return self._wrong_at_rest(world, seen) if self.is_at_rest(world) else None
 
@@ -365,7 +429,10 @@ class Rules:
         if lost:
             return f"{lost} are committed, and not visible"
         last = world.processes[-1]
-        if RECOVERED not in self.programs[last.program].nodes[last.node].told:
+        told = self.programs[last.program].nodes[last.node].told
+        if world.past.is_restored and told[-1] == WENT_BACK:
+            return None  # which is for a person to decide, and until then both sides stay as they are
+        if RECOVERED not in told:
             return "nobody could recover"
         if broker.is_open(world.kafka):
             return "a transaction is open at rest"
@@ -400,5 +467,23 @@ def _with_added(world: World, txn: Txn) -> World:
     return world._replace(txns=tuple(sorted((*world.txns, txn))))
 
 
-def _committed(world: World, txn: Txn) -> World:
-    return _with(world, txn, None)._replace(row=txn.row or world.row, table=world.table | set(txn.inserted))
+def _is_free(world: World, txn: Txn) -> bool:
+    """Return whether nobody has locked the row on the primary to which a transaction is connected."""
+    is_cut_off = txn.cut_off is not None
+    return not any(other.is_locked for other in world.txns if (other.cut_off is not None) is is_cut_off)
+
+
+def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
+    """Commit. `confirmed`: a synchronous standby has it, as the response to COMMIT says."""
+    budget, past = world.budget, world.past
+    if budget.failovers or budget.restores:
+        before = Snapshot(world.row, world.table)
+        past = after_commit(
+            past,
+            before,
+            confirmed=confirmed,
+            may_fail_over=bool(budget.failovers),
+            may_restore=bool(budget.restores),
+        )
+    table = world.table | set(txn.inserted)
+    return _with(world, txn, None)._replace(row=txn.row or world.row, table=table, past=past)
