@@ -28,6 +28,8 @@ class Past(NamedTuple):
     gone: frozenset[bytes] = frozenset()
     """What was committed, and was lost by a restore."""
     is_restored: bool = False
+    must_tell: bool = False
+    """Whether somebody has to be told of the restore, if Kafka shows something of what is gone."""
 
 
 def after_commit(past: Past, before: Snapshot, *, confirmed: bool, may_fail_over: bool, may_restore: bool) -> Past:

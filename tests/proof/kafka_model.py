@@ -24,7 +24,9 @@ from dualwrite.broker_emulator.transactions.states import (
     PREPARE_STATES,
 )
 from dualwrite.client import messages as m
+from dualwrite.client.transactions.recovery import Described, DescribedState
 from dualwrite.errors import Api
+from dualwrite.prepared_state import PreparedTxnState
 
 TOPIC: Final = "orders"
 PARTITION: Final = TopicPartition(TOPIC, 0)
@@ -256,6 +258,14 @@ def _applied(kafka: Kafka, transition: transitions.Transition | None) -> Kafka:
     after = transition.after
     used = max(after.producer_id, after.next_producer_id, after.previous_producer_id)
     return kafka._replace(metadata=after, next_producer_id=max(kafka.next_producer_id, used + 1))
+
+
+def described(kafka: Kafka) -> Described | None:
+    """Return what the coordinator says of the id; None if it does not know it."""
+    if kafka.metadata is None:
+        return None
+    pair = PreparedTxnState.of(producer_id=kafka.metadata.producer_id, producer_epoch=kafka.metadata.producer_epoch)
+    return Described(DescribedState(kafka.metadata.state.label), pair, kafka.metadata.start_timestamp_ms)
 
 
 def _described(metadata: TransactionMetadata | None) -> m.DescribeTransactionResponse:

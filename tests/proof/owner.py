@@ -560,9 +560,7 @@ class Owner:
         return True
 
 
-def writes(
-    profile: Profile, values: Sequence[bytes], *, predicts: bool = False, fails_over: bool = False
-) -> Program:
+def writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False, fails_over: bool = False) -> Program:
     """Return the program of a process that carries out dual writes."""
 
     async def program(told: list[Said]) -> None:

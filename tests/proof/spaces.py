@@ -15,6 +15,7 @@ from tests.proof.world import Budget, Rules
 
 _ONE_EACH: Final = ((b"a1",), (b"b1",))
 _TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
+_ONE_ALONE: Final = ((b"a1", b"a2", b"a3"),)
 
 
 class Space(NamedTuple):
@@ -63,6 +64,8 @@ SMALL: Final = (
     Space(3, Budget(), _TWO_AND_ONE, predicts=True),
     Space(4, Budget(timeouts=1)),
     Space(4, Budget(expiries=1)),
+    Space(1, Budget(failovers=1)),
+    *(Space(tier, Budget(restores=1), _ONE_ALONE, predicts=True) for tier in PROFILES),
 )
 
 _ONE_FAULT: Final = tuple(Budget(**{name: 1}) for name in Budget._fields)

@@ -15,9 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite.client.messages import DescribeTransaction
 from tests.proof import kafka_model as broker
-from tests.proof.automaton import Automaton
+from dualwrite.client.transactions.recovery import commits_later
+from dualwrite.prepared_state import PreparedTxnState
+from tests.proof.automaton import Automaton, Told
 from tests.proof.durability import Past, Snapshot, after_commit, failovers, restores
-from tests.proof.kafka_model import BLOCKED, EndOf, Kafka, Profile, RecordsOf, RepairOf
+from tests.proof.kafka_model import BLOCKED, PROFILES, EndOf, Kafka, Profile, RecordsOf, RepairOf
 from tests.proof.owner import (
     GAVE_UP,
     NO_MARKER,
@@ -341,8 +343,29 @@ class Rules:
                     yield text, after._replace(txns=on_old)
         if world.budget.restores:
             for state, past in restores(world.past, now):
+                past = past._replace(must_tell=self._must_tell(world, state, past))
                 after = _spend(world, restores=1)._replace(row=state.row, table=state.table, past=past, txns=())
                 yield f"the database is restored, without {sorted(now.table - state.table)}", after
+
+    def _must_tell(self, world: World, restored: Snapshot, past: Past) -> bool:
+        """Return whether a restore to a state will be noticed (docs/guarantees.md, "A database that went back").
+
+        Where no process runs, the coordinator shows it on tiers 2 to 4, if it remembers the last commit. Else a writer
+        that is alone and has just carried out its first of three dual writes remembers the newer row: the second one
+        finds its connection gone. In between, a request that is on its way may erase what shows it.
+        """
+        if world.late:
+            return False
+        if self._all_ended(world):
+            stored, described = PreparedTxnState(restored.row[0]), broker.described(world.kafka)
+            return self.profile is not PROFILES[1] and described is not None and commits_later(stored, described)
+        if len(world.processes) > 1 or not isinstance(self._request(world, 0), Lock | LockAndWrite):
+            return False
+        told = self._told(world.processes[0])
+        return len(told) == 1 and told[0][1] == "COMMITTED" and told[0][0] in past.gone
+
+    def _told(self, process: Process) -> Told:
+        return self.programs[process.program].nodes[process.node].told
 
     # ---- processes ------------------------------------------------------------------------------------------
 
@@ -417,7 +440,7 @@ class Rules:
         if broker.marker_is_refused(world.kafka):
             return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
-            for said in self.programs[process.program].nodes[process.node].told:
+            for said in self._told(process):
                 if said[1] == "COMMITTED" and said[0] not in committed:
                     return f"{said[0]!r} was said to be committed, and is not"
                 if said[1] == "ROLLED_BACK" and (said[0] in world.table or said[0] in seen):
@@ -428,8 +451,10 @@ class Rules:
         lost = world.table.difference(seen)
         if lost:
             return f"{lost} are committed, and not visible"
-        last = world.processes[-1]
-        told = self.programs[last.program].nodes[last.node].told
+        if world.past.must_tell and world.past.gone.intersection(seen):
+            if not any("DatabaseWentBackError" in said for each in world.processes for said in self._told(each)):
+                return "the database went back, and nobody was told"
+        told = self._told(world.processes[-1])
         if world.past.is_restored and told[-1] == WENT_BACK:
             return None  # which is for a person to decide, and until then both sides stay as they are
         if RECOVERED not in told:
