@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--pools", action="store_true", help="each process has a pool, and they share its ids")
     parser.add_argument("--two-primaries", action="store_true", help="an old primary that is cut off still locks rows")
     parser.add_argument("--recoveries", type=int, default=0, help="processes that only call recover()")
     given = parser.parse_args()
@@ -124,6 +125,7 @@ def main() -> None:
         recoveries=given.recoveries,
         fails_over=budget.failovers > 0,
         two_primaries=given.two_primaries,
+        pools=given.pools,
     )
     began_s = time.monotonic()
     found = Explorer(rules, budget).search(given.states)

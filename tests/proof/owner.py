@@ -356,6 +356,12 @@ class Lock(NamedTuple):
     number: int
 
 
+class LockInTime(NamedTuple):
+    """Lock the state row and read it. The reply is False if another transaction keeps it locked."""
+
+    number: int
+
+
 class Read(NamedTuple):
     """Read the locked state row again, with its manifest."""
 

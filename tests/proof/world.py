@@ -14,12 +14,14 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client.messages import DescribeTransaction
-from tests.proof import kafka_model as broker
 from dualwrite.client.transactions.recovery import commits_later
 from dualwrite.prepared_state import PreparedTxnState
+from tests.proof import kafka_model as broker
 from tests.proof.automaton import Automaton, Told
 from tests.proof.durability import Past, Snapshot, after_commit, failovers, restores
 from tests.proof.kafka_model import BLOCKED, PROFILES, EndOf, Kafka, Profile, RecordsOf, RepairOf
+from tests.proof.lanes import Held, Lane, OfSlot, exchanged, exchanged_hold
+from tests.proof.lease_model import LeaseRow, OnLeases, executed, lapsed, slots_that_may_lapse
 from tests.proof.owner import (
     GAVE_UP,
     NO_MARKER,
@@ -31,6 +33,7 @@ from tests.proof.owner import (
     Insert,
     Lock,
     LockAndWrite,
+    LockInTime,
     MakeDurable,
     Read,
     Rollback,
@@ -38,6 +41,7 @@ from tests.proof.owner import (
     recovers,
     writes,
 )
+from tests.proof.pool import LAST_WRITE, Interrupt, pool_recovers, pool_writes
 
 _MOST_LATE: Final = 3
 _SETTLING_TRIES: Final = 4
@@ -65,6 +69,10 @@ class Budget(NamedTuple):
     """Standbys that take over from the database's primary, with or without what is not durable."""
     restores: int = 0
     """Databases that are restored to an earlier state."""
+    lapses: int = 0
+    """Leases that expire while their owner lives."""
+    rounds: int = 0
+    """Times at which the background of a pool does something, while a block waits."""
 
 
 class Txn(NamedTuple):
@@ -80,6 +88,8 @@ class Txn(NamedTuple):
     """Whether its COMMIT is on the way, and no process waits for it."""
     cut_off: tuple[str, str] | None = None
     """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
+    held: tuple[Held, ...] = ()
+    """What it has done to the rows of other ids of a pool."""
 
 
 class Process(NamedTuple):
@@ -105,6 +115,10 @@ class World(NamedTuple):
     budget: Budget
     is_settling: bool = False
     past: Past = Past()
+    beside: tuple[Lane, ...] = ()
+    """The ids of a pool, except for the one in front, which is the first one between any two steps."""
+    in_front: int = 0
+    leases: tuple[LeaseRow, ...] = ()
 
 
 Step = tuple[str, World]
@@ -123,12 +137,14 @@ class Rules:
         recoveries: int = 0,
         fails_over: bool = False,
         two_primaries: bool = False,
+        pools: bool = False,
     ) -> None:
         """`recoveries`: how many processes call recover() beside those that write.
 
         `two_primaries`: after a failover the old primary may still lock rows, which no promise of a dual write covers.
         """
         self._two_primaries = two_primaries
+        self._pools = pools
         self.profile = profile
         self._first = len(written)
         self._settles = self._first + 1
@@ -137,6 +153,9 @@ class Rules:
         self.programs = [Automaton(writes(profile, values, **database)) for values in written]
         self.programs.append(Automaton(recovers(profile, after_crash, **database)))
         self.programs.append(Automaton(recovers(profile, tries=_SETTLING_TRIES)))
+        if pools:
+            self.programs = [Automaton(pool_writes(profile, each, predicts=predicts)) for each in (*written, after_crash)]
+            self.programs.append(Automaton(pool_recovers(profile, tries=_SETTLING_TRIES)))
         if recoveries:
             self.programs.append(Automaton(recovers(profile, **database)))
 
@@ -161,6 +180,8 @@ class Rules:
         for number in range(len(world.processes)):
             yield from self._of_process(world, number)
         yield from self._of_kafka(world)
+        for slot in range(1, len(world.beside) + 1):
+            yield from _of_slot(slot, self._of_kafka(_with_in_front(world, slot)))
         yield from self._of_database(world)
         if not world.is_settling and self._all_ended(world):
             yield self._settle(world)
@@ -173,10 +194,25 @@ class Rules:
         request = self._request(world, number)
         if request is None:
             return
+        if isinstance(request, OfSlot):
+            in_front = _with_in_front(world, request.slot)
+            yield from _of_slot(request.slot, self._of_request(in_front, number, request.request))
+        else:
+            yield from self._of_request(world, number, request)
+        if world.budget.rounds and number < self._first and not world.is_settling:
+            for interrupt in Interrupt:
+                text = f"P{number}'s background {interrupt.value}"
+                yield text, self._answer(_spend(world, rounds=1), number, interrupt)
+
+    def _of_request(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
         name = f"P{number}"
         match request:
             case Lock() | Read():
                 yield from self._reads(world, number, request)
+            case LockInTime():
+                yield self._locks_in_time(world, number, request)
+            case OnLeases():
+                yield from self._changes_leases(world, number, request)
             case LockAndWrite():
                 yield self._locks_and_writes(world, number, request)
             case Commit():
@@ -198,6 +234,25 @@ class Rules:
         elif _is_free(world, txn):
             locked = _with(world, txn, txn._replace(is_locked=True))
             yield f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
+
+    def _locks_in_time(self, world: World, number: int, request: LockInTime) -> Step:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            return f"P{number} finds its connection gone", self._answer(world, number, None)
+        if not _is_free(world, txn):
+            return f"P{number} finds the row locked", self._answer(world, number, False)
+        locked = _with(world, txn, txn._replace(is_locked=True))
+        return f"P{number} locks the row and reads it", self._answer(locked, number, world.row)
+
+    def _changes_leases(self, world: World, number: int, request: OnLeases) -> Iterator[Step]:
+        result, leases = executed(world.leases, 1 + len(world.beside), _owner(world, number), request)
+        done = world._replace(leases=leases)
+        yield f"P{number}: {request.sql} -> {result}", self._answer(done, number, result)
+        if world.budget.kills and not world.is_settling:
+            yield f"P{number} cannot reach the leases", self._answer(_spend(world, kills=1), number, None)
+            if done != world:
+                text = f"P{number}: {request.sql} is carried out, and the connection lost"
+                yield text, self._answer(_spend(done, kills=1), number, None)
 
     def _locks_and_writes(self, world: World, number: int, request: LockAndWrite) -> Step:
         txn = self._txn(world, number, request.number)
@@ -241,7 +296,7 @@ class Rules:
 
     def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
         kafka, response = broker.serve(world.kafka, request, self.profile)
-        if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, request, response):
+        if response is not BLOCKED and kafka == world.kafka and self._only_polls(world, number, response):
             response = BLOCKED
         if response is not BLOCKED:
             yield f"P{number}: {request} -> {response}", self._answer(world._replace(kafka=kafka), number, response)
@@ -265,14 +320,15 @@ class Rules:
             text = f"P{number}: {request} is delayed, and its caller gives up"
             yield text, self._answer(_later(_spend(world, give_ups=1), request), number, GAVE_UP)
 
-    def _only_polls(self, world: World, number: int, request: Hashable, response: object) -> bool:
-        """Return whether the process has just got this response to this request again and again: it would ask for ever.
+    def _only_polls(self, world: World, number: int, response: object) -> bool:
+        """Return whether the process has just got this response to its request again and again: it would ask for ever.
 
         Twice in a row is no poll: a step and the next one may ask the same.
         """
         process = world.processes[number]
         nodes = self.programs[process.program].nodes
         node = nodes[process.node]
+        request = node.request
         for _ in range(_POLLS):
             before = nodes[node.came_from]
             if node.came_from < 0 or node.reply != response or before.request != request:
@@ -294,7 +350,7 @@ class Rules:
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | Read() | LockAndWrite() | MakeDurable():
+            case Lock() | LockInTime() | Read() | LockAndWrite() | MakeDurable() | OnLeases():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case _:
                 later = _later(poorer, request)
@@ -327,6 +383,20 @@ class Rules:
                 yield f"the database ends P{txn.process}'s connection", _with(_spend(world, kills=1), txn, None)
         if not world.is_settling:
             yield from self._goes_back(world)
+            yield from self._leases_lapse(world)
+
+    def _leases_lapse(self, world: World) -> Iterator[Step]:
+        if not world.leases:
+            return
+        living = {_owner(world, at) for at in range(len(world.processes)) if self._request(world, at) is not None}
+        for slot in slots_that_may_lapse(world.leases, living):
+            if world.budget.lapses:
+                after = _spend(world, lapses=1)._replace(leases=lapsed(world.leases, slot))
+                yield f"the lease of slot {slot} expires", after
+        dead = {lease[2] for lease in world.leases if lease[2] is not None} - living
+        for slot in slots_that_may_lapse(world.leases, dead):
+            text = f"the lease of slot {slot} expires, whose owner is dead"
+            yield text, world._replace(leases=lapsed(world.leases, slot))
 
     def _goes_back(self, world: World) -> Iterator[Step]:
         """Yield the failovers and restores. They end all connections, except perhaps those to an old primary."""
@@ -374,19 +444,24 @@ class Rules:
 
     def is_at_rest(self, world: World) -> bool:
         """Return whether nothing is left to do: everything was recovered."""
-        return world.is_settling and self._all_ended(world) and not broker.marker_is_due(world.kafka)
+        is_due = any(broker.marker_is_due(kafka) for kafka in _kafkas(world))
+        return world.is_settling and self._all_ended(world) and not is_due
 
     def _settle(self, world: World) -> Step:
         process = Process(self._settles, 0, incarnation=99)
         past = world.past._replace(undurable=(), backups=())  # it does not go back any more
         settling = world._replace(processes=(*world.processes, process), is_settling=True, past=past)
+        for lease in world.leases:
+            settling = settling._replace(leases=lapsed(settling.leases, lease[1]))
         return "everything is over; recover() is called", self._at_once(settling, len(settling.processes) - 1)
 
     def _restarted(self, world: World, number: int) -> World:
+        world = _with_in_front(world, 0)
         process = Process(self._first, 0, world.processes[number].incarnation + 1)
         return self._at_once(_with_process(world, number, process), number)
 
     def _answer(self, world: World, number: int, reply: Hashable) -> World:
+        world = _with_in_front(world, 0)
         process = world.processes[number]
         node = self.programs[process.program].step(process.node, reply)
         return self._at_once(_with_process(world, number, process._replace(node=node)), number)
@@ -395,6 +470,9 @@ class Rules:
         """Carry out what only changes the process's own database transaction."""
         while True:
             request = self._request(world, number)
+            if isinstance(request, OfSlot):
+                world = _with_in_front(world, request.slot)
+                request = request.request
             process = world.processes[number]
             reply: Hashable = True
             match request:
@@ -415,7 +493,8 @@ class Rules:
                 case Cast():
                     world = _later(world, request.request)
                 case _:
-                    return world
+                    return _with_in_front(world, 0)
+            world = _with_in_front(world, 0)
             node = self.programs[process.program].step(process.node, reply)
             world = _with_process(world, number, process._replace(node=node))
 
@@ -430,14 +509,14 @@ class Rules:
 
     def wrong(self, world: World) -> str | None:
         """Return what is wrong with a world; None if nothing is."""
-        seen = broker.visible(world.kafka)
+        seen = [value for kafka in _kafkas(world) for value in broker.visible(kafka)]
         doubled = [value for value, count in Counter(seen).items() if count > 1]
         if doubled:
             return f"{doubled} are visible twice"
         committed = world.table | world.past.gone
         if not committed.issuperset(seen):
             return f"{set(seen) - committed} are visible, and were not committed"
-        if broker.marker_is_refused(world.kafka):
+        if any(broker.marker_is_refused(kafka) for kafka in _kafkas(world)):
             return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
             for said in self._told(process):
@@ -459,7 +538,9 @@ class Rules:
             return None  # which is for a person to decide, and until then both sides stay as they are
         if RECOVERED not in told:
             return "nobody could recover"
-        if broker.is_open(world.kafka):
+        if self._pools and (LAST_WRITE, "COMMITTED") not in told:
+            return "nobody can write any more"
+        if any(broker.is_open(kafka) for kafka in _kafkas(world)):
             return "a transaction is open at rest"
         return None
 
@@ -511,4 +592,46 @@ def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
             may_restore=bool(budget.restores),
         )
     table = world.table | set(txn.inserted)
-    return _with(world, txn, None)._replace(row=txn.row or world.row, table=table, past=past)
+    beside = world.beside
+    for held in txn.held:
+        lane = beside[held.slot - 1]
+        beside = (*beside[: held.slot - 1], lane._replace(row=held.row or lane.row), *beside[held.slot :])
+    after = _with(world, txn, None)
+    return after._replace(row=txn.row or world.row, table=table, past=past, beside=beside)
+
+
+# ---- the ids of a pool ----------------------------------------------------------------------------------------------
+
+
+def _with_in_front(world: World, slot: int) -> World:
+    """Return the world with the id of a slot in front."""
+    if world.in_front == slot:
+        return world
+    if world.in_front:
+        world = _exchanged(world, world.in_front)._replace(in_front=0)
+    return _exchanged(world, slot)._replace(in_front=slot) if slot else world
+
+
+def _exchanged(world: World, slot: int) -> World:
+    found, beside = exchanged(world.beside, slot, Lane(world.kafka, world.row, world.late))
+    txns = tuple(_exchanged_txn(txn, slot) for txn in world.txns)
+    return world._replace(kafka=found.kafka, row=found.row, late=found.late, beside=beside, txns=txns)
+
+
+def _exchanged_txn(txn: Txn, slot: int) -> Txn:
+    found, held = exchanged_hold(txn.held, Held(slot, txn.is_locked, txn.row))
+    return txn._replace(is_locked=found.is_locked, row=found.row, held=held)
+
+
+def _of_slot(slot: int, steps: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps of a world in which another id is in front."""
+    for text, after in steps:
+        yield f"[slot {slot}] {text}", _with_in_front(after, 0)
+
+
+def _kafkas(world: World) -> list[Kafka]:
+    return [world.kafka, *(lane.kafka for lane in world.beside)] if world.beside else [world.kafka]
+
+
+def _owner(world: World, number: int) -> str:
+    return f"{number}.{world.processes[number].incarnation}"
