@@ -40,17 +40,18 @@ class Explorer:
         """Visit states until there are no more, one is wrong, or there are `most_states`."""
         rules, came_from = self._rules, self._came_from
         found = Found(1, 0, 0, 0)
-        came_from[hash(self._start)] = (0, -1)
+        key = rules.symmetry.key
+        came_from[key(self._start)] = (0, -1)
         level = deque([self._start])
         while level:
             after: deque[World] = deque()
             for world in level:
-                here = hash(world)
+                here = key(world)
                 ended = True
                 for at, (_, reached) in enumerate(rules.steps(world)):
                     ended = False
                     found.steps += 1
-                    there = hash(reached)
+                    there = key(reached)
                     if there in came_from:
                         continue
                     came_from[there] = (here, at)

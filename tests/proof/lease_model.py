@@ -78,6 +78,11 @@ def lapsed(leases: tuple[LeaseRow, ...], slot: int) -> tuple[LeaseRow, ...]:
     return tuple((*lease[:3], _EXPIRED_MS) if lease[1] == slot else lease for lease in leases)
 
 
+def has_expired(leases: tuple[LeaseRow, ...]) -> bool:
+    """Return whether the lease of some owner has expired."""
+    return any(owner is not None and expires_ms == _EXPIRED_MS for _, _, owner, expires_ms in leases)
+
+
 def slots_that_may_lapse(leases: tuple[LeaseRow, ...], owners: Container[str]) -> list[int]:
     """Return the slots of these owners whose leases have not expired."""
     return [slot for _, slot, owner, expires_ms in leases if owner in owners and expires_ms != _EXPIRED_MS]

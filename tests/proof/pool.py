@@ -15,7 +15,6 @@ from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import slot_of
 from dualwrite.recipes.core.store import state_in, stayed_locked
@@ -281,15 +280,20 @@ class PooledProcess:
     def in_foreground(self, steps: Coroutine[Any, Any, None]) -> Generator[Hashable, Any, None]:
         """Carry out steps of the application, while the background does what it is told to."""
         reply: Any = None
+        error: BaseException | None = None
         while True:
             try:
-                request = steps.send(reply)
+                request = steps.send(reply) if error is None else steps.throw(error)
             except StopIteration:
                 return
-            reply = yield request
-            while isinstance(reply, Interrupt):
-                yield from self._background(reply).__await__()
+            reply = error = None
+            try:
                 reply = yield request
+                while isinstance(reply, Interrupt):
+                    yield from self._background(reply).__await__()
+                    reply = yield request
+            except BaseException as thrown:
+                error = thrown
 
     async def _background(self, interrupt: Interrupt) -> None:
         maintenance = self._pool.maintenance
@@ -312,13 +316,21 @@ def pool_writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = F
 
 
 def pool_recovers(profile: Profile, *, tries: int) -> Program:
-    """Return the program of a process that recovers every slot, and then writes once more."""
+    """Return the program of processes that recover every slot, write once more, and recover that if it has to be."""
 
-    async def program(told: list[Said]) -> None:
+    async def recovered(told: list[Said]) -> PooledProcess | None:
         for _ in range(tries):
             process = PooledProcess(profile, told, predicts=False)
             if await process.recover():
-                await process.write(LAST_WRITE)
-                return
+                return process
+            await process.close()
+        return None
+
+    async def program(told: list[Said]) -> None:
+        process = await recovered(told)
+        if process is not None:
+            await process.write(LAST_WRITE)
+            await process.close()
+            await recovered(told)
 
     return program
