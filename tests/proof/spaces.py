@@ -15,6 +15,8 @@ from tests.proof.world import Budget, Rules
 
 _ONE_EACH: Final = ((b"a1",), (b"b1",))
 _TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
+_THREE: Final = ((b"a1",), (b"b1",), (b"d1",))
+_ONE: Final = ((b"a1",),)
 _ONE_ALONE: Final = ((b"a1", b"a2", b"a3"),)
 
 
@@ -29,6 +31,8 @@ class Space(NamedTuple):
     """Whether the row is written ahead of the records, as with psycopg."""
     recoveries: int = 0
     """How many processes only call recover()."""
+    pools: bool = False
+    """Whether each process has a pool; they share its ids."""
 
     @property
     def name(self) -> str:
@@ -36,7 +40,8 @@ class Space(NamedTuple):
         count = sum(len(values) for values in self.written)
         recoveries = f"-{self.recoveries} recoveries" if self.recoveries else ""
         ahead = "-ahead" if self.predicts else ""
-        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{recoveries}{ahead}"
+        pools = "-pools" if self.pools else ""
+        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{recoveries}{ahead}{pools}"
 
     def search(self) -> Found:
         """Visit every state."""
@@ -47,6 +52,7 @@ class Space(NamedTuple):
             predicts=self.predicts,
             recoveries=self.recoveries,
             fails_over=self.budget.failovers > 0,
+            pools=self.pools,
         )
         try:
             return Explorer(rules, self.budget).search()
@@ -65,14 +71,32 @@ SMALL: Final = (
     Space(4, Budget(timeouts=1)),
     Space(4, Budget(expiries=1)),
     Space(1, Budget(failovers=1)),
+    Space(1, Budget(restores=1)),
     *(Space(tier, Budget(restores=1), _ONE_ALONE, predicts=True) for tier in PROFILES),
+    Space(1, Budget(), _THREE),
+    Space(1, Budget(), _ONE, recoveries=2),
+    Space(1, Budget(timeouts=1), pools=True, predicts=True),
+    Space(1, Budget(crashes=1), _ONE, pools=True),
 )
 
-_ONE_FAULT: Final = tuple(Budget(**{name: 1}) for name in Budget._fields)
+_OF_POOLS: Final = ("lapses", "rounds")
+
+_ONE_FAULT: Final = tuple(Budget(**{name: 1}) for name in Budget._fields if name not in _OF_POOLS)
+
+_WITHOUT_RETURN: Final = (Budget(failovers=1), Budget(restores=1))
 
 LARGE: Final = (
     *(Space(tier, budget) for tier, budget in product(PROFILES, _ONE_FAULT)),
     *(Space(tier, Budget(kills=1), _TWO_AND_ONE, predicts=True) for tier in PROFILES),
     *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
     *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
+    *(Space(tier, budget, predicts=True) for tier, budget in product(PROFILES, _WITHOUT_RETURN)),
+    *(Space(tier, Budget(failovers=1, losses=1)) for tier in (1, 3)),
+    *(Space(tier, Budget(restores=1, timeouts=1)) for tier in (3, 4)),
+    *(Space(tier, Budget(lapses=1), pools=True) for tier in PROFILES),
+    Space(1, Budget(kills=1), pools=True),
+    Space(4, Budget(crashes=1), _ONE, pools=True),
+    Space(3, Budget(timeouts=1), pools=True, predicts=True),
+    Space(1, Budget(kills=1), _THREE),
+    Space(3, Budget(timeouts=1), _ONE, recoveries=2),
 )

@@ -13,7 +13,7 @@ other names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import permutations, product
+from itertools import chain, permutations, product
 from typing import Any
 
 from tests.proof.automaton import Automaton
@@ -25,7 +25,7 @@ class Symmetry:
     def __init__(
         self, programs: Sequence[Automaton], written: Sequence[Sequence[bytes]], identical: Sequence[int] = ()
     ) -> None:
-        """`written`: the values of the programs that begin the list. `identical`: processes of one and the same program.
+        """`written`: the values of the programs that begin the list. `identical`: processes that have one program.
 
         Processes are given by their numbers, which are the numbers of their programs for those that write.
         """
@@ -33,12 +33,12 @@ class Symmetry:
         for number, values in enumerate(written):
             alike.setdefault(len(values), []).append(number)
         groups = [tuple(numbers) for numbers in (*alike.values(), identical) if len(numbers) > 1]
+        exchanges = product(*(permutations(group) for group in groups))
+        next(exchanges)  # the first one exchanges nothing
+        numbers = [number for group in groups for number in group]
         self._exchanges = [
-            _Exchange(programs, written, dict(pair for pairs in chosen for pair in pairs))
-            for chosen in product(
-                *([tuple(zip(group, each, strict=True)) for each in permutations(group)] for group in groups)
-            )
-        ][1:]  # the first one exchanges nothing
+            _Exchange(programs, written, dict(zip(numbers, chain(*chosen), strict=True))) for chosen in exchanges
+        ]
 
     def key(self, world: Any) -> int:
         """Return the same number for all worlds that are one state."""
