@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--services", type=int, default=0, help="processes that carry out a round of recovery")
     parser.add_argument("--pools", action="store_true", help="each process has a pool, and they share its ids")
     parser.add_argument("--two-primaries", action="store_true", help="an old primary that is cut off still locks rows")
     parser.add_argument("--recoveries", type=int, default=0, help="processes that only call recover()")
@@ -124,6 +125,7 @@ def main() -> None:
         after,
         predicts=given.predicts,
         recoveries=given.recoveries,
+        services=given.services,
         fails_over=budget.failovers > 0,
         two_primaries=given.two_primaries,
         pools=given.pools,

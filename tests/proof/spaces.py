@@ -17,6 +17,7 @@ _ONE_EACH: Final = ((b"a1",), (b"b1",))
 _TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
 _THREE: Final = ((b"a1",), (b"b1",), (b"d1",))
 _ONE: Final = ((b"a1",),)
+_TWO_ALONE: Final = ((b"a1", b"a2"),)
 _ONE_ALONE: Final = ((b"a1", b"a2", b"a3"),)
 
 
@@ -31,6 +32,8 @@ class Space(NamedTuple):
     """Whether the row is written ahead of the records, as with psycopg."""
     recoveries: int = 0
     """How many processes only call recover()."""
+    services: int = 0
+    """How many processes carry out one round of a `RecoveryService`."""
     pools: bool = False
     """Whether each process has a pool; they share its ids."""
 
@@ -39,9 +42,10 @@ class Space(NamedTuple):
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         count = sum(len(values) for values in self.written)
         recoveries = f"-{self.recoveries} recoveries" if self.recoveries else ""
+        services = f"-{self.services} services" if self.services else ""
         ahead = "-ahead" if self.predicts else ""
         pools = "-pools" if self.pools else ""
-        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{recoveries}{ahead}{pools}"
+        return f"tier{self.tier}-{faults or 'nothing fails'}-{count} writes{recoveries}{services}{ahead}{pools}"
 
     def search(self) -> Found:
         """Visit every state."""
@@ -51,6 +55,7 @@ class Space(NamedTuple):
             (b"c1",),
             predicts=self.predicts,
             recoveries=self.recoveries,
+            services=self.services,
             fails_over=self.budget.failovers > 0,
             pools=self.pools,
         )
@@ -75,6 +80,7 @@ SMALL: Final = (
     *(Space(tier, Budget(restores=1), _ONE_ALONE, predicts=True) for tier in PROFILES),
     Space(1, Budget(), _THREE),
     Space(1, Budget(), _ONE, recoveries=2),
+    Space(3, Budget(timeouts=1), _ONE, services=1),
     Space(1, Budget(timeouts=1), pools=True, predicts=True),
     Space(1, Budget(crashes=1), _ONE, pools=True),
 )
@@ -90,7 +96,13 @@ LARGE: Final = (
     *(Space(tier, Budget(kills=1), _TWO_AND_ONE, predicts=True) for tier in PROFILES),
     *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
     *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
-    *(Space(tier, budget, predicts=True) for tier, budget in product(PROFILES, _WITHOUT_RETURN)),
+    *(
+        Space(tier, budget, _TWO_ALONE, predicts=True, recoveries=1)
+        for tier, budget in product(PROFILES, _WITHOUT_RETURN)
+    ),
+    *(Space(tier, Budget(crashes=1), _ONE, services=1) for tier in PROFILES),
+    *(Space(tier, Budget(timeouts=1), services=1) for tier in (3, 4)),
+    *(Space(tier, Budget(kills=1, expiries=1), _ONE, services=1) for tier in (1, 3)),
     *(Space(tier, Budget(failovers=1, losses=1)) for tier in (1, 3)),
     *(Space(tier, Budget(restores=1, timeouts=1)) for tier in (3, 4)),
     *(Space(tier, Budget(lapses=1), pools=True) for tier in PROFILES),

@@ -43,6 +43,7 @@ from tests.proof.owner import (
     writes,
 )
 from tests.proof.pool import LAST_WRITE, Interrupt, pool_recovers, pool_writes
+from tests.proof.service import ReadRow, serves
 from tests.proof.symmetry import Symmetry
 
 _FEW: Final = 2
@@ -140,11 +141,12 @@ class Rules:
         *,
         predicts: bool = False,
         recoveries: int = 0,
+        services: int = 0,
         fails_over: bool = False,
         two_primaries: bool = False,
         pools: bool = False,
     ) -> None:
-        """`recoveries`: how many processes call recover() beside those that write.
+        """`recoveries`: how many processes call recover() beside those that write; `services`, how many are services.
 
         `two_primaries`: after a failover the old primary may still lock rows, which no promise of a dual write covers.
         """
@@ -154,6 +156,7 @@ class Rules:
         self._first = len(written)
         self._settles = self._first + 1
         self._recoveries = recoveries
+        self._services = services
         on = partial(recovers, predicts=predicts, fails_over=fails_over)
         self.programs = [Automaton(writes(profile, each, predicts=predicts, fails_over=fails_over)) for each in written]
         self.programs += [Automaton(on(profile, after_crash)), Automaton(recovers(profile, tries=_SETTLING_TRIES))]
@@ -161,8 +164,9 @@ class Rules:
             every = (*written, after_crash)
             self.programs = [Automaton(pool_writes(profile, each, predicts=predicts)) for each in every]
             self.programs.append(Automaton(pool_recovers(profile, tries=_SETTLING_TRIES)))
-        if recoveries:
+        if recoveries or services:
             self.programs.append(Automaton(on(profile)))
+            self.programs.append(Automaton(serves(profile, fails_over=fails_over)))
         merges = len(written) + recoveries > _FEW and not pools
         alike = range(self._first, self._first + recoveries)
         self.symmetry = Symmetry(self.programs, written if merges else (), alike if merges else ())
@@ -170,7 +174,8 @@ class Rules:
     def start(self, budget: Budget) -> World:
         """Return the world before anything has happened."""
         writers = tuple(Process(number, 0) for number in range(self._first))
-        processes = (*writers, *(Process(self._settles + 1, 0) for _ in range(self._recoveries)))
+        recoveries = (Process(self._settles + 1, 0),) * self._recoveries
+        processes = (*writers, *recoveries, *(Process(self._settles + 2, 0),) * self._services)
         world = World(Kafka(), ("", ""), frozenset(), (), processes, (), budget)
         for number in range(len(processes)):
             world = self._at_once(world, number)
@@ -225,6 +230,8 @@ class Rules:
                 yield from self._reads(world, number, request)
             case LockInTime():
                 yield self._locks_in_time(world, number, request)
+            case ReadRow():
+                yield f"P{number} reads the row without its lock", self._answer(world, number, world.row)
             case OnLeases():
                 yield from self._changes_leases(world, number, request)
             case LockAndWrite():
@@ -364,7 +371,7 @@ class Rules:
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | LockInTime() | Read() | LockAndWrite() | MakeDurable() | OnLeases():
+            case Lock() | LockInTime() | Read() | LockAndWrite() | MakeDurable() | OnLeases() | ReadRow():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case _:
                 later = _later(poorer, request)
