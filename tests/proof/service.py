@@ -50,8 +50,14 @@ class ReadRow(NamedTuple):
 
 def _ask(request: Hashable) -> Any:
     """Yield a request to the world from blocking code, and return its reply."""
-    parent = greenlet.getcurrent().parent
-    return parent.switch(request)
+    current = greenlet.getcurrent()
+    if getattr(current, "is_abandoned", False):
+        raise greenlet.GreenletExit
+    try:
+        return current.parent.switch(request)
+    except greenlet.GreenletExit:
+        current.is_abandoned = True
+        raise
 
 
 def _run(steps: Coroutine[Any, Any, Any]) -> Any:

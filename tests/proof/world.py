@@ -321,7 +321,7 @@ class Rules:
             response = BLOCKED
         if response is not BLOCKED:
             yield f"P{number}: {request} -> {response}", self._answer(world._replace(kafka=kafka), number, response)
-        elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka) and not broker.is_open(world.kafka):
+        elif isinstance(request, EndOf) and self._no_marker_comes(world, number):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
         if world.is_settling:
             return
@@ -340,6 +340,13 @@ class Rules:
         if world.budget.give_ups:
             text = f"P{number}: {request} is delayed, and its caller gives up"
             yield text, self._answer(_later(_spend(world, give_ups=1), request), number, GAVE_UP)
+
+    def _no_marker_comes(self, world: World, number: int) -> bool:
+        """Return whether a reader of the log comes to its end, or waits for too long: everybody else waits as well."""
+        if broker.marker_is_due(world.kafka):
+            return False
+        others = (self._request(world, at) for at in range(len(world.processes)) if at != number)
+        return not broker.is_open(world.kafka) or all(each is None or isinstance(each, EndOf) for each in others)
 
     def _only_polls(self, world: World, number: int, response: object) -> bool:
         """Return whether the process has just got this response to its request again and again: it would ask for ever.
@@ -544,6 +551,8 @@ class Rules:
             return "the leader refuses the marker of a decided transaction"
         for process in world.processes:
             for said in self._told(process):
+                if said[:2] == ("service", "lost"):
+                    return "a transaction was said to be lost, and its records are in the log"
                 if said[1] == "COMMITTED" and said[0] not in committed:
                     return f"{said[0]!r} was said to be committed, and is not"
                 if said[1] == "ROLLED_BACK" and (said[0] in world.table or said[0] in seen):
