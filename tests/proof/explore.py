@@ -34,7 +34,7 @@ from tests.proof.remembered import forget
 from tests.proof.settling import fair_run
 from tests.proof.shape import Shape
 from tests.proof.story import Setting, Story, narrate
-from tests.proof.world import Budget, Rules, World
+from tests.proof.world import Budget, Rules
 
 STUCK: Final = "nothing can happen any more without another fault, and not all is done"
 UNSETTLED: Final = "a fair schedule without another fault does not come to rest"
@@ -77,8 +77,8 @@ class Found:
 class Visited:
     """The states in the order in which they were found, each with the state before it and the step that led here."""
 
-    def __init__(self, start: World) -> None:
-        self.keys = {hash(start) & _KEY}
+    def __init__(self, start: int) -> None:
+        self.keys = {start & _KEY}
         self.before = array("I", [0])
         self.taken = array("H", [0])
 
@@ -97,7 +97,7 @@ class Explorer:
     def __init__(self, rules: Rules, budget: Budget) -> None:
         self._rules = rules
         self._start = rules.start(budget)
-        self._visited = Visited(self._start)
+        self._visited = Visited(rules.symmetry.key(self._start))
         self._here = 0
         self.found = Found(1, 0, 0, 0)
 
@@ -115,6 +115,7 @@ class Explorer:
     def _search(self, most_states: int | None) -> None:
         found, visited, rules = self.found, self._visited, self._rules
         keys, before, taken, is_wrong = visited.keys, visited.before, visited.taken, rules.wrong
+        key_of = rules.symmetry.key
         waiting = deque([self._start])
         here, level_ends = -1, 0  # numbers of states: the one whose steps are taken, and the last of its depth
         while waiting:
@@ -128,7 +129,7 @@ class Explorer:
             for at, (_, reached) in enumerate(rules.steps(world)):
                 if not goes_on and reached.budget == budget:
                     goes_on = True
-                key = hash(reached) & _KEY
+                key = key_of(reached) & _KEY
                 if key in keys:
                     continue
                 keys.add(key)
@@ -202,13 +203,29 @@ def main() -> None:
         "--apart", action="store_true", help="each dual write sends to one of the partitions, not to all"
     )
     parser.add_argument("--offsets", action="store_true", help="each dual write commits how far it has read")
+    parser.add_argument("--recoveries", type=int, default=0, help="processes that only call recover()")
+    parser.add_argument("--services", type=int, default=0, help="processes that carry out a round of recovery")
+    parser.add_argument("--pools", action="store_true", help="each process has a pool, and they share its ids")
+    parser.add_argument("--two-primaries", action="store_true", help="an old primary that is cut off still locks rows")
     parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
     given = parser.parse_args()
     budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
     written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
     after = tuple(value.encode() for value in given.after_crash.split(",") if value)
     shape = Shape(given.partitions, given.apart, given.offsets)
-    setting = Setting(given.tier, budget, written, after, given.predicts, shape, given.plain)
+    setting = Setting(
+        given.tier,
+        budget,
+        written,
+        after,
+        given.predicts,
+        shape,
+        given.plain,
+        recoveries=given.recoveries,
+        services=given.services,
+        pools=given.pools,
+        two_primaries=given.two_primaries,
+    )
     began_s = time.monotonic()
     found = explored(setting, given.states)
     print(f"{setting.profile.name}, {shape}, {budget}")

@@ -37,7 +37,7 @@ from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, Recor
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.store import NoStoredBlocks, state_in
+from dualwrite.recipes.core.store import NoStoredBlocks, not_durable, state_in
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import Program, Said, ask
@@ -73,6 +73,9 @@ RETURNED: Final = "returned"
 
 RECOVERED: Final = ("recover", "returned")
 """What the caller of `recover()` is told."""
+
+WENT_BACK: Final = ("recover", "DatabaseWentBackError")
+"""What the caller of `recover()` is told if the database has lost what Kafka still has."""
 
 _NODE: Final = 1
 
@@ -172,7 +175,8 @@ class CheckedKafka:
     async def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        request = RepairOf(*_pair(manifest.prepared_state), part.first_offset, part.last_offset, part.partition)
+        where = part.first_offset, part.last_offset, part.partition
+        request = RepairOf(*_pair(manifest.prepared_state), *where, str(undecided))
         found = await self._read(request)
         if found == GAVE_UP:
             raise KafkaTimeoutError("no leader responded; nothing was changed")
@@ -443,6 +447,12 @@ class Lock(NamedTuple):
     number: int
 
 
+class LockInTime(NamedTuple):
+    """Lock the state row and read it. The reply is False if another transaction keeps it locked."""
+
+    number: int
+
+
 class Read(NamedTuple):
     """Read the locked state row again, with its manifest."""
 
@@ -483,6 +493,12 @@ class Rollback(NamedTuple):
     """Roll back."""
 
     number: int
+
+
+class MakeDurable(NamedTuple):
+    """Commit something behind the row, which was read with this content. The reply is True, or why not."""
+
+    row: str
 
 
 class CheckedTransaction:
@@ -561,10 +577,12 @@ class CheckedDatabase:
     """A `Database` whose transactions are numbered per process.
 
     `predicts`: the row is locked and written with one statement before the records are sent, as with psycopg.
+    `fails_over`: what is visible may not be durable.
     """
 
-    def __init__(self, *, predicts: bool) -> None:
+    def __init__(self, *, predicts: bool, fails_over: bool = False) -> None:
         self._predicts = predicts
+        self._fails_over = fails_over
         self._begun = 0
         self.errors = (DatabaseGone,)
 
@@ -580,7 +598,13 @@ class CheckedDatabase:
         return CheckedTransaction(self._begun, predicts=self._predicts)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        pass
+        if not self._fails_over:
+            return
+        reply = await ask(MakeDurable(str(row)))
+        if reply is None:
+            raise DatabaseGone(str(row))
+        if reply is not True:
+            raise not_durable(transactional_id, row, reply)
 
 
 # ---- the program ----------------------------------------------------------------------------------------------------
@@ -593,10 +617,12 @@ async def _no_sleep(seconds: float) -> None:
 class Owner:
     """One process with a writer for the id, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool, shape: Shape) -> None:
+    def __init__(
+        self, profile: Profile, told: list[Said], *, predicts: bool, shape: Shape, fails_over: bool = False
+    ) -> None:
         self._told = told
         self._shape = shape
-        self._database = CheckedDatabase(predicts=predicts)
+        self._database = CheckedDatabase(predicts=predicts, fails_over=fails_over)
         self._coordinator = DualWriteCoordinator(
             TRANSACTIONAL_ID,
             database=self._database,
@@ -651,11 +677,18 @@ class Owner:
         return True
 
 
-def writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False, shape: Shape = ONE_RECORD) -> Program:
+def writes(
+    profile: Profile,
+    values: Sequence[bytes],
+    *,
+    predicts: bool = False,
+    shape: Shape = ONE_RECORD,
+    fails_over: bool = False,
+) -> Program:
     """Return the program of a process that carries out dual writes."""
 
     async def program(told: list[Said]) -> None:
-        owner = Owner(profile, told, predicts=predicts, shape=shape)
+        owner = Owner(profile, told, predicts=predicts, shape=shape, fails_over=fails_over)
         for value in values:
             await owner.write(value)
 
@@ -669,12 +702,13 @@ def recovers(
     tries: int = 1,
     predicts: bool = False,
     shape: Shape = ONE_RECORD,
+    fails_over: bool = False,
 ) -> Program:
     """Return the program of a process that recovers first, and if that fails, of others that try it again."""
 
     async def program(told: list[Said]) -> None:
         for _ in range(tries):
-            owner = Owner(profile, told, predicts=predicts, shape=shape)
+            owner = Owner(profile, told, predicts=predicts, shape=shape, fails_over=fails_over)
             if await owner.recover():
                 for value in values:
                     await owner.write(value)

@@ -83,6 +83,10 @@ class Replayed(NamedTuple):
     wrong_on_real_servers: str | None
 
 
+NOT_REPLAYED: Final = ("recoveries", "services", "pools", "two_primaries")
+"""What a setting may have that no replay has."""
+
+
 class Replay:
     """One history, on real servers and in the model."""
 
@@ -90,6 +94,8 @@ class Replay:
         """Raise ReplayError for a setting that cannot be replayed."""
         if setting.shape != ONE_RECORD or setting.budget.upgrades or setting.budget.moves:
             raise ReplayError("no replay has several partitions, consumed offsets, an upgrade, or moves yet")
+        if any(getattr(setting, name) for name in NOT_REPLAYED) or setting.budget.failovers or setting.budget.restores:
+            raise ReplayError("no replay has pools, further processes, or a database that goes back yet")
         self._setting = setting
         self._rules = setting.rules()
         self._servers = servers
@@ -523,7 +529,8 @@ def written_test(story: Story) -> str:
     given = story.setting._asdict() | {"budget": f"Budget({_arguments(budget)})"}
     steps = "\n".join(f"    {json.dumps(brief(step.sentence))}," for step in story.steps)
     told = "\n".join(_wrapped(str(story).splitlines()[:-1]))
-    del given["shape"]  # only one is replayed
+    for name in ("shape", *NOT_REPLAYED):
+        del given[name]  # only one is replayed
     setting = ", ".join(f"{name}={value if name == 'budget' else repr(value)}" for name, value in given.items())
     return _TEST.format(wrong=story.wrong, told=told, setting=f"Setting({setting})", steps=steps)
 
