@@ -311,6 +311,8 @@ class RecoveryService:
         The description may be older than the row: then it is of an earlier transaction of a living owner.
         """
         again = replace(seen, description=self._admin.describe_transactions([seen.kafka_id])[seen.kafka_id])
+        if again.finding is Finding.ABORTED and again.description != seen.description:
+            raise _not_read_yet(again)  # the log was read before the abort
         if again.finding is Finding.OPEN or again.described.is_ending:
             return again
         if seen.transactional_id in self._lost:
