@@ -78,8 +78,8 @@ class Found:
 class Visited:
     """The states in the order in which they were found, each with the state before it and the step that led here."""
 
-    def __init__(self, start: World) -> None:
-        self.keys = {hash(start) & _KEY}
+    def __init__(self, start: int) -> None:
+        self.keys = {start & _KEY}
         self.before = array("I", [0])
         self.taken = array("H", [0])
 
@@ -98,7 +98,7 @@ class Explorer:
     def __init__(self, rules: Rules, budget: Budget) -> None:
         self._rules = rules
         self._start = rules.start(budget)
-        self._visited = Visited(self._start)
+        self._visited = Visited(rules.symmetry.key(self._start))
         self._here = 0
         self._raised: tuple[int, str] | None = None
         """From which state a fair schedule raises an error, which the search itself comes to by fewer steps."""
@@ -120,6 +120,7 @@ class Explorer:
     def _search(self, most_states: int | None) -> None:
         found, visited, rules = self.found, self._visited, self._rules
         keys, before, taken, is_wrong = visited.keys, visited.before, visited.taken, rules.wrong
+        key_of = rules.symmetry.key
         waiting = deque([self._start])
         here, level_ends = -1, 0  # numbers of states: the one whose steps are taken, and the last of its depth
         while waiting:
@@ -133,7 +134,7 @@ class Explorer:
             for at, (_, reached) in enumerate(rules.steps(world)):
                 if not goes_on and reached.budget == budget:
                     goes_on = True
-                key = hash(reached) & _KEY
+                key = key_of(reached) & _KEY
                 if key in keys:
                     continue
                 keys.add(key)
@@ -219,6 +220,10 @@ def main() -> None:
     )
     parser.add_argument("--offsets", action="store_true", help="each dual write commits how far it has read")
     parser.add_argument("--settings", default="", help="such as follows_later=1,stores_blocks=1")
+    parser.add_argument("--recoveries", type=int, default=0, help="processes that only call recover()")
+    parser.add_argument("--services", type=int, default=0, help="processes that carry out a round of recovery")
+    parser.add_argument("--pools", action="store_true", help="each process has a pool, and they share its ids")
+    parser.add_argument("--two-primaries", action="store_true", help="an old primary that is cut off still locks rows")
     parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
     given = parser.parse_args()
     budget = Budget(**_numbers(given.faults))
@@ -226,7 +231,20 @@ def main() -> None:
     written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
     after = tuple(value.encode() for value in given.after_crash.split(",") if value)
     shape = Shape(given.partitions, given.apart, given.offsets)
-    setting = Setting(given.tier, budget, written, after, given.predicts, shape, given.plain, settings)
+    setting = Setting(
+        given.tier,
+        budget,
+        written,
+        after,
+        given.predicts,
+        shape,
+        given.plain,
+        settings,
+        recoveries=given.recoveries,
+        services=given.services,
+        pools=given.pools,
+        two_primaries=given.two_primaries,
+    )
     began_s = time.monotonic()
     found = explored(setting, given.states)
     print(f"{setting.profile.name}, {shape}, {budget}")

@@ -161,16 +161,23 @@ def records_of(log: Log, request: RecordsOf) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def repair_of(log: Log, request: RepairOf) -> str:
-    """Return the pair of the transaction that published the records of a pair again, "" if there is none."""
-    wanted = records_of(log, RecordsOf(*request))
+def repair_of(log: Log, request: RepairOf) -> object:
+    """Return the pair of the transaction that published the records of a pair again, "" if there is none.
+
+    `BLOCKED` while a transaction that looks like it is open.
+    """
+    wanted = records_of(log, RecordsOf(*request[:5]))
     behind = [entry for entry in log if entry.offset > request.last_offset]
+    is_blocked = False
     for at, entry in enumerate(behind):
-        if entry[1:3] == request[:2] or not isinstance(entry, Batch):
+        if entry[1:3] == request[:2] or not isinstance(entry, Batch) or entry.records[: len(wanted)] != wanted:
             continue
-        if entry.records[: len(wanted)] == wanted and _is_committed(behind[at:], entry):
-            return f"{entry.producer_id}:{entry.producer_epoch}"
-    return ""
+        pair = f"{entry.producer_id}:{entry.producer_epoch}"
+        if _is_committed(behind[at:], entry):
+            return pair
+        is_over = any(isinstance(each, Marker) and each.producer_id == entry.producer_id for each in behind[at:])
+        is_blocked = is_blocked or not (is_over or pair == request.undecided)
+    return BLOCKED if is_blocked else ""
 
 
 def _is_committed(behind: Sequence[Batch | Marker], batch: Batch) -> bool:

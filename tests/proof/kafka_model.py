@@ -17,7 +17,9 @@ from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import transitions
 from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules, ProducerPair, TransactionMetadata
 from dualwrite.client import messages as m
+from dualwrite.client.transactions.recovery import Described, DescribedState
 from dualwrite.errors import Api
+from dualwrite.prepared_state import PreparedTxnState
 from tests.proof import kafka_log
 from tests.proof.kafka_log import FENCED, Log
 from tests.proof.kafka_offsets import append_offset
@@ -254,6 +256,14 @@ def applied(kafka: Kafka, transition: transitions.Transition | None) -> Kafka:
     after = transition.after._replace(last_update_timestamp_ms=0)
     used = max(after.producer_id, after.next_producer_id, after.previous_producer_id)
     return kafka._replace(metadata=after, next_producer_id=max(kafka.next_producer_id, used + 1))
+
+
+def described(kafka: Kafka) -> Described | None:
+    """Return what the coordinator says of the id; None if it does not know it."""
+    if kafka.metadata is None:
+        return None
+    pair = PreparedTxnState.of(producer_id=kafka.metadata.producer_id, producer_epoch=kafka.metadata.producer_epoch)
+    return Described(DescribedState(kafka.metadata.state.label), pair, kafka.metadata.start_timestamp_ms)
 
 
 def _described(metadata: TransactionMetadata | None) -> m.DescribeTransactionResponse:

@@ -120,13 +120,17 @@ class RecordsOf(NamedTuple):
 
 
 class RepairOf(NamedTuple):
-    """Read whether records of an aborted pair, at these offsets, were published again by a committed transaction."""
+    """Read whether records of an aborted pair, at these offsets, were published again by a committed transaction.
+
+    `undecided` is open, and is going to be aborted.
+    """
 
     producer_id: int
     producer_epoch: int
     first_offset: int
     last_offset: int
     partition: int = 0
+    undecided: str = ""
 
 
 class Blocked(Enum):

@@ -42,7 +42,7 @@ from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
-from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks, state_in
+from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks, not_durable, state_in
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import Program, Said, ask
@@ -91,6 +91,9 @@ LOST: Final = (("recover", "PreparedTransactionLost"), ("recover", "RecordsGoneE
 
 UNPROVEN: Final = ("log", "unproven")
 """What operators are told if nothing shows any more how a transaction ended, and it is taken for committed."""
+
+WENT_BACK: Final = ("recover", "DatabaseWentBackError")
+"""What the caller of `recover()` is told if the database has lost what Kafka still has."""
 
 _NODE: Final = 1
 
@@ -243,7 +246,8 @@ class CheckedKafka:
     async def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        request = RepairOf(*_pair(manifest.prepared_state), part.first_offset, part.last_offset, part.partition)
+        where = part.first_offset, part.last_offset, part.partition
+        request = RepairOf(*_pair(manifest.prepared_state), *where, str(undecided))
         found = await self._read(request)
         if found == GAVE_UP:
             raise KafkaTimeoutError("no leader responded; nothing was changed")
@@ -562,6 +566,12 @@ class Lock(NamedTuple):
     number: int
 
 
+class LockInTime(NamedTuple):
+    """Lock the state row and read it. The reply is False if another transaction keeps it locked."""
+
+    number: int
+
+
 class Read(NamedTuple):
     """Read the locked state row again, with its manifest."""
 
@@ -602,6 +612,12 @@ class Rollback(NamedTuple):
     """Roll back."""
 
     number: int
+
+
+class MakeDurable(NamedTuple):
+    """Commit something behind the row, which was read with this content. The reply is True, or why not."""
+
+    row: str
 
 
 class CheckedTransaction:
@@ -680,11 +696,13 @@ class CheckedDatabase:
     """A `Database` whose transactions are numbered per process.
 
     `predicts`: the row is locked and written with one statement before the records are sent, as with psycopg.
+    `fails_over`: what is visible may not be durable.
     """
 
-    def __init__(self, *, predicts: bool, settings: Settings = DEFAULTS) -> None:
+    def __init__(self, *, predicts: bool, settings: Settings = DEFAULTS, fails_over: bool = False) -> None:
         self._predicts = predicts
         self._settings = settings
+        self._fails_over = fails_over
         self._begun = 0
         self._contents: dict[bytes, bytes] = {}
         self.errors = (DatabaseGone,)
@@ -706,7 +724,13 @@ class CheckedDatabase:
         return checked_redo_table(self._begun, self._contents, are_large=self._settings.blocks_are_large)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        pass
+        if not self._fails_over:
+            return
+        reply = await ask(MakeDurable(str(row)))
+        if reply is None:
+            raise DatabaseGone(str(row))
+        if reply is not True:
+            raise not_durable(transactional_id, row, reply)
 
 
 # ---- the program ----------------------------------------------------------------------------------------------------
@@ -729,11 +753,18 @@ class Owner:
     """None: Kafka is always there."""
 
     def __init__(
-        self, profile: Profile, told: list[Said], *, predicts: bool, shape: Shape, settings: Settings = DEFAULTS
+        self,
+        profile: Profile,
+        told: list[Said],
+        *,
+        predicts: bool,
+        shape: Shape,
+        settings: Settings = DEFAULTS,
+        fails_over: bool = False,
     ) -> None:
         self._told = told
         self._shape = shape
-        self._database = CheckedDatabase(predicts=predicts, settings=settings)
+        self._database = CheckedDatabase(predicts=predicts, settings=settings, fails_over=fails_over)
         self._kafka = CheckedKafka(profile)
         self._availability = Availability(None, _NoWatch(), lambda: 0.0)
         self._now_s = 0.0
@@ -829,11 +860,12 @@ def writes(
     predicts: bool = False,
     shape: Shape = ONE_RECORD,
     settings: Settings = DEFAULTS,
+    fails_over: bool = False,
 ) -> Program:
     """Return the program of a process that carries out dual writes."""
 
     async def program(told: list[Said]) -> None:
-        owner = Owner(profile, told, predicts=predicts, shape=shape, settings=settings)
+        owner = Owner(profile, told, predicts=predicts, shape=shape, settings=settings, fails_over=fails_over)
         for value in values:
             await owner.write(value)
         if settings.follows_later:
@@ -850,6 +882,7 @@ def recovers(
     predicts: bool = False,
     shape: Shape = ONE_RECORD,
     settings: Settings = DEFAULTS,
+    fails_over: bool = False,
 ) -> Program:
     """Return the program of a process that recovers first, and if that fails, of others that try it again.
 
@@ -858,7 +891,7 @@ def recovers(
 
     async def program(told: list[Said]) -> None:
         for _ in range(tries):
-            owner = Owner(profile, told, predicts=predicts, shape=shape, settings=settings)
+            owner = Owner(profile, told, predicts=predicts, shape=shape, settings=settings, fails_over=fails_over)
             if await owner.recover() or (values and settings.stores_blocks):
                 for value in values:
                     await owner.write(value)

@@ -84,6 +84,10 @@ class Replayed(NamedTuple):
     wrong_on_real_servers: str | None
 
 
+NOT_REPLAYED: Final = ("recoveries", "services", "pools", "two_primaries")
+"""What a setting may have that no replay has."""
+
+
 class Replay:
     """One history, on real servers and in the model."""
 
@@ -93,6 +97,8 @@ class Replay:
             raise ReplayError("no replay has several partitions, consumed offsets, an upgrade, or moves yet")
         if setting.settings != DEFAULTS or setting.budget.outages or setting.budget.deletions:
             raise ReplayError("no replay has settings of the writer, outages, or retention yet")
+        if any(getattr(setting, name) for name in NOT_REPLAYED) or setting.budget.failovers or setting.budget.restores:
+            raise ReplayError("no replay has pools, further processes, or a database that goes back yet")
         self._setting = setting
         self._rules = setting.rules()
         self._servers = servers

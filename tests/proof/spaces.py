@@ -22,7 +22,7 @@ _TWO_AND_ONE: Final = ((b"a1", b"a2"), (b"b1",))
 _TWO_EACH: Final = ((b"a1", b"a2"), (b"b1", b"b2"))
 
 _ONE_WRITER: Final = ((b"a1", b"a2"),)
-_THREE: Final = ((b"a1", b"a2", b"a3"),)
+_ONE_ALONE: Final = ((b"a1", b"a2", b"a3"),)
 
 _STORES: Final = Settings(stores_blocks=True)
 _STORES_ONE: Final = Settings(stores_blocks=True, most_bytes=40)
@@ -32,6 +32,8 @@ _STORES_LARGE: Final = Settings(stores_blocks=True, blocks_are_large=True)
 _FOLLOWS: Final = Settings(follows_later=True)
 _STORES_AND_FOLLOWS: Final = Settings(stores_blocks=True, follows_later=True)
 _COPIES: Final = Settings(keeps_copy=True)
+_THREE: Final = ((b"a1",), (b"b1",), (b"d1",))
+_ONE: Final = ((b"a1",),)
 
 _TWO_PARTITIONS: Final = Shape(partitions=2)
 _APART: Final = Shape(partitions=2, apart=True)
@@ -55,6 +57,12 @@ class Space(NamedTuple):
     is_plain: bool = False
     """Whether the values are transactions of a `Producer` without a database; those with an x are aborted."""
     settings: Settings = DEFAULTS
+    recoveries: int = 0
+    """How many processes only call recover()."""
+    services: int = 0
+    """How many processes carry out one round of a `RecoveryService`."""
+    pools: bool = False
+    """Whether each process has a pool; they share its ids."""
 
     @property
     def name(self) -> str:
@@ -65,12 +73,15 @@ class Space(NamedTuple):
         after = "none after the crash" if self.budget.crashes and not self.after_crash else ""
         settings = "-".join(name for name, value in self.settings._asdict().items() if value)
         kind = "plain" if self.is_plain else "ahead" if self.predicts else ""
-        return "-".join(filter(None, (name, kind, after, self.shape.name, settings)))
+        recoveries = f"{self.recoveries} recoveries" if self.recoveries else ""
+        services = f"{self.services} services" if self.services else ""
+        more = (settings, recoveries, services, "pools" if self.pools else "")
+        return "-".join(filter(None, (name, kind, after, self.shape.name, *more)))
 
     @property
     def setting(self) -> Setting:
         """Return it as its story names it."""
-        return Setting(*self[:3], self.after_crash, self.predicts, self.shape, self.is_plain, self.settings)
+        return Setting(**self._asdict())
 
     @property
     def size(self) -> tuple[int, int]:
@@ -117,13 +128,25 @@ SMALL: Final = (
     Space(3, Budget(aborts=1)),
     Space(2, Budget(crashes=1)),
     Space(3, Budget(crashes=1)),
+    Space(1, Budget(failovers=1)),
+    Space(1, Budget(restores=1)),
+    *(Space(tier, Budget(restores=1), _ONE_ALONE, predicts=True) for tier in PROFILES),
+    Space(1, Budget(), _THREE),
+    Space(1, Budget(), _ONE, recoveries=2),
+    Space(3, Budget(timeouts=1), _ONE, services=1),
+    Space(1, Budget(timeouts=1), pools=True, predicts=True),
+    Space(1, Budget(crashes=1), _ONE, pools=True),
 )
 """More than 100,000 states, in a few seconds."""
 
 
+_APART_FROM_PAIRS: Final = ("upgrades", "failovers", "restores", "lapses", "rounds")
+"""Faults that have spaces of their own."""
+
+
 def _faults(count: int) -> tuple[Budget, ...]:
     """Return each choice of so many faults."""
-    names = (name for name in Budget._fields if name != "upgrades")
+    names = (name for name in Budget._fields if name not in _APART_FROM_PAIRS)
     chosen = combinations_with_replacement(names, count)
     return tuple(Budget(**{name: names.count(name) for name in names}) for names in chosen)
 
@@ -133,6 +156,8 @@ TWO_FAULTS: Final = _faults(2)
 
 _OF_KAFKA: Final = ("crashes", "timeouts", "terminations", "aborts")
 """Faults by which the partitions of a transaction could end differently. An abort of offsets is noticed by nobody."""
+
+_WITHOUT_RETURN: Final = (Budget(failovers=1), Budget(restores=1))
 
 _MORE: Final = (
     *(Space(tier, budget) for tier, budget in product(PROFILES, ONE_FAULT)),
@@ -155,7 +180,7 @@ _MORE: Final = (
     ),
     *(Space(tier, Budget(outages=1, timeouts=1), _ONE_WRITER, settings=_STORES) for tier in (3, 4)),
     *(Space(tier, Budget(outages=1), settings=_STORES) for tier in (1, 3)),
-    *(Space(tier, Budget(outages=1), _THREE, settings=_STORES_LARGE) for tier in (1, 3)),
+    *(Space(tier, Budget(outages=1), _ONE_ALONE, settings=_STORES_LARGE) for tier in (1, 3)),
     Space(1, Budget(outages=1), _ONE_WRITER, predicts=True, settings=_STORES),
     *(Space(tier, Budget(timeouts=1, crashes=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
     Space(3, Budget(timeouts=1, deletions=1, crashes=1), ((b"a1",),), settings=_COPIES),
@@ -166,6 +191,22 @@ _MORE: Final = (
     *(Space(tier, Budget(**{name: 1}), _TWO_AND_ONE, shape=_APART) for tier, name in ((1, "losses"), (3, "timeouts"))),
     *(Space(tier, Budget(**{name: 1}), shape=_OFFSETS) for tier, name in product(PROFILES, _OF_KAFKA[:-1])),
     *(Space(tier, Budget(losses=1), _ONE_WRITER, shape=_OFFSETS) for tier in PROFILES),
+    *(Space(tier, budget) for tier, budget in product(PROFILES, _WITHOUT_RETURN)),
+    *(
+        Space(tier, budget, _ONE_WRITER, predicts=True, recoveries=1)
+        for tier, budget in product(PROFILES, _WITHOUT_RETURN)
+    ),
+    *(Space(tier, Budget(crashes=1), _ONE, services=1) for tier in PROFILES),
+    *(Space(tier, Budget(timeouts=1), services=1) for tier in (3, 4)),
+    *(Space(tier, Budget(kills=1, expiries=1), _ONE, services=1) for tier in (1, 3)),
+    *(Space(tier, Budget(failovers=1, losses=1)) for tier in (1, 3)),
+    *(Space(tier, Budget(restores=1, timeouts=1)) for tier in (3, 4)),
+    *(Space(tier, Budget(lapses=1), pools=True) for tier in PROFILES),
+    Space(1, Budget(kills=1), pools=True),
+    Space(4, Budget(crashes=1), _ONE, pools=True),
+    Space(3, Budget(timeouts=1), pools=True, predicts=True),
+    Space(1, Budget(kills=1), _THREE),
+    Space(3, Budget(timeouts=1), _ONE, recoveries=2),
 )
 
 LARGE: Final = tuple(space for space in _MORE if space not in SMALL)

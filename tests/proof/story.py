@@ -52,6 +52,10 @@ class Fate(StrEnum):
     FORGOTTEN = "the id is forgotten"
     OPERATOR_SENDS = "an operator sends a request, which may arrive at any time"
     CONNECTION_ENDED = "the database ends a connection"
+    FAILED_OVER = "a standby takes over"
+    RESTORED = "the database is restored"
+    LAPSED = "a lease expires"
+    MAINTAINED = "a pool's background does something"
     COMMIT_LATE = "a delayed COMMIT takes effect"
     COMMIT_DROPPED = "a delayed COMMIT is dropped"
     RECOVER = "recover() is called"
@@ -77,12 +81,26 @@ class Kind(NamedTuple):
 
 
 def _kind(fate: Fate, pattern: str, sender: str = "P{p}", receiver: str | None = None) -> Kind:
-    return Kind(fate, re.compile(f"^{pattern}$"), sender, receiver)
+    return Kind(fate, re.compile(rf"^(\[slot \d+\] )?{pattern}$"), sender, receiver)
 
 
 _P: Final = r"P(?P<p>\d+)"
 
+_SQL: Final = r": (?P<asks>(SELECT|INSERT|UPDATE|DELETE) .*)"
+
 STEPS: Final = (
+    _kind(Fate.UNHEARD, _P + _SQL + r" is carried out, and the connection lost", receiver=DATABASE),
+    _kind(Fate.ANSWERED, _P + _SQL + r" -> (?P<reply>.*)", receiver=DATABASE),
+    _kind(Fate.LOST, _P + r" cannot reach the leases", receiver=DATABASE),
+    _kind(Fate.LAPSED, r"the lease of slot \d+ expires(, whose owner is dead)?", DATABASE, DATABASE),
+    _kind(Fate.MAINTAINED, _P + r"'s background (?P<asks>.*)", receiver="P{p}"),
+    _kind(Fate.ANSWERED, _P + r" (?P<asks>reads the row without its lock|finds the row locked)", receiver=DATABASE),
+    _kind(Fate.LOST, _P + r"'s (?P<asks>COMMIT) waits for the standby that took over, .*", receiver=DATABASE),
+    _kind(Fate.ANSWERED, _P + r" (?P<asks>makes what it read durable)", receiver=DATABASE),
+    _kind(Fate.ANSWERED, _P + r" (?P<asks>finds '.*' on another connection)", receiver=DATABASE),
+    _kind(Fate.GIVEN_UP, _P + r" (?P<asks>waits in vain for the standby)", receiver=DATABASE),
+    _kind(Fate.FAILED_OVER, r"a standby takes over, (?P<asks>without .*)", DATABASE, DATABASE),
+    _kind(Fate.RESTORED, r"the database is restored, (?P<asks>without .*)", OPERATOR, DATABASE),
     _kind(Fate.NO_MARKER, _P + r": (?P<asks>EndOf.*) -> (?P<reply>no marker( yet)?)"),
     _kind(Fate.UNHEARD, _P + r": (?P<asks>.*) is carried out, and the response (?P<reply>.*) lost"),
     _kind(Fate.DELAYED, _P + r": (?P<asks>.*) is delayed, and its connection lost"),
@@ -167,6 +185,10 @@ class Setting(NamedTuple):
     shape: Shape = ONE_RECORD
     is_plain: bool = False
     settings: Settings = DEFAULTS
+    recoveries: int = 0
+    services: int = 0
+    pools: bool = False
+    two_primaries: bool = False
 
     @property
     def profile(self) -> Profile:
@@ -183,6 +205,11 @@ class Setting(NamedTuple):
             shape=self.shape,
             is_plain=self.is_plain,
             settings=self.settings,
+            recoveries=self.recoveries,
+            services=self.services,
+            fails_over=self.budget.failovers > 0,
+            two_primaries=self.two_primaries,
+            pools=self.pools,
         )
 
 
@@ -280,9 +307,16 @@ def step_to(sentence: str, world: World) -> Step:
         sentence,
         world.row[0] or _NOTHING,
         tuple(sorted(value.decode() for value in world.table)),
-        tuple(_entries(world.kafka)),
+        tuple(_entries_of_all(world)),
         _NOTHING if metadata is None else f"{metadata.state.label} {metadata.producer_id}:{metadata.producer_epoch}",
     )
+
+
+def _entries_of_all(world: World) -> Iterator[str]:
+    """Yield what is in the partitions of each id of a pool."""
+    yield from _entries(world.kafka)
+    for slot, lane in enumerate(world.beside, 1):
+        yield from (f"[slot {slot}] {entry}" for entry in _entries(lane.kafka))
 
 
 def _entries(kafka: Kafka) -> Iterator[str]:

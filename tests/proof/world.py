@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -22,10 +23,14 @@ from dualwrite.client.messages import (
     EndTxn,
     InitProducerId,
 )
+from dualwrite.client.transactions.recovery import commits_later
+from dualwrite.prepared_state import PreparedTxnState
 from tests.proof import kafka_events as broker
+from tests.proof import redo_model
 from tests.proof.automaton import Automaton, Told
+from tests.proof.durability import Past, Snapshot, after_commit, failovers, restores
 from tests.proof.kafka_log import end_offset, is_open, visible
-from tests.proof.kafka_model import NO_DEADLINE_MS, Kafka, Profile, serve
+from tests.proof.kafka_model import NO_DEADLINE_MS, PROFILES, Kafka, Profile, described, serve
 from tests.proof.kafka_offsets import committed_positions, position_of
 from tests.proof.kafka_requests import (
     BLOCKED,
@@ -37,6 +42,8 @@ from tests.proof.kafka_requests import (
     RecordsOf,
     RepairOf,
 )
+from tests.proof.lanes import Held, Lane, OfSlot, exchanged, exchanged_hold
+from tests.proof.lease_model import LeaseRow, OnLeases, executed, has_expired, lapsed, slots_that_may_lapse
 from tests.proof.owner import (
     AWAY,
     DEFAULTS,
@@ -47,6 +54,7 @@ from tests.proof.owner import (
     RECOVERED,
     RETURNED,
     UNPROVEN,
+    WENT_BACK,
     Attach,
     Begin,
     Cast,
@@ -56,6 +64,8 @@ from tests.proof.owner import (
     Leave,
     Lock,
     LockAndWrite,
+    LockInTime,
+    MakeDurable,
     Moment,
     Read,
     Rollback,
@@ -66,9 +76,15 @@ from tests.proof.owner import (
     writes,
 )
 from tests.proof.plain import FAILED, Decide, produces
-from tests.proof.redo_model import OnRedo, RedoRows, executed, with_head
+from tests.proof.pool import LAST_WRITE, Interrupt, pool_recovers, pool_writes
+from tests.proof.redo_model import OnRedo, RedoRows, with_head
 from tests.proof.remembered import remembered
+from tests.proof.service import ReadRow, serves
 from tests.proof.shape import ONE_RECORD, Shape
+from tests.proof.symmetry import Symmetry
+
+_FEW: Final = 2
+"""So many processes are not merged: exchanging them takes longer than visiting twice as many states."""
 
 _MOST_LATE: Final = 3
 _SETTLING_TRIES: Final = 4
@@ -108,6 +124,14 @@ class Budget(NamedTuple):
     """Times at which nobody can reach Kafka any more; it comes back at any later step."""
     deletions: int = 0
     """Times at which retention deletes all that is decided in the log, which consumers have read."""
+    failovers: int = 0
+    """Standbys that take over from the database's primary, with or without what is not durable."""
+    restores: int = 0
+    """Databases that are restored to an earlier state."""
+    lapses: int = 0
+    """Leases that expire while their owner lives."""
+    rounds: int = 0
+    """Times at which the background of a pool does something, while a block waits."""
 
 
 class Txn(NamedTuple):
@@ -123,6 +147,10 @@ class Txn(NamedTuple):
     """Whether its COMMIT is on the way, and no process waits for it."""
     redo: RedoRows | None = None
     """The table of stored blocks with its changes; None if it has changed nothing there."""
+    cut_off: tuple[str, str] | None = None
+    """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
+    held: tuple[Held, ...] = ()
+    """What it has done to the rows of other ids of a pool."""
 
 
 class Process(NamedTuple):
@@ -161,6 +189,11 @@ class World(NamedTuple):
     """The first offset that retention has left in each partition; empty if it has deleted nothing."""
     is_unproven: bool = False
     """Whether a process that is gone has logged that it could not prove how a transaction ended."""
+    past: Past = Past()
+    beside: tuple[Lane, ...] = ()
+    """The ids of a pool, except for the one in front, which is the first one between any two steps."""
+    in_front: int = 0
+    leases: tuple[LeaseRow, ...] = ()
 
 
 Step = tuple[str, World]
@@ -191,12 +224,26 @@ class Rules:
         shape: Shape = ONE_RECORD,
         is_plain: bool = False,
         settings: Settings = DEFAULTS,
+        recoveries: int = 0,
+        services: int = 0,
+        fails_over: bool = False,
+        two_primaries: bool = False,
+        pools: bool = False,
     ) -> None:
-        """`is_plain`: the values are transactions of a `Producer` without a database; those with an x are aborted."""
+        """`is_plain`: the values are transactions of a `Producer` without a database; those with an x are aborted.
+
+        `recoveries`: how many processes call recover() beside those that write; `services`, how many are services.
+        `two_primaries`: after a failover the old primary may still lock rows, which no promise of a dual write covers.
+        """
+        self._two_primaries = two_primaries
+        self._pools = pools
+        self._recoveries = recoveries
+        self._services = services
         self.profile = profile
         self.shape = shape
         self._first = len(written)
         self._settles = self._first + 1
+        self._values = tuple(tuple(values) for values in written)
         self._written = tuple(value for values in written for value in values)
         self._after_crash = tuple(after_crash)
         self._budget = Budget()
@@ -207,12 +254,19 @@ class Rules:
         if is_plain:
             programs = [*(produces(profile, values) for values in written), produces(profile, after_crash)]
             programs.append(produces(profile, (), tries=_SETTLING_TRIES))
+        elif pools:
+            programs = [pool_writes(profile, values, predicts=predicts) for values in (*written, after_crash)]
+            programs.append(pool_recovers(profile, tries=_SETTLING_TRIES))
         else:
-            programs = [
-                writes(profile, values, predicts=predicts, shape=shape, settings=settings) for values in written
-            ]
-            programs.append(recovers(profile, after_crash, predicts=predicts, shape=shape, settings=settings))
-            programs.append(recovers(profile, tries=_SETTLING_TRIES, shape=shape, settings=settings))
+            writing = partial(writes, predicts=predicts, shape=shape, settings=settings, fails_over=fails_over)
+            recovering = partial(recovers, shape=shape, settings=settings)
+            after = partial(recovering, predicts=predicts, fails_over=fails_over)
+            programs = [writing(profile, values) for values in written]
+            programs.append(after(profile, after_crash))
+            programs.append(recovering(profile, tries=_SETTLING_TRIES))
+        if recoveries or services:
+            programs.append(recovers(profile, predicts=predicts, shape=shape, fails_over=fails_over))
+            programs.append(serves(profile, fails_over=fails_over))
         self.programs = [Automaton(program) for program in programs]
 
     def start(self, budget: Budget) -> World:
@@ -221,12 +275,17 @@ class Rules:
         self._has_operator = bool(budget.terminations or budget.aborts)
         may_be_true = self._has_operator or self.shape.has_offsets or budget.deletions
         self._false_errors = () if may_be_true else _FALSE_ERRORS
-        processes = tuple(Process(number, 0) for number in range(self._first))
+        merges = self._first + self._recoveries > _FEW and not self._pools
+        alike = range(self._first, self._first + self._recoveries)
+        self.symmetry = Symmetry(self.programs, self._values if merges else (), alike if merges else ())
+        writers = tuple(Process(number, 0) for number in range(self._first))
+        recoveries = (Process(self._settles + 1, 0),) * self._recoveries
+        processes = (*writers, *recoveries, *(Process(self._settles + 2, 0),) * self._services)
         kafka = Kafka(logs=((),) * self.shape.partitions)
         world = World(kafka, ("", ""), frozenset(), (), processes, (), budget)
         if self._settings.policy.needs_table:
             world = world._replace(redo=with_head(TRANSACTIONAL_ID))
-        for number in range(self._first):
+        for number in range(len(processes)):
             world = self._at_once(world, number)
         return world
 
@@ -244,6 +303,8 @@ class Rules:
             if len(world.processes[number].started) == 1:
                 yield from self._serves_started(world, number)
         yield from self._of_kafka(world)
+        for slot in range(1, len(world.beside) + 1):
+            yield from _of_slot(slot, self._of_kafka(_with_in_front(world, slot)))
         yield from self._of_database(world)
         if not world.is_settling and not world.is_away and self._all_ended(world):
             yield self._settle(world)
@@ -256,10 +317,33 @@ class Rules:
         request = self._request(world, number)
         if request is None:
             return
+        if isinstance(request, OfSlot):
+            in_front = _with_in_front(world, request.slot)
+            yield from _of_slot(request.slot, self._of_request(in_front, number, request.request))
+        else:
+            yield from self._of_request(world, number, request)
+        if world.budget.rounds and number < self._first and not world.is_settling:
+            yield from self._in_background(world, number)
+
+    def _in_background(self, world: World, number: int) -> Iterator[Step]:
+        """Let the background of a pool do what may find something to do."""
+        for interrupt in Interrupt:
+            has_work = not world.budget.lapses if interrupt is Interrupt.RENEW else has_expired(world.leases)
+            if has_work:
+                text = f"P{number}'s background {interrupt.value}"
+                yield text, self._answer(_spend(world, rounds=1), number, interrupt)
+
+    def _of_request(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
         name = f"P{number}"
         match request:
             case Lock() | Read():
                 yield from self._reads(world, number, request)
+            case LockInTime():
+                yield self._locks_in_time(world, number, request)
+            case ReadRow():
+                yield f"P{number} reads the row without its lock", self._answer(world, number, world.row)
+            case OnLeases():
+                yield from self._changes_leases(world, number, request)
             case LockAndWrite():
                 yield self._locks_and_writes(world, number, request)
             case Commit():
@@ -268,6 +352,8 @@ class Rules:
                 yield from self._lets_time_pass(world, number, request)
             case Join():
                 yield from self._hears(world, number)
+            case MakeDurable():
+                yield from self._makes_durable(world, number, request)
             case _:
                 yield from self._asks_kafka(world, number, request)
         if world.budget.crashes and not world.is_settling:
@@ -278,18 +364,39 @@ class Rules:
         if txn is None:
             yield f"P{number} finds its connection gone", self._answer(world, number, None)
         elif isinstance(request, Read) or txn.is_locked:
-            yield f"P{number} reads the row under its lock", self._answer(world, number, txn.row or world.row)
-        elif not any(other.is_locked for other in world.txns):
+            row = txn.row or txn.cut_off or world.row
+            yield f"P{number} reads the row under its lock", self._answer(world, number, row)
+        elif _is_free(world, txn):
             locked = _with(world, txn, txn._replace(is_locked=True))
-            yield f"P{number} locks the row and reads it", self._answer(locked, number, world.row)
+            yield f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
+
+    def _locks_in_time(self, world: World, number: int, request: LockInTime) -> Step:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            return f"P{number} finds its connection gone", self._answer(world, number, None)
+        if not _is_free(world, txn):
+            return f"P{number} finds the row locked", self._answer(world, number, False)
+        locked = _with(world, txn, txn._replace(is_locked=True))
+        return f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
+
+    def _changes_leases(self, world: World, number: int, request: OnLeases) -> Iterator[Step]:
+        result, leases = executed(world.leases, 1 + len(world.beside), _owner(world, number), request)
+        done = world._replace(leases=leases)
+        yield f"P{number}: {request.sql} -> {result}", self._answer(done, number, result)
+        if world.budget.kills and not world.is_settling:
+            yield f"P{number} cannot reach the leases", self._answer(_spend(world, kills=1), number, None)
+            if done != world:
+                text = f"P{number}: {request.sql} is carried out, and the connection lost"
+                yield text, self._answer(_spend(done, kills=1), number, None)
 
     def _locks_and_writes(self, world: World, number: int, request: LockAndWrite) -> Step:
         txn = self._txn(world, number, request.number)
         if txn is None:
             return f"P{number} finds its connection gone", self._answer(world, number, None)
-        if world.row[0] != request.previous or any(other.is_locked for other in world.txns):
+        row = txn.cut_off or world.row
+        if row[0] != request.previous or not _is_free(world, txn):
             return f"P{number} finds the row locked or changed", self._answer(world, number, False)
-        written = _with(world, txn, txn._replace(is_locked=True, row=(request.state, world.row[1])))
+        written = _with(world, txn, txn._replace(is_locked=True, row=(request.state, row[1])))
         return f"P{number} locks the row and writes {request.state}", self._answer(written, number, True)
 
     def _commits(self, world: World, number: int, request: Commit) -> Iterator[Step]:
@@ -297,7 +404,11 @@ class Rules:
         if txn is None:
             yield f"P{number} finds its connection gone at COMMIT", self._answer(world, number, None)
             return
-        done = _committed(world, txn)
+        if txn.cut_off is not None:
+            text = f"P{number}'s COMMIT waits for the standby that took over, until its connection ends"
+            yield text, self._answer(_with(world, txn, None), number, None)
+            return
+        done = _committed(world, txn, confirmed=True)
         yield f"P{number} commits the database", self._answer(done, number, True)
         if world.budget.losses and not world.is_settling:
             poorer = _spend(world, losses=1)
@@ -336,6 +447,17 @@ class Rules:
         if world.budget.losses and not world.is_settling:
             lost = _spend(waiting, losses=1)
             yield f"P{number} does not hear the response to {request}", self._answer(lost, number, None)
+
+    def _makes_durable(self, world: World, number: int, request: MakeDurable) -> Iterator[Step]:
+        row = world.row[0]
+        if row == request.row:
+            durable = world._replace(past=world.past._replace(undurable=()))
+            yield f"P{number} makes what it read durable", self._answer(durable, number, True)
+        else:
+            yield f"P{number} finds {row!r} on another connection", self._answer(world, number, f"{row!r} is there")
+        if world.budget.give_ups and not world.is_settling:
+            poorer = _spend(world, give_ups=1)
+            yield f"P{number} waits in vain for the standby", self._answer(poorer, number, "no standby responded")
 
     def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
         if world.is_away:
@@ -418,20 +540,28 @@ class Rules:
         if world.row[0] == "{}:{}".format(*pair) and has_open_records(world.kafka, *pair):
             if any(txn.is_locked and not txn.is_committing and txn.process == number for txn in world.txns):
                 return "a process has aborted what the row decides, and it holds the lock"
-            if self._has_described(world.processes[number], pair):
+            if self._has_described(world.processes[number], pair, world.in_front):
                 return "a process has aborted what it knew to be open, and what another has decided"
         return world.broken
 
-    def _has_described(self, process: Process, pair: tuple[int, int]) -> bool:
-        """Return whether Kafka has told a process that the transaction of a pair is open."""
+    def _has_described(self, process: Process, pair: tuple[int, int], slot: int) -> bool:
+        """Return whether Kafka has told a process that the transaction of a pair, under the id of a slot, is open."""
         nodes = self.programs[process.program].nodes
         at = process.node
         while at > 0:
             told = nodes[at].reply
-            if isinstance(told, DescribeTransactionResponse) and (told.producer_id, told.producer_epoch) == pair:
+            if not isinstance(told, DescribeTransactionResponse) or self._slot_at(process, at) != slot:
+                pass  # of something else
+            elif (told.producer_id, told.producer_epoch) == pair:
                 return told.state == ONGOING.label
             at = nodes[at].came_from
         return False
+
+    def _slot_at(self, process: Process, node: int) -> int:
+        """Return the slot whose id the request was about that has led to a node."""
+        nodes = self.programs[process.program].nodes
+        request = nodes[nodes[node].came_from].request
+        return request.slot if isinstance(request, OfSlot) else 0
 
     def _is_refused(self, world: World, number: int, request: Hashable, at: int | None) -> Iterator[Step]:
         for how, kafka, response in broker.refused(world.kafka, request, self.profile):
@@ -463,12 +593,14 @@ class Rules:
             case Commit():
                 committing = self._txn(world, number, request.number)
                 yield f"{name} is killed, and its COMMIT lost", self._restarted(poorer, number)
-                if committing is not None:
+                if committing is not None and committing.cut_off is None:
                     done = _committed(_with_added(poorer, committing), committing)
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | Read() | LockAndWrite() | Moment() | Join():
+            case Lock() | LockInTime() | Read() | LockAndWrite() | Moment() | Join():
+                yield f"{name} is killed", self._restarted(poorer, number)
+            case MakeDurable() | OnLeases() | ReadRow():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case _:
                 later = _later(poorer, request)
@@ -542,6 +674,67 @@ class Rules:
                 yield f"the delayed COMMIT of P{txn.process} is dropped", _with(world, txn, None)
             elif world.budget.kills and not world.is_settling:
                 yield f"the database ends P{txn.process}'s connection", _with(_spend(world, kills=1), txn, None)
+        if not world.is_settling:
+            yield from self._goes_back(world)
+            yield from self._leases_lapse(world)
+
+    def _leases_lapse(self, world: World) -> Iterator[Step]:
+        if not world.leases:
+            return
+        living = {_owner(world, at) for at in range(len(world.processes)) if self._request(world, at) is not None}
+        for slot in slots_that_may_lapse(world.leases, living):
+            if world.budget.lapses:
+                after = _spend(world, lapses=1)._replace(leases=lapsed(world.leases, slot))
+                yield f"the lease of slot {slot} expires", after
+        dead = {lease[2] for lease in world.leases if lease[2] is not None} - living
+        for slot in slots_that_may_lapse(world.leases, dead):
+            text = f"the lease of slot {slot} expires, whose owner is dead"
+            yield text, world._replace(leases=lapsed(world.leases, slot))
+
+    def _goes_back(self, world: World) -> Iterator[Step]:
+        """Yield the failovers and restores. They end all connections, except perhaps those to an old primary."""
+        if not (world.budget.failovers or world.budget.restores):
+            return
+        now = Snapshot(world.row, world.table)
+        if world.budget.failovers:
+            on_old = tuple(txn._replace(cut_off=world.row) for txn in world.txns if not txn.is_committing)
+            for state, past in failovers(world.past, now):
+                lost = sorted(now.table - state.table)
+                after = _gone_back(_spend(world, failovers=1), state, past)
+                yield f"a standby takes over, without {lost}", after
+                if on_old and self._two_primaries:
+                    text = f"a standby takes over, without {lost}, and the old primary lives on"
+                    yield text, after._replace(txns=on_old)
+        if world.budget.restores:
+            for state, past in restores(world.past, now):
+                told = past._replace(must_tell=self._must_tell(world, state, past))
+                after = _gone_back(_spend(world, restores=1), state, told)
+                yield f"the database is restored, without {sorted(now.table - state.table)}", after
+
+    def _must_tell(self, world: World, restored: Snapshot, past: Past) -> bool:
+        """Return whether a restore to a state will be noticed (docs/guarantees.md, "A database that went back").
+
+        Where no process runs, the coordinator shows it on tiers 2 to 4, if it remembers the last commit. Else a writer
+        that is alone and has just carried out its first of three dual writes remembers the newer row: the second one
+        finds its connection gone. In between, a request that is on its way may erase what shows it.
+        """
+        if world.late:
+            return False
+        if self._all_ended(world):
+            stored, described_now = PreparedTxnState(restored.row[0]), described(world.kafka)
+            return (
+                self.profile is not PROFILES[1] and described_now is not None and commits_later(stored, described_now)
+            )
+        if len(world.processes) > 1 or not isinstance(self._request(world, 0), Lock | LockAndWrite):
+            return False
+        outcomes = [said for said in self._told(world.processes[0]) if said[1] != RETURNED]
+        return len(outcomes) == 1 and outcomes[0][1] == "COMMITTED" and outcomes[0][0] in past.gone
+
+    def _was_told_of_restore(self, world: World) -> bool:
+        return any(WENT_BACK[1] in said for process in world.processes for said in self._told(process))
+
+    def _told(self, process: Process) -> Told:
+        return self.programs[process.program].nodes[process.node].told
 
     # ---- processes ------------------------------------------------------------------------------------------
 
@@ -550,11 +743,15 @@ class Rules:
 
     def is_at_rest(self, world: World) -> bool:
         """Return whether nothing is left to do: everything was recovered."""
-        return world.is_settling and self._all_ended(world) and not broker.marker_is_due(world.kafka)
+        is_due = any(broker.marker_is_due(kafka) for kafka in _kafkas(world))
+        return world.is_settling and self._all_ended(world) and not is_due
 
     def _settle(self, world: World) -> Step:
         process = Process(self._settles, 0, incarnation=99)
-        settling = world._replace(processes=(*world.processes, process), is_settling=True)
+        past = world.past._replace(undurable=(), backups=())  # it does not go back any more
+        settling = world._replace(processes=(*world.processes, process), is_settling=True, past=past)
+        for lease in world.leases:
+            settling = settling._replace(leases=lapsed(settling.leases, lease[1]))
         return "everything is over; recover() is called", self._at_once(settling, len(settling.processes) - 1)
 
     def _restarted(self, world: World, number: int) -> World:
@@ -562,6 +759,7 @@ class Rules:
             world = _later(world, world.processes[number].started[0])
         if UNPROVEN in self._told(world.processes[number]):
             world = world._replace(is_unproven=True)
+        world = _with_in_front(world, 0)
         process = Process(self._first, 0, world.processes[number].incarnation + 1)
         return self._at_once(_with_process(world, number, process), number)
 
@@ -571,6 +769,7 @@ class Rules:
 
     def _moved(self, world: World, number: int, process: Process, reply: Hashable) -> World:
         """Let the process go on with the reply."""
+        world = _with_in_front(world, 0)
         node = self.programs[process.program].step(process.node, reply)
         changed: Process = tuple.__new__(Process, (process.program, node, *process[2:]))
         return _with_process(world, number, changed)
@@ -580,8 +779,12 @@ class Rules:
         while True:
             process = world.processes[number]
             request = self.programs[process.program].nodes[process.node].request
+            slot = 0
+            if isinstance(request, OfSlot):
+                slot, request = request
             if type(request) not in _AT_ONCE:
                 return world
+            world = _with_in_front(world, slot)
             reply: Hashable = True
             match request:
                 case Begin():
@@ -621,7 +824,7 @@ class Rules:
             return world, None
         assert txn.is_locked, "stored blocks were read or changed without the lock of the row"
         before = world.redo if txn.redo is None else txn.redo
-        result, after = executed(before, request.sql, request.values)
+        result, after = redo_model.executed(before, request.sql, request.values)
         return world if after == before else _with(world, txn, txn._replace(redo=after)), result
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
@@ -638,14 +841,15 @@ class Rules:
         wrong = self._wrong_in_kafka(world)
         if wrong is not None:
             return wrong
+        seen = _all_seen(world, self.profile)
         for process in world.processes:
-            false = self._false(world, self.programs[process.program].nodes[process.node].told)
+            false = self._false(world, self._told(process), seen)
             if false is not None:
                 return false
         if self._is_plain:
-            return self._wrong_of_plain(world, _seen(world.kafka, self.profile)[1])
+            return self._wrong_of_plain(world, seen)
         if len(world.processes) == 1:
-            return self._wrong_if_alone(world, _seen(world.kafka, self.profile)[1])
+            return self._wrong_if_alone(world, seen)
         return self._wrong_at_rest(world) if self.is_at_rest(world) else None
 
     def _wrong_in_kafka(self, world: World) -> str | None:
@@ -654,27 +858,44 @@ class Rules:
         wrong, seen = _seen(world.kafka, self.profile)
         if wrong is not None:
             return wrong
-        has_order = self.shape.partitions == 1 and not (self._is_plain or self._has_operator)
+        if world.beside:
+            wrong, seen = _wrong_beside(world, self.profile), _all_seen(world, self.profile)
+            if wrong is not None:
+                return wrong
+        has_order = self.shape.partitions == 1 and self._has_order(world)
         if has_order and not self._was_said_to_be_lost(world):  # else later ones are visible without it
             in_order = visible(world.kafka.logs[0])
             if world.decided[: len(in_order)] != tuple(in_order):
                 return f"{in_order} are visible, and {list(world.decided)} were committed, in this order"
-        if not seen <= world.table:
-            return f"{set(seen - world.table)} are visible, and were not committed"
-        return _wrong_offsets(world) if self.shape.has_offsets else None
+        committed = world.table | world.past.gone if world.past.gone else world.table
+        if not seen <= committed:
+            return f"{set(seen - committed)} are visible, and were not committed"
+        has_order = self.shape.has_offsets and not world.past.is_restored  # a restore takes positions back
+        return _wrong_offsets(world) if has_order else None
 
-    def _false(self, world: World, told: Told) -> str | None:
+    def _has_order(self, world: World) -> bool:
+        """Return whether records are visible in the order of their commits.
+
+        Not under several ids, nor if a restore took commits whose records were not visible yet.
+        """
+        is_one_order = not (world.beside or world.past.is_restored)
+        return is_one_order and not (self._is_plain or self._has_operator)
+
+    def _false(self, world: World, told: Told, seen: Collection[bytes]) -> str | None:
         """Return what a caller was told that is not so."""
         for said in told:
-            if said != RECOVERED and said[1] in ("COMMITTED", "STORED", RETURNED) and said[0] not in world.table:
+            if said[:2] == ("service", "lost"):
+                return "a transaction was said to be lost, and its records are in the log"
+            has_value = said != RECOVERED and said[1] in ("COMMITTED", "STORED", RETURNED)
+            if has_value and said[0] not in world.table and said[0] not in world.past.gone:
                 return f"{said[0]!r} was said to be committed, and is not"
             if said[-1] in _NOTHING_CHANGED and said[0] in world.table:
                 return f"{said[0]!r} was refused, and is committed"
             if said[-1] == "IllegalStateError":
                 return f"{said[0]!r} ended in an error of whoever calls"
-            if said[1] == "ROLLED_BACK" and said[0] in world.table:
+            if said[1] == "ROLLED_BACK" and (said[0] in world.table or said[0] in seen):
                 return f"{said[0]!r} was said to be rolled back, and is committed"
-            if said[-1] in self._false_errors:
+            if said[-1] in self._false_errors and not world.past.is_restored:  # which makes them true
                 return f"{said[-1]} was raised for {said[0]!r}, and it is not so"
         return None
 
@@ -689,9 +910,6 @@ class Rules:
         told = [self._told(process) for process in world.processes]
         is_unproven = world.is_unproven or any(UNPROVEN in each for each in told)
         return is_unproven or (bool(told[-1]) and told[-1][-1] in LOST and RECOVERED not in told[-1])
-
-    def _told(self, process: Process) -> Told:
-        return self.programs[process.program].nodes[process.node].told
 
     def _wrong_of_plain(self, world: World, seen: Collection[bytes]) -> str | None:
         """Return what is wrong with transactions without a database. An unknown outcome may be either."""
@@ -720,7 +938,9 @@ class Rules:
             return None
         if world.budget == self._budget and not world.table.issuperset(self._written):
             return f"nothing has failed, and only {world.table} are committed"
-        if only_connections_ended and broker.is_open(world.kafka) and not broker.marker_is_due(world.kafka):
+        if only_connections_ended and any(
+            broker.is_open(kafka) and not broker.marker_is_due(kafka) for kafka in _kafkas(world)
+        ):
             return "Kafka has not failed, and a transaction is left open"
         return None
 
@@ -728,21 +948,39 @@ class Rules:
         missing = self._missing(world)
         told = self._told(world.processes[-1])
         is_lost = self._was_said_to_be_lost(world)
-        if RECOVERED not in told and not is_lost:
+        wrong = self._wrong_after_restore(world, missing) if world.past.is_restored else None
+        if wrong is not None:
+            return wrong
+        if world.past.is_restored and told[-1] == WENT_BACK:
+            return None  # which is for a person to decide, and until then both sides stay as they are
+        has_recovered = told[-1] == RECOVERED if world.past.is_restored or self._pools else RECOVERED in told
+        if not has_recovered and not is_lost:
             return None if missing and self._may_be_lost(told[-1]) else "nobody could recover"
         if missing and not is_lost:
             return f"{missing} are committed, and not visible"
-        if broker.is_open(world.kafka):
+        if self._pools and (LAST_WRITE, "COMMITTED") not in told:
+            return "nobody can write any more"
+        if any(broker.is_open(kafka) for kafka in _kafkas(world)):
             return "a transaction is open at rest"
+        return None
+
+    def _wrong_after_restore(self, world: World, missing: set[object]) -> str | None:
+        """Return what is wrong although the database went back: nothing else is lost, and somebody is told."""
+        if missing:
+            return f"{missing} are committed, and not visible"
+        is_noticed = world.past.must_tell and not world.past.gone.isdisjoint(_all_seen(world, self.profile))
+        if is_noticed and not self._was_told_of_restore(world):
+            return "the database went back, and nobody was told"
         return None
 
     def _missing(self, world: World) -> set[object]:
         """Return what was committed and readers do not see: records by partition, and positions of readers."""
         missing: set[object] = set()
-        for partition, log in enumerate(world.kafka.logs):
+        for partition in range(self.shape.partitions):
             sent = {value for value in world.table if partition in self.shape.partitions_of(value)}
-            missing.update((value, partition) for value in sent.difference(visible(log)))
-        if self.shape.has_offsets:
+            found = chain.from_iterable(visible(kafka.logs[partition]) for kafka in _kafkas(world))
+            missing.update((value, partition) for value in sent.difference(found))
+        if self.shape.has_offsets and not world.past.is_restored:  # the group may stand before, or beyond, the table
             wanted = dict(sorted(map(position_of, world.table)))
             missing.update(wanted.items() - dict(committed_positions(world.kafka.offsets)).items())
         return missing
@@ -768,6 +1006,23 @@ def _seen(kafka: Kafka, profile: Profile) -> tuple[str | None, frozenset[bytes]]
     if broker.marker_is_refused(kafka, profile):
         return "the leader refuses the marker of a decided transaction", frozenset()
     return None, frozenset(chain.from_iterable(seen))
+
+
+def _all_seen(world: World, profile: Profile) -> frozenset[bytes]:
+    """Return what readers see of Kafka, under all ids."""
+    seen = _seen(world.kafka, profile)[1]
+    return seen.union(*(_seen(lane.kafka, profile)[1] for lane in world.beside)) if world.beside else seen
+
+
+def _wrong_beside(world: World, profile: Profile) -> str | None:
+    """Return what is wrong under the ids beside the one in front, and whether a value is visible under two ids."""
+    every = [_seen(kafka, profile) for kafka in _kafkas(world)]
+    wrong = next((wrong for wrong, _ in every if wrong is not None), None)
+    if wrong is not None:
+        return wrong
+    counts = Counter(chain.from_iterable(seen for _, seen in every))
+    twice = [value for value, count in counts.items() if count > 1]
+    return f"{twice} are visible twice" if twice else None
 
 
 def _wrong_offsets(world: World) -> str | None:
@@ -842,10 +1097,76 @@ def _with_added(world: World, txn: Txn) -> World:
     return world._replace(txns=tuple(sorted((*world.txns, txn))))
 
 
-def _committed(world: World, txn: Txn) -> World:
+def _is_free(world: World, txn: Txn) -> bool:
+    """Return whether nobody has locked the row on the primary to which a transaction is connected."""
+    is_cut_off = txn.cut_off is not None
+    return not any(other.is_locked for other in world.txns if (other.cut_off is not None) is is_cut_off)
+
+
+def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
+    """Commit. `confirmed`: a synchronous standby has it, as the response to COMMIT says."""
+    budget, past = world.budget, world.past
+    if budget.failovers or budget.restores:
+        before = Snapshot(world.row, world.table)
+        past = after_commit(
+            past,
+            before,
+            confirmed=confirmed,
+            may_fail_over=bool(budget.failovers),
+            may_restore=bool(budget.restores),
+        )
+    beside = world.beside
+    for held in txn.held:
+        lane = beside[held.slot - 1]
+        beside = (*beside[: held.slot - 1], lane._replace(row=held.row or lane.row), *beside[held.slot :])
     return _with(world, txn, None)._replace(
         row=txn.row or world.row,
         table=world.table | set(txn.inserted),
         decided=world.decided + txn.inserted,
         redo=world.redo if txn.redo is None else txn.redo,
+        past=past,
+        beside=beside,
     )
+
+
+def _gone_back(world: World, state: Snapshot, past: Past) -> World:
+    """Return the world whose database shows an earlier state; all connections have ended."""
+    decided = tuple(value for value in world.decided if value in state.table)
+    return world._replace(row=state.row, table=state.table, decided=decided, past=past, txns=())
+
+
+# ---- the ids of a pool ----------------------------------------------------------------------------------------------
+
+
+def _with_in_front(world: World, slot: int) -> World:
+    """Return the world with the id of a slot in front."""
+    if world.in_front == slot:
+        return world
+    if world.in_front:
+        world = _exchanged(world, world.in_front)._replace(in_front=0)
+    return _exchanged(world, slot)._replace(in_front=slot) if slot else world
+
+
+def _exchanged(world: World, slot: int) -> World:
+    found, beside = exchanged(world.beside, slot, Lane(world.kafka, world.row, world.late))
+    txns = tuple(_exchanged_txn(txn, slot) for txn in world.txns)
+    return world._replace(kafka=found.kafka, row=found.row, late=found.late, beside=beside, txns=txns)
+
+
+def _exchanged_txn(txn: Txn, slot: int) -> Txn:
+    found, held = exchanged_hold(txn.held, Held(slot, txn.is_locked, txn.row))
+    return txn._replace(is_locked=found.is_locked, row=found.row, held=held)
+
+
+def _of_slot(slot: int, steps: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps of a world in which another id is in front."""
+    for text, after in steps:
+        yield f"[slot {slot}] {text}", _with_in_front(after, 0)
+
+
+def _kafkas(world: World) -> list[Kafka]:
+    return [world.kafka, *(lane.kafka for lane in world.beside)] if world.beside else [world.kafka]
+
+
+def _owner(world: World, number: int) -> str:
+    return f"{number}.{world.processes[number].incarnation}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any, Final
 
 import pytest
@@ -260,6 +261,28 @@ def test_a_topic_that_was_deleted(site: Site) -> None:
     with site.writer() as writer, pytest.raises(PreparedTransactionLost):
         writer.recover()
     assert serviced(site).found[0].action is Action.LOST
+
+
+@pytest.mark.parametrize("acknowledged", [(), ("tid",)], ids=["", "acknowledged"])
+def test_an_abort_after_the_first_look_is_no_loss(site: Site, acknowledged: tuple[str, ...]) -> None:
+    """The service reads the log before it locks the row. What is aborted in between was not looked for there."""
+    site.decided()
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            let_end(site, Way.OPERATOR)
+        return time.time()
+
+    (found,) = serviced(site, clock=clock, acknowledge_lost=acknowledged).found
+    assert (found.action, found.changed) == (Action.FAILED, False)
+    assert found.error is not None
+    assert "since recovery first looked at it; nothing was changed" in found.error
+    (found,) = serviced(site).found
+    assert (found.action, found.changed) == (Action.REPAIR, True)
+    site.assert_agreed("decided")
 
 
 @pytest.mark.parametrize("by", ["writer", "service"])

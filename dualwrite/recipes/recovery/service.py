@@ -34,6 +34,7 @@ from dualwrite.errors import (
     NoMarkerError,
     OutcomeUnknown,
     PreparedTransactionLost,
+    RetriableError,
     RowLockTimeoutError,
     StoredBlockRefusedError,
 )
@@ -310,6 +311,8 @@ class RecoveryService:
         The description may be older than the row: then it is of an earlier transaction of a living owner.
         """
         again = replace(seen, description=self._admin.describe_transactions([seen.kafka_id])[seen.kafka_id])
+        if again.finding is Finding.ABORTED and again.description != seen.description:
+            raise _not_read_yet(again)  # the log was read before the abort
         if again.finding is Finding.OPEN or again.described.is_ending:
             return again
         if seen.transactional_id in self._lost:
@@ -342,6 +345,8 @@ class RecoveryService:
                 return False  # a commit is final, so the coordinator is not asked again under the lock
             now = self._look_again(seen, row)
             action = self._decide(now, unnamed if row.is_empty else Row.FREE)
+            if action in (Action.LOST, Action.ACKNOWLEDGE) and _is_newly_aborted(seen, now):
+                raise _not_read_yet(now)
             is_proven = action is Action.NOTHING and now.end is not None
             if not apply or (action not in CHANGES and not is_proven):
                 raise _LeftAlone(self._found(now, action))
@@ -442,6 +447,19 @@ def _why_no_row(seen: _Seen) -> str | None:
     if suffix is None:
         return "not an id of this database, which adds a suffix to each of its ids"
     return f"an id of another database, whose suffix is {suffix}: recover it there"
+
+
+def _is_newly_aborted(seen: _Seen, now: _Seen) -> bool:
+    """Return whether the row's transaction was not known to be aborted when the log was read without the lock."""
+    return now.finding is Finding.ABORTED and (now.stored != seen.stored or seen.finding is not Finding.ABORTED)
+
+
+def _not_read_yet(now: _Seen) -> RetriableError:
+    return RetriableError(
+        f"Kafka has aborted {now.stored} of transactional id {now.transactional_id!r}, which the database has decided, "
+        "since recovery first looked at it; nothing was changed: the next round reads from the log whether it can be "
+        "published again"
+    )
 
 
 class StoredRecords(NamedTuple):

@@ -1,0 +1,339 @@
+"""A process with a pool of transactional ids: the real leases, slots, blocks and background.
+
+Only what carries requests and statements is replaced, and the threads: the background does one thing at a time, while
+a block waits for a reply (`Interrupt`).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Coroutine, Generator, Hashable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from dualwrite.errors import DualWriteError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.leases import slot_of
+from dualwrite.recipes.core.store import state_in, stayed_locked
+from dualwrite.recipes.core.waiting import direct
+from dualwrite.recipes.pool.coordinator import PoolCoordinator
+from dualwrite.recipes.pool.runtime import Background, Bell, Steps
+from dualwrite.recipes.pool.settings import PoolSettings
+from tests.proof.automaton import Program, Said, ask
+from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
+from tests.proof.kafka_requests import TOPIC
+from tests.proof.lanes import OfSlot
+from tests.proof.lease_model import PREFIX, CheckedLeases
+from tests.proof.owner import (
+    RECOVERED,
+    RETURNED,
+    Begin,
+    CheckedDatabase,
+    CheckedKafka,
+    CheckedTransaction,
+    LockInTime,
+)
+from tests.proof.redo_model import DatabaseGone
+
+ResultT = TypeVar("ResultT")
+
+LAST_WRITE: Final = b"z1"
+"""What a pool writes when everything is recovered."""
+
+_SETTINGS: Final = {"bootstrap_servers": "localhost:9092", "accept_bounded_guarantee": True}
+
+
+_LONG_MS: Final = 60_000
+"""A program waits for a lock for ever if it may wait for longer than this."""
+
+
+class Interrupt(Enum):
+    """The reply to a process whose background does something first; the request is sent again afterwards."""
+
+    RENEW = "renews its leases"
+    RECOVER = "resolves its slots and those of dead processes"
+
+
+# ---- one id of several ----------------------------------------------------------------------------------------------
+
+
+@types.coroutine
+def _on_slot(slot: int, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashable, Any, ResultT]:
+    """Carry out steps whose requests concern the id of a slot."""
+    reply: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            request = steps.send(reply) if error is None else steps.throw(error)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
+        reply = error = None
+        try:
+            reply = yield request if slot == 0 or isinstance(request, OfSlot) else OfSlot(slot, request)
+        except BaseException as thrown:
+            error = thrown
+
+
+def _slot(transactional_id: str) -> int:
+    slot = slot_of(PREFIX, transactional_id)
+    assert slot is not None, transactional_id
+    return slot
+
+
+class PooledKafka(CheckedKafka):
+    """Kafka's side of one id of a pool; all that is sent goes through `_live`, whose id is known after `take_over`."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile)
+        self._slot = 0
+
+    async def take_over(self, kafka_id: str) -> PreparedTxnState:
+        self._slot = _slot(kafka_id)
+        return await _on_slot(self._slot, super().take_over(kafka_id))
+
+    async def end_of(self, *given: Any) -> Any:
+        return await _on_slot(self._slot, super().end_of(*given))
+
+    async def records_of(self, *given: Any) -> Any:
+        return await _on_slot(self._slot, super().records_of(*given))
+
+    async def repair_of(self, *given: Any) -> Any:
+        return await _on_slot(self._slot, super().repair_of(*given))
+
+    async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
+        await _on_slot(self._slot, super().complete(row, is_over=is_over))
+
+    async def own(self) -> None:
+        await _on_slot(self._slot, super().own())
+
+    async def is_current(self) -> bool:
+        return await _on_slot(self._slot, super().is_current())
+
+    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Any) -> None:
+        await _on_slot(self._slot, super().send(entries, after_each))
+
+    async def prepare(self) -> PreparedTxnState:
+        return await _on_slot(self._slot, super().prepare())
+
+    async def commit(self) -> None:
+        await _on_slot(self._slot, super().commit())
+
+    async def abort(self) -> None:
+        await _on_slot(self._slot, super().abort())
+
+    async def give_up(self) -> None:
+        await _on_slot(self._slot, super().give_up())
+
+
+class PooledTransaction(CheckedTransaction):
+    """A database transaction that may lock the rows of several ids, one after the other."""
+
+    _slot = 0
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        if timeout_ms is None or timeout_ms > _LONG_MS:
+            return await self._of(transactional_id, super().lock(transactional_id, timeout_ms=timeout_ms))
+        found = await self._of(transactional_id, self._ask(LockInTime(self._number)))
+        if not found:
+            raise stayed_locked(transactional_id, timeout_ms)
+        return state_in(transactional_id, found[0])
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        return await self._of(transactional_id, super().read(transactional_id))
+
+    async def read_manifest(self, transactional_id: str) -> str:
+        return await self._of(transactional_id, super().read_manifest(transactional_id))
+
+    async def write(self, transactional_id: str, **given: Any) -> None:
+        await self._of(transactional_id, super().write(transactional_id, **given))
+
+    async def lock_and_write(self, transactional_id: str, **given: Any) -> bool:
+        return await self._of(transactional_id, super().lock_and_write(transactional_id, **given))
+
+    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
+        self._slot = _slot(transactional_id)
+        super().attach(transactional_id, state, manifest)
+
+    async def commit(self) -> None:
+        await _on_slot(self._slot, super().commit())
+
+    @staticmethod
+    async def _of(transactional_id: str, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return await _on_slot(_slot(transactional_id), steps)
+
+
+class PooledDatabase(CheckedDatabase):
+    """A database with the rows of several ids."""
+
+    async def begin(self) -> CheckedTransaction:
+        self._begun += 1
+        await ask(Begin(self._begun))
+        return PooledTransaction(self._begun, predicts=self._predicts)
+
+
+# ---- the process ----------------------------------------------------------------------------------------------------
+
+
+class _NoBell:
+    def ring(self) -> None:
+        pass
+
+    async def wait(self, timeout_s: float | None) -> None:
+        pass
+
+
+class _NoBackground:
+    async def join(self, timeout_s: float) -> None:
+        pass
+
+
+class _OneThread:
+    """A `Runtime` whose background does nothing by itself."""
+
+    def bell(self) -> Bell:
+        return _NoBell()
+
+    def spawn(self, name: str, steps: Steps) -> Background:
+        return _NoBackground()
+
+
+class _CheckedWaiting:
+    """`Waiting` for the world."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self.uninterrupted = direct
+
+    def new_kafka(self, settings: Mapping[str, Any]) -> CheckedKafka:
+        return PooledKafka(self._profile)
+
+    async def sleep(self, seconds: float) -> None:
+        pass
+
+
+class PooledProcess:
+    """One process with a pool of at most one writer at a time, as an application has it."""
+
+    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool) -> None:
+        self._told = told
+        self._database = PooledDatabase(predicts=predicts, fails_over=False)
+        settings = PoolSettings(
+            PREFIX,
+            max_writers=1,
+            acquire_timeout_ms=0,
+            lease_ms=NO_DEADLINE_MS,
+            lock_timeout_ms=None,
+            resolve_timeout_ms=NO_DEADLINE_MS,
+            pause=None,
+            producer_settings=_SETTINGS,
+        )
+        availability = Availability()
+        waiting: Any = _CheckedWaiting(profile)
+        self._pool = PoolCoordinator(
+            settings,
+            leases=CheckedLeases(),
+            new_coordinator=settings.coordinator_maker(self._database, waiting, availability),
+            runtime=_OneThread(),
+            availability=availability,
+        )
+
+    async def write(self, value: bytes) -> None:
+        """Carry out one dual write, and note what its caller is told: its outcome, None for unknown."""
+        progress = None
+        block = self._pool.enter()
+        try:
+            await block.get_ready()
+            database = await self._database.begin()
+            records = RecordBuffer()
+            progress = DualWriteProgress(database, records, direct)
+            records.send(TOPIC, value, timestamp_ms=1)
+            try:
+                await database.insert(value)
+            except DatabaseGone:
+                await block.roll_back(progress)
+                raise
+            await block.commit(progress)
+            self._told.append((value, RETURNED))
+        except (DualWriteError, DatabaseGone) as error:
+            self._told.append((value, "raised", type(error).__name__))
+        finally:
+            block.leave()
+        if progress is not None:
+            self._told.append((value, None if progress.outcome is None else progress.outcome.name))
+
+    async def recover(self) -> bool:
+        """Resolve what may be open in any slot. Return whether that succeeded."""
+        try:
+            await self._pool.recover()
+        except (DualWriteError, DatabaseGone) as error:
+            self._told.append(("recover", type(error).__name__))
+            return False
+        self._told.append(RECOVERED)
+        return True
+
+    async def close(self) -> None:
+        """Close the pool, as an application that ends does."""
+        await self._pool.close(0)
+
+    @types.coroutine
+    def in_foreground(self, steps: Coroutine[Any, Any, None]) -> Generator[Hashable, Any, None]:
+        """Carry out steps of the application, while the background does what it is told to."""
+        reply: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                request = steps.send(reply) if error is None else steps.throw(error)
+            except StopIteration:
+                return
+            reply = error = None
+            try:
+                reply = yield request
+                while isinstance(reply, Interrupt):
+                    yield from self._background(reply).__await__()
+                    reply = yield request
+            except BaseException as thrown:
+                error = thrown
+
+    async def _background(self, interrupt: Interrupt) -> None:
+        maintenance = self._pool.maintenance
+        try:
+            await (maintenance.renew() if interrupt is Interrupt.RENEW else maintenance.recover())
+        except (DualWriteError, DatabaseGone) as error:
+            self._told.append(("background", type(error).__name__))
+
+
+def pool_writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False) -> Program:
+    """Return the program of a process that carries out dual writes by a pool, and closes it."""
+
+    async def program(told: list[Said]) -> None:
+        process = PooledProcess(profile, told, predicts=predicts)
+        for value in values:
+            await process.in_foreground(process.write(value))
+        await process.close()
+
+    return program
+
+
+def pool_recovers(profile: Profile, *, tries: int) -> Program:
+    """Return the program of processes that recover every slot, write once more, and recover that if it has to be."""
+
+    async def recovered(told: list[Said]) -> PooledProcess | None:
+        for _ in range(tries):
+            process = PooledProcess(profile, told, predicts=False)
+            if await process.recover():
+                return process
+            await process.close()
+        return None
+
+    async def program(told: list[Said]) -> None:
+        process = await recovered(told)
+        if process is not None:
+            await process.write(LAST_WRITE)
+            await process.close()
+            await recovered(told)
+
+    return program
