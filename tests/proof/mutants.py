@@ -888,6 +888,42 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "one-phase-v1",
+        "version 1: the second phase",
+        _producers(4, "abort,abort/commit"),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "            return Step.CLAIM, (Step.TAKE_OVER,)",
+                "            return Step.CLAIM, ()",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-phase-open",
+        "the second phase, after a transaction that was open",
+        _producers(3, "abort,abort,commit/commit,commit"),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "            return Step.SPEND_PAIR, (self._second_of_v2(decided),)",
+                "            return Step.SPEND_PAIR, ()",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-phase-idle",
+        "the second phase, where nothing was open",
+        _producers(3, "abort,abort,commit/commit,commit"),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "        return Step.SPEND_PAIR if by_abort else Step.CLAIM, (following,)",
+                "        return Step.SPEND_PAIR if by_abort else Step.CLAIM, ()",
+            ),
+        ),
+    ),
+    Mutant(
         "one-phase-committed",
         "the second phase, after a commit",
         _in(3, "a1,a2/b1", kills=1),
@@ -1460,14 +1496,14 @@ OPEN: Final = (
         "Not found with one or two lost responses on tier 4, with and without a database.",
     ),
     Equivalent(
-        ("lock-not-read-third, lock-not-read-fourth, no-reading-after-completion, one-phase-open, one-phase-idle"),
+        ("lock-not-read-third, lock-not-read-fourth, no-reading-after-completion"),
         (
             "Found with one lost connection until two owners of one id never shared an epoch; since "
             "then not with one. Two are to be tried."
         ),
     ),
     Equivalent(
-        ("ending-goes-on, reopened-goes-on, one-phase-v1, claim-forgotten, ending-is-described, steps-left"),
+        ("ending-goes-on, reopened-goes-on, claim-forgotten, ending-is-described, steps-left"),
         ("Not found with one fault; their guards concern what two processes do within one take-over."),
     ),
     Equivalent("broker-expected-pair, broker-expected-epoch", "KIP-360's comparisons: not found with one fault."),
