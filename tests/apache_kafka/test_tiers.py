@@ -13,7 +13,6 @@ from dualwrite.errors import (
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import ProducerState
-
 from tests.interop.wire import NOBODY, Code, End, Init, Wire
 
 from .clusters import Cluster, killed_after_prepare
@@ -56,7 +55,7 @@ def committed(cluster: Cluster, topic: str) -> list[bytes]:
 def test_no_earlier_pair_is_taken_for_the_new_owners(
     cluster: Cluster, producer: Face, face: str, make_face: MakeFace, transactional_id: str
 ) -> None:
-    """An InitProducerId (KIP-360) or an abort (KIP-890) by the pair before the current one may count as a repetition."""
+    """By the pair before the current one, InitProducerId (KIP-360) and an abort (KIP-890) may count as a repetition."""
     successor = make_face(face, cluster.settings(transactional_id))
     successor.init_transactions(keep_prepared_txn=True)
     successor.complete_transaction(NOTHING)

@@ -65,6 +65,7 @@ _FREE: Final = frozenset(
         Fate.NO_MARKER,
         Fate.CONNECTION_GONE,
         Fate.MARKER,
+        Fate.COMPLETE,
         Fate.LATE,
         Fate.COMMIT_LATE,
         Fate.COMMIT_DROPPED,
@@ -203,7 +204,7 @@ class Replay:
     def _carry_out(self, sentence: str, before: World) -> None:
         fate, number = kind_of(sentence).fate, process_of(sentence)
         match fate:
-            case Fate.MARKER:
+            case Fate.MARKER | Fate.COMPLETE:
                 self._write_markers()
             case Fate.TIMEOUT:
                 self._emulator.advance_clock(TRANSACTION_TIMEOUT_MS + _SCAN_MS)
@@ -526,7 +527,8 @@ def written_test(story: Story) -> str:
     given = story.setting._asdict() | {"budget": f"Budget({_arguments(budget)})"}
     steps = "\n".join(f"    {json.dumps(brief(step.sentence))}," for step in story.steps)
     told = "\n".join(_wrapped(str(story).splitlines()[:-1]))
-    del given["shape"], given["settings"]  # only one is replayed
+    defaults = Setting._field_defaults
+    given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
     setting = ", ".join(f"{name}={value if name == 'budget' else repr(value)}" for name, value in given.items())
     return _TEST.format(wrong=story.wrong, told=told, setting=f"Setting({setting})", steps=steps)
 
