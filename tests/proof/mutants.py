@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tests.proof.owner import DEFAULTS, Settings
 from tests.proof.producers import ProducerSpace
 from tests.proof.spaces import Space
 from tests.proof.world import Budget
@@ -48,10 +49,18 @@ class Equivalent(NamedTuple):
     why: str
 
 
-def _in(tier: int, written: str, *, predicts: bool = False, is_plain: bool = False, **faults: int) -> Space:
+def _in(
+    tier: int,
+    written: str,
+    *,
+    predicts: bool = False,
+    is_plain: bool = False,
+    settings: Settings = DEFAULTS,
+    **faults: int,
+) -> Space:
     """Return a space; `written` are the values of each process, as for `python -m tests.proof.explore`."""
     values = tuple(tuple(value.encode() for value in process.split(",")) for process in written.split("/"))
-    return Space(tier, Budget(**faults), values, predicts=predicts, is_plain=is_plain)
+    return Space(tier, Budget(**faults), values, predicts=predicts, is_plain=is_plain, settings=settings)
 
 
 def _producers(tier: int, ends: str) -> ProducerSpace:
@@ -540,6 +549,27 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "last-not-confirmed",
+        "recover() waits for Kafka where blocks do not",
+        _in(1, "a1,a2", settings=Settings(stores_blocks=True, follows_later=True), outages=1),
+        (Edit(f"{_CORE}publishing.py", "            await self._confirm_last()\n", ""),),
+    ),
+    Mutant(
+        "fenced-goes-on",
+        "a writer that is fenced while it publishes stays fenced",
+        _in(1, "a1,a2", settings=Settings(stores_blocks=True), outages=1),
+        (
+            Edit(
+                f"{_CORE}coordinator.py",
+                (
+                    "            await self._publishing.publish_if_kafka_is_back()\n"
+                    "            self.owned.assert_usable()\n"
+                ),
+                "            await self._publishing.publish_if_kafka_is_back()\n",
+            ),
+        ),
+    ),
+    Mutant(
         "unconfirmed-not-said",
         "recover() says so if Kafka has not confirmed what it published",
         _in(3, "a1", crashes=1, timeouts=1, give_ups=1),
@@ -551,6 +581,18 @@ MUTANTS: Final = (
         "the log is asked where the coordinator cannot tell",
         _in(1, "a1", foreigners=1),
         (Edit(f"{_CORE}repair.py", "    if owned.kafka.coordinator_knows(row):", "    if True:"),),
+    ),
+    Mutant(
+        "copy-repairs-v1",
+        "before version 2 only the log proves an abort",
+        _in(4, "a1", settings=Settings(keeps_copy=True), losses=1, timeouts=1, deletions=1),
+        (
+            Edit(
+                f"{_CORE}repair.py",
+                "if owned.kafka.guarantee.tier is not Tier.BOUNDED_V1 and owned.kafka.coordinator_aborted(row):",
+                "if owned.kafka.coordinator_aborted(row):",
+            ),
+        ),
     ),
     Mutant(
         "abort-not-seen",
@@ -842,6 +884,42 @@ MUTANTS: Final = (
                 f"{_CLIENT}initialisation.py",
                 "        if not self.is_checked_between:\n            return Step.TAKE_OVER",
                 "        if False:\n            return Step.TAKE_OVER",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-phase-v1",
+        "version 1: the second phase",
+        _producers(4, "abort,abort/commit"),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "            return Step.CLAIM, (Step.TAKE_OVER,)",
+                "            return Step.CLAIM, ()",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-phase-open",
+        "the second phase, after a transaction that was open",
+        _producers(3, "abort,abort,commit/commit,commit"),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "            return Step.SPEND_PAIR, (self._second_of_v2(decided),)",
+                "            return Step.SPEND_PAIR, ()",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-phase-idle",
+        "the second phase, where nothing was open",
+        _producers(3, "abort,abort,commit/commit,commit"),
+        (
+            Edit(
+                f"{_CLIENT}initialisation.py",
+                "        return Step.SPEND_PAIR if by_abort else Step.CLAIM, (following,)",
+                "        return Step.SPEND_PAIR if by_abort else Step.CLAIM, ()",
             ),
         ),
     ),
@@ -1418,14 +1496,14 @@ OPEN: Final = (
         "Not found with one or two lost responses on tier 4, with and without a database.",
     ),
     Equivalent(
-        ("lock-not-read-third, lock-not-read-fourth, no-reading-after-completion, one-phase-open, one-phase-idle"),
+        ("lock-not-read-third, lock-not-read-fourth, no-reading-after-completion"),
         (
             "Found with one lost connection until two owners of one id never shared an epoch; since "
             "then not with one. Two are to be tried."
         ),
     ),
     Equivalent(
-        ("ending-goes-on, reopened-goes-on, one-phase-v1, claim-forgotten, ending-is-described, steps-left"),
+        ("ending-goes-on, reopened-goes-on, claim-forgotten, ending-is-described, steps-left"),
         ("Not found with one fault; their guards concern what two processes do within one take-over."),
     ),
     Equivalent("broker-expected-pair, broker-expected-epoch", "KIP-360's comparisons: not found with one fault."),
