@@ -154,8 +154,8 @@ def test_the_end_of_a_transaction(ready: Producer, emulator: Emulator, end: str)
     """A call that ended so is repeated later, and then succeeds: it has been pending all the time."""
     ready.begin_transaction()
     ready.send("orders", b"v", partition=0).result()
-    ready.send("orders", b"w", partition=0)
     crash(emulator)
+    ready.send("orders", b"w", partition=0)
     call: Callable[[], object] = getattr(ready, end)
     with pytest.raises(KafkaUnreachableError, match="Nothing is decided"):
         call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedEr
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.key_value_scenario import KeyValueScenario
@@ -189,9 +190,16 @@ def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario: Awai
             async with asyncio.timeout(15):
                 while tx.outcome is not Outcome.ROLLED_BACK:  # noqa: ASYNC110 - nothing could set an event
                     await asyncio.sleep(0.01)
+                while not await is_written(writer):  # noqa: ASYNC110 - the id is given back a moment later
+                    await asyncio.sleep(0.01)
+
+    async def is_written(writer: AsyncPsycopgDualWriter) -> bool:
+        with suppress(IllegalStateError):
             async with writer.transaction() as another:
                 await scenario.insert(another, 2, "2")
                 another.send(scenario.topic, key="k", value="2")
+            return True
+        return False
 
     scenario.run(use())
     scenario.expected.append("2")

@@ -136,8 +136,8 @@ class OwnedId:
             await self.complete_kafka(self.in_doubt, Outcome.COMMITTED)
             self.reach(PausePoint.AFTER_KAFKA_COMMIT)
 
-    async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome) -> None:
-        """Commit or abort the open Kafka transaction.
+    async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome, *, keeps_id: bool = False) -> None:
+        """Commit or abort the open Kafka transaction. `keeps_id`: an abort does not lead to a take-over.
 
         Raises PreparedTransactionLost, because that transaction cannot be completed any more, and no other Kafka error,
         because the decision has been made. A producer that cannot confirm is given up, and the next take-over completes
@@ -188,7 +188,8 @@ class OwnedId:
             self.in_doubt = NOTHING_PREPARED
             if outcome is Outcome.COMMITTED:
                 self.row = state
-            if self.kafka.has_failed or (outcome is Outcome.ROLLED_BACK and self._may_share_pair):
+            may_share = outcome is Outcome.ROLLED_BACK and self._may_share_pair and not keeps_id
+            if self.kafka.has_failed or may_share:
                 self.slot.move(SlotState.NEW)  # another process has the id, or may have it
                 await self.give_up()
 

@@ -245,4 +245,6 @@ class DualWriteSteps:
     async def _roll_back(self, write: DualWriteProgress) -> None:
         await roll_back_database(write)
         if write.transactional_id is not None and self._slot.state in (SlotState.OPEN, SlotState.DECIDING):
-            await self._owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
+            names_another = not write.locked_row.is_empty and write.prepared_state == write.locked_row
+            # a take-over would find the pair of the row aborted, and take that for a loss
+            await self._owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK, keeps_id=names_another)
