@@ -69,6 +69,61 @@ def _producers(tier: int, ends: str) -> ProducerSpace:
 
 
 MUTANTS: Final = (
+    # durability, restores and operators
+    Mutant(
+        "make-durable-left-out",
+        "a take-over makes the row durable before Kafka is told",
+        _in(1, "a1/b1", failovers=1, losses=1),
+        (Edit(f"{_CORE}completion.py", "        await owned.make_durable(row, ongoing)\n", ""),),
+    ),
+    Mutant(
+        "lost-commit-not-durable",
+        "the outcome of a lost COMMIT is made durable before Kafka is told",
+        _in(1, "a1", failovers=1, losses=1),
+        (
+            Edit(
+                f"{_CORE}completion.py",
+                "            await self._make_durable_or_stay_unresolved(write, ours)\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "repaired-not-looked-for",
+        "what was published again is not, for a restored database",
+        _in(3, "a1,a2", restores=1, timeouts=1),
+        (
+            Edit(
+                f"{_CORE}repair.py",
+                "            await _assert_not_repaired(owned, database, manifest, end, ongoing)",
+                "            pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "later-commit-not-told",
+        "a restored database is noticed by what the coordinator has committed since",
+        _in(3, "a1,a2,a3", predicts=True, restores=1),
+        (
+            Edit(
+                f"{_CORE}completion.py",
+                "        if not proof.owed and owned.kafka.coordinator_committed_later(row):",
+                "        if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "living-owner-goes-back",
+        "a living writer notices a restored database by the row that it remembers",
+        _in(1, "a1,a2,a3", predicts=True, restores=1),
+        (Edit(f"{_CORE}completion.py", "    if is_current:\n", "    if False:\n"),),
+    ),
+    Mutant(
+        "committed-not-verified",
+        "a commit that the coordinator confirms is looked up in the log",
+        _in(1, "a1", aborts=1),
+        (Edit(f"{_CORE}completion.py", "        if proof.is_known:\n", "        if False:\n"),),
+    ),
     # completion
     Mutant(
         "row-read-once",
@@ -1468,16 +1523,11 @@ EQUIVALENTS: Final = (
 """Another guard, or the next take-over, has the same effect."""
 
 OUTSIDE: Final = (
-    Equivalent(
-        "no-verification, open-one-hides-none",
-        "Only a missing marker (KAFKA-20734) or an operator's marker in one partition shows them.",
-    ),
+    Equivalent("open-one-hides-none", "Only a missing marker (KAFKA-20734) shows it."),
     Equivalent("broker-partitions-kept", "With one partition, the next transaction has it anyway."),
     Equivalent(
         "manifest-of-another", "Only an older version of the library leaves a manifest that is not of the row's pair."
     ),
-    Equivalent("repaired-not-looked-for, went-back", "Needs a database that is restored to an earlier state."),
-    Equivalent("make-durable-left-out", "Needs a COMMIT that waits for a standby, and a failover."),
     Equivalent(
         "bound-not-compared",
         ("No time passes in the search. An abort by the timeout right after such a COMMIT is in it, and is repaired."),
