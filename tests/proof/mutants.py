@@ -126,6 +126,29 @@ MUTANTS: Final = (
     ),
     # completion
     Mutant(
+        "no-reading-after-completion",
+        "the third and the fourth reading",
+        _in(3, "a1,a2/b1", kills=2),
+        (
+            Edit(
+                f"{_CORE}completion.py",
+                (
+                    "        owned.reach(PausePoint.AFTER_COMPLETION)\n"
+                    "        await _assert_still_locked(owned, database, row)\n"
+                ),
+                "        owned.reach(PausePoint.AFTER_COMPLETION)\n",
+            ),
+            Edit(
+                f"{_CORE}completion.py",
+                (
+                    "        owned.reach(PausePoint.AFTER_TAKEOVER)\n"
+                    "        await _assert_still_locked(owned, database, row)\n"
+                ),
+                "        owned.reach(PausePoint.AFTER_TAKEOVER)\n",
+            ),
+        ),
+    ),
+    Mutant(
         "row-read-once",
         "the second reading: the row is read only before the id is initialised",
         _in(3, "a1/b1", kills=1),
@@ -1422,6 +1445,13 @@ MUTANTS: Final = (
 
 EQUIVALENTS: Final = (
     Equivalent(
+        "lock-not-read-third, lock-not-read-fourth",
+        (
+            "Each of the two readings after the completion does what the other is missed for; "
+            "`no-reading-after-completion` takes both away."
+        ),
+    ),
+    Equivalent(
         "failed-producer-kept, lost-is-committed, unconfirmed-is-ready, superseded-goes-on",
         ("The producer, or the comparison of the row, refuses the next call, so that the id is taken over anyway."),
     ),
@@ -1544,13 +1574,6 @@ OPEN: Final = (
             "settle-reopens-others, settling-ignored"
         ),
         "Not found with one or two lost responses on tier 4, with and without a database.",
-    ),
-    Equivalent(
-        ("lock-not-read-third, lock-not-read-fourth, no-reading-after-completion"),
-        (
-            "Found with one lost connection until two owners of one id never shared an epoch; since "
-            "then not with one. Two are to be tried."
-        ),
     ),
     Equivalent(
         ("ending-goes-on, reopened-goes-on, claim-forgotten, ending-is-described, steps-left"),
