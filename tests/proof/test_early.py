@@ -12,6 +12,8 @@ from tests.proof.early import Ordering
 from tests.proof.explore import Found
 from tests.proof.world import Budget
 
+pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
+
 _WRITTEN = ((b"a1", b"a2"), (b"b1",))
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.proof.spaces import LARGE, SMALL, Space
 
+pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:

@@ -10,6 +10,8 @@ import pytest
 from tests.proof.kill_mutants import BEGIN, END, PAGE, ROOT, kill
 from tests.proof.mutants import EQUIVALENTS, MUTANTS, OPEN, OUTSIDE, AnySpace, Mutant
 
+pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
+
 _CHEAPEST = ("kafka-first", "commit-by-any-pair", "unanswered-not-noted")
 
 _MOST_STATES = 100_000

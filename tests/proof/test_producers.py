@@ -10,6 +10,8 @@ import pytest
 from tests.proof.kafka_model import PROFILES
 from tests.proof.producers import ProducerSpace
 
+pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:

@@ -18,6 +18,8 @@ from tests.proof.settling import Graph
 from tests.proof.story import Setting
 from tests.proof.world import Budget, Rules, World
 
+pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
+
 _ONE_EACH: Final = ((b"a1",), (b"b1",))
 
 SETTINGS: Final = (

@@ -13,6 +13,8 @@ import pytest
 from tests.proof.simulate import results
 from tests.proof.simulation.planted import MISTAKES
 
+pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
+
 SEEDS_OF_TEST: Final = 500
 SEEDS_OF_PROOF: Final = 5_000
 SPARK_SEEDS_OF_TEST: Final = 20
