@@ -486,6 +486,8 @@ class Rules:
             yield f"P{number}: {_said(request, response)}", self._answer(done, number, reply)
         elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
+        elif isinstance(request, RepairOf) and not broker.marker_is_due(world.kafka):  # what it waits for may stay open
+            yield f"P{number}: {request} is delayed, and its caller gives up", self._answer(world, number, GAVE_UP)
         if world.is_settling:
             return
         if world.budget.give_ups and isinstance(request, EndOf) and response is BLOCKED:
