@@ -197,7 +197,7 @@ _MORE: Final = (
         for tier, budget in product(PROFILES, _WITHOUT_RETURN)
     ),
     *(Space(tier, Budget(crashes=1), _ONE, services=1) for tier in PROFILES),
-    *(Space(tier, Budget(timeouts=1), services=1) for tier in (3, 4)),
+    Space(4, Budget(timeouts=1), _ONE, services=1),
     *(Space(tier, Budget(kills=1, expiries=1), _ONE, services=1) for tier in (1, 3)),
     *(Space(tier, Budget(failovers=1, losses=1)) for tier in (1, 3)),
     *(Space(tier, Budget(restores=1, timeouts=1)) for tier in (3, 4)),
