@@ -15,9 +15,13 @@ import argparse
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from dualwrite.errors import FencedError
+from dualwrite.client import messages as m
+from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.transactions.initialisation import described
+from dualwrite.client.transactions.recovery import DescribedState
+from dualwrite.errors import FencedError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress, Resolution
@@ -27,8 +31,18 @@ from tests.proof.automaton import Automaton, Program, Said, ask
 from tests.proof.explore import Explorer, Found
 from tests.proof.kafka_log import Batch, Marker
 from tests.proof.kafka_model import NO_DEADLINE_MS, PROFILES, Profile
-from tests.proof.kafka_requests import TRANSACTIONAL_ID
-from tests.proof.owner import Begin, CheckedDatabase, CheckedKafka, CheckedTransaction, Owner
+from tests.proof.kafka_requests import TOPIC, TRANSACTIONAL_ID
+from tests.proof.owner import (
+    AWAY,
+    GAVE_UP,
+    Begin,
+    CheckedDatabase,
+    CheckedKafka,
+    CheckedTransaction,
+    Owner,
+    as_response,
+    hashable,
+)
 from tests.proof.shape import ONE_RECORD
 from tests.proof.world import Budget, Rules, World
 
@@ -44,7 +58,9 @@ class Ordering(Enum):
     TRUSTING = "trusting"
     """Compare the row with the one that it remembers."""
     ASKING = "asking"
-    """Compare the row, and ask the coordinator whether its transaction is still the current one."""
+    """Compare the row, and ask the coordinator whether it still has the transaction open."""
+    PROVING = "proving"
+    """Compare the row, and add a partition once more to the transaction, which a fenced process is refused."""
     MARKED = "marked"
     """Compare the row and its mark, which each take-over raises, and commits, before it says anything to Kafka."""
 
@@ -102,15 +118,38 @@ class MarkedDatabase(CheckedDatabase):
         return self._begun
 
 
+class EarlyKafka(CheckedKafka):
+    """A participant that can ask the coordinator about its open transaction, as no producer of today does."""
+
+    async def has_open(self, prepared_state: PreparedTxnState) -> bool:
+        """Return whether the coordinator has this transaction open. Raises KafkaTimeoutError without a response."""
+        found = described(await self._response_to(m.DescribeTransaction(TRANSACTIONAL_ID)))
+        return found.state is DescribedState.ONGOING and found.pair == prepared_state
+
+    async def adds_again(self, prepared_state: PreparedTxnState) -> bool:
+        """Return whether the coordinator lets the owner of this transaction add what is in it already."""
+        pair = prepared_state.producer_id, prepared_state.producer_epoch
+        request = m.AddPartitionsToTxn(TRANSACTIONAL_ID, *pair, (TopicPartition(TOPIC, 0),))
+        response = await self._response_to(request)
+        return set(response.error_codes.values()) == {0}
+
+    async def _response_to(self, request: m.Request) -> Any:
+        response = await ask(hashable(request))
+        if response is None or response in (AWAY, GAVE_UP):
+            raise KafkaTimeoutError("nobody knows whether the transaction is open; nothing was decided")
+        return as_response(request, response)
+
+
 class EarlyCoordinator(DualWriteCoordinator):
     """A coordinator whose dual writes send their records before the lock, as soon as this process owns the id."""
 
     def __init__(self, profile: Profile, ordering: Ordering) -> None:
+        self._early = EarlyKafka(profile)
         self._marked = MarkedDatabase() if ordering is Ordering.MARKED else None
         super().__init__(
             TRANSACTIONAL_ID,
             database=CheckedDatabase(predicts=False) if self._marked is None else self._marked,
-            kafka=CheckedKafka(profile),
+            kafka=self._early,
             sleep=_no_sleep,
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
@@ -146,7 +185,9 @@ class EarlyCoordinator(DualWriteCoordinator):
         row = await write.database.lock(self.transactional_id, timeout_ms=None)
         is_mine = row == self.owned.row
         if is_mine and self._ordering is Ordering.ASKING:
-            is_mine = await self.owned.kafka.is_current()
+            is_mine = await self._early.has_open(write.prepared_state)
+        elif is_mine and self._ordering is Ordering.PROVING:
+            is_mine = await self._early.adds_again(write.prepared_state)
         if not is_mine:
             raise FencedError("another process has used the id since; nothing was decided")
         write.locked_row = write.written_row = row

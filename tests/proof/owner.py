@@ -333,7 +333,7 @@ class CheckedKafka:
         outgoing = await self._poll(self._live)
         if outgoing is not None:
             self._is_under_way = True
-            await ask(Start(_hashable(outgoing)))
+            await ask(Start(hashable(outgoing)))
 
     async def commit(self) -> None:
         await self._run(self._live.commit_transaction)
@@ -357,7 +357,7 @@ class CheckedKafka:
                 manager.settle_without_kafka()
             outgoing = manager.poll(self._now_ms, delivered=not self._unsent)
             if outgoing is not None and not isinstance(outgoing.request, m.FindCoordinator | m.ApiVersions):
-                await ask(Cast(_hashable(outgoing.request)))
+                await ask(Cast(hashable(outgoing.request)))
         for batch in self._in_flight:
             await ask(Cast(batch.sent_as))
         self._unsent.clear()
@@ -417,7 +417,7 @@ class CheckedKafka:
 
     async def _exchange(self, manager: TransactionManager, request: m.Request, operation: Operation) -> None:
         if not self._is_known(manager, request):
-            self._respond(manager, await ask(_hashable(request)), operation)
+            self._respond(manager, await ask(hashable(request)), operation)
 
     def _respond(self, manager: TransactionManager, response: Any, operation: Operation) -> None:
         request, later = manager.exchange.request, self._profile.later
@@ -431,7 +431,7 @@ class CheckedKafka:
             manager.on_response(later.features if response.is_upgraded else self._profile.features, self._now_ms)
         else:
             assert request is not None
-            manager.on_response(_as_response(request, response), self._now_ms)
+            manager.on_response(as_response(request, response), self._now_ms)
 
     @property
     def _in_flight(self) -> list[_Unsent]:
@@ -501,7 +501,7 @@ def _ends_in(part: PartitionManifest, end: str | tuple[Piece, ...]) -> Iterator[
         yield part._replace(first_offset=first, last_offset=last, record_count=count), PartitionEnd[name]
 
 
-def _hashable(request: m.Request) -> Hashable:
+def hashable(request: m.Request) -> Hashable:
     """Return what the world is asked for a request: one of its own, if the request has a mapping."""
     if isinstance(request, m.ApiVersions):
         return AskFeatures()
@@ -512,7 +512,7 @@ def _hashable(request: m.Request) -> Hashable:
     return CommitOffset(*pair, partition.topic, position.offset, request.transaction_version)
 
 
-def _as_response(request: m.Request, reply: Any) -> m.Response:
+def as_response(request: m.Request, reply: Any) -> m.Response:
     """Return the response to a request for what the world has replied."""
     if isinstance(request, m.AddPartitionsToTxn) and isinstance(reply, Added):
         return m.AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, reply.error_code))

@@ -22,8 +22,7 @@ _MOST_STEPS: Final = 400
 _FAULTS_OF_100: Final = (3, 6, 12, 30)
 """How often a step is a fault, if one can happen: early in the history, or late."""
 
-_NOT_REPLAYED: Final = ("moves", "upgrades", "aborts", "outages", "deletions")
-_REPLAYED: Final = tuple(name for name in Budget._fields if name not in _NOT_REPLAYED)
+_REPLAYED: Final = ("crashes", "kills", "losses", "give_ups", "timeouts", "foreigners", "expiries", "terminations")
 """The faults that a replay can bring about, without the operator's abort that loses what is decided on both sides."""
 
 _WRITTEN: Final = (
