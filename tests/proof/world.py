@@ -730,7 +730,9 @@ class Rules:
         if len(world.processes) > 1 or not isinstance(self._request(world, 0), Lock | LockAndWrite):
             return False
         outcomes = [said for said in self._told(world.processes[0]) if said[1] != RETURNED]
-        return len(outcomes) == 1 and outcomes[0][1] == "COMMITTED" and outcomes[0][0] in past.gone
+        if len(outcomes) != 1 or outcomes[0][1] != "COMMITTED":
+            return False
+        return {outcomes[0][0]} == world.table == past.gone  # and not the second one, which is published again
 
     def _was_told_of_restore(self, world: World) -> bool:
         return any(WENT_BACK[1] in said for process in world.processes for said in self._told(process))
