@@ -21,7 +21,7 @@ SPARK_SEEDS_OF_TEST: Final = 20
 SPARK_SEEDS_OF_PROOF: Final = 500
 _PARTS: Final = 10
 
-FAILED_ONCE: Final = (11268, 11587, 12694)
+FAILED_ONCE: Final = (11268, 11587, 12694, 102273, 114985, 121553)
 """Seeds that stood for mistakes which are corrected.
 
 11268, 12694: of the simulation, which did not wait for leases when the database's clock had been put back. 11587: the

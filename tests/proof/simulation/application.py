@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from dualwrite.errors import DualWriteError, RowLockTimeoutError
+from dualwrite.errors import BoundExceededError, DualWriteError, RowLockTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -34,8 +34,8 @@ EXPECTED: Final = (DualWriteError, DatabaseGoneError)
 """What a caller handles."""
 
 
-_MOST_SLOTS_LOCKED: Final = 3
-"""How many slots of a pool may be locked at the end by connections whose loss the database has not noticed yet."""
+_MOST_REPEATED: Final = 3
+"""How often the last dual write may fail: of a pool's slots, so many may be locked by connections that are gone."""
 
 
 class RollBackError(Exception):
@@ -178,11 +178,13 @@ class Application:
         """Carry out one dual write when everything is healed, which has to succeed.
 
         The database may still hold the lock of a free slot for a connection that is gone. The block that gets this slot
-        raises RowLockTimeoutError; repeated, it gets another one.
+        raises RowLockTimeoutError; repeated, it gets another one. On a slow disk the block that takes the id over may
+        exceed a transaction.timeout.ms of 3 s.
         """
+        repeated = (BoundExceededError, RowLockTimeoutError) if transactional_id == POOL else BoundExceededError
         failed = await self._write(self._name, transactional_id, may_roll_back=False)
-        for attempt in range(_MOST_SLOTS_LOCKED):
-            if transactional_id != POOL or not isinstance(failed, RowLockTimeoutError):
+        for attempt in range(_MOST_REPEATED):
+            if not isinstance(failed, repeated):
                 break
             failed = await self._write(f"{self._name} ({attempt + 2})", transactional_id, may_roll_back=False)
         if self._history.told[-1].outcome != "COMMITTED":

@@ -34,6 +34,7 @@ _ON_DISK: Final = 0.25
 _SILENT: Final = 0.1
 """How often nobody tells the others that a process has died: its machine is gone too."""
 _WRITING_ENDS_S: Final = 24 * 3600.0
+_WITHOUT_POWER_S: Final = 60.0
 _SETTLING_S: Final = 300.0
 _RECOVERIES: Final = 20
 
@@ -102,6 +103,7 @@ class World:
         if not loop.run_until(self.is_written, _WRITING_ENDS_S):
             history.wrong(f"processes did not end: {self.living()}")
         self.faults.end()
+        loop.run_until(lambda: self.brokers.has_power, loop.now_s + _WITHOUT_POWER_S)
         loop.run_until(_never, loop.now_s + 1.0)
         self.settle()
         if not loop.run_until(self.is_settled, loop.now_s + _SETTLING_S):
