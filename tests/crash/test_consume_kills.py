@@ -186,7 +186,7 @@ class Site:
                     (f"{name} {each}", producer.send("in", f"{name} {each}", partition=each % PARTITIONS))
                     for each in range(number, number + 10)
                 ]
-                if self._chance.random() < 0.2:
+                if number + 10 < count and self._chance.random() < 0.2:
                     producer.abort_transaction()
                     continue
                 producer.commit_transaction()
@@ -274,10 +274,14 @@ def trouble_workers(workers: Workers, site: Site, chance: random.Random) -> None
 
 
 def create_anew(workers: Workers, site: Site) -> None:
-    """All workers refuse to go on with another log, and go on once that is allowed."""
+    """All workers refuse to go on with another log, and go on once that is allowed.
+
+    The new log is shorter than the old one, so that every worker has to read it from its beginning: one that happened to
+    stand behind its last record would have nothing to compare before another one came.
+    """
     site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic("in"))
     site.emulator.create_topic("in", PARTITIONS)
-    site.fill(RECORDS // 5, "anew")
+    site.fill(RECORDS // 25, "anew")
     until(lambda: workers.statuses == [ANOTHER_LOG, ANOTHER_LOG], 60)
     assert forget_consumed_offsets(site.engine, "carriers", "in") == PARTITIONS
     workers.start_again()
