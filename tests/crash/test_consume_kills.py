@@ -276,8 +276,8 @@ def trouble_workers(workers: Workers, site: Site, chance: random.Random) -> None
 def create_anew(workers: Workers, site: Site) -> None:
     """All workers refuse to go on with another log, and go on once that is allowed.
 
-    The new log is shorter than the old one, so that every worker has to read it from its beginning: one that happened to
-    stand behind its last record would have nothing to compare before another one came.
+    The new log is shorter than the old one, so that every worker has to read it from its beginning: one that happened
+    to stand behind its last record would have nothing to compare before another one came.
     """
     site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic("in"))
     site.emulator.create_topic("in", PARTITIONS)
