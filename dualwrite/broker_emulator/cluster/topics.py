@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+METADATA_TOPIC: Final = "__cluster_metadata"
+"""The log of Kafka's controllers, which is not a topic for clients."""
 
 NO_LEADER: Final = -1
 
