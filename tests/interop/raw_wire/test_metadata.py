@@ -68,7 +68,9 @@ class Topic(NamedTuple):
     def rows(self, version: int, requested: list[tuple[str | None, UUID | None]]) -> list[Row]:
         """Request topics; the topic's own name and id are shown as `THE_NAME` and `THE_ID`."""
         names, ids = {THE_NAME: self.name}, {THE_ID: self.topic_id}
-        pairs = [(names.get(name or "", name), ids.get(topic_id or ANOTHER_ID, topic_id)) for name, topic_id in requested]
+        pairs = [
+            (names.get(name or "", name), ids.get(topic_id or ANOTHER_ID, topic_id)) for name, topic_id in requested
+        ]
         return [
             row._replace(
                 name=THE_NAME if row.name == self.name else row.name,
