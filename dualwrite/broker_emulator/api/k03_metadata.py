@@ -34,7 +34,6 @@ from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 
-
 _IDS_VERSION = 12
 """The first version that serves topic ids; 10 and 11 only have the field."""
 
