@@ -8,8 +8,9 @@ Serves whole batches from partitions that this node leads, and waits for them if
   wake it.
 * MaxBytes bounds the response and PartitionMaxBytes each partition, but the first batch of the response is always
   returned (KIP-74).
-* v5 log start offset; v7 fetch sessions (KIP-227): declined with session id 0, so the epoch of a session, which cannot
-  exist, is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
+* v5 log start offset; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
+* v7 fetch sessions (KIP-227): declined with session id 0, as by a Kafka whose cache of sessions is full. The epochs 0
+  and -1 are a full fetch, whatever the session id; any other epoch belongs to a session, which cannot exist: 70.
 * Replicas that fetch are served as consumers: the nodes here share one log of each partition.
 * Access (29): READ on the topics; a replica needs CLUSTER_ACTION instead.
 * A partition that this node does not lead is 6; v16 adds the new leader (KIP-951). A long poll ends when another leader
@@ -43,6 +44,7 @@ from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _READ_COMMITTED = 1
+_NEW_SESSION, _NO_SESSION = 0, -1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -57,7 +59,7 @@ class _Read(NamedTuple):
 
 
 async def handle(call: NodeCall) -> Any:
-    if getattr(call.request, "session_id", 0) != 0:
+    if getattr(call.request, "session_epoch", _NO_SESSION) not in (_NEW_SESSION, _NO_SESSION):
         return refuse(call, ErrorCode.fetch_session_id_not_found)
     read = _read(call)
     max_wait_ms = call.request.max_wait // _MILLISECOND

@@ -22,13 +22,14 @@ from dualwrite.broker_emulator.cluster.topics import (
     Partition,
     Topic,
     TopicPartition,
+    internal_topics,
     is_legal_topic_name,
 )
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlteredConfigs, ConfigResource
 from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
+from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
@@ -183,15 +184,7 @@ class Cluster:
 
         Raises StorageError if the storage has them with another number of partitions.
         """
-        config = self.config
-        for name, partitions, segment_bytes in (
-            (
-                TRANSACTION_STATE_TOPIC,
-                config.transaction_state_log_num_partitions,
-                config.transaction_state_log_segment_bytes,
-            ),
-            (OFFSETS_TOPIC, config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes),
-        ):
+        for name, (partitions, configs) in internal_topics(self.config).items():
             known = self.topics.get(name)
             if known is not None and len(known.partitions) != partitions:
                 raise StorageError(
@@ -199,7 +192,6 @@ class Cluster:
                     "an id belongs to cannot change: start with the number that it has"
                 )
             if known is None:
-                configs = {"cleanup.policy": str(CleanupPolicy.COMPACT), "segment.bytes": str(segment_bytes)}
                 self.create_topic(name, partitions, configs=configs, replication_factor=len(self.nodes))
 
     def restore_topics(self) -> None:

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.cluster import Cluster, NodeGoneError
-from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
+from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Partition, TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
@@ -200,6 +200,8 @@ class _TransactionStateLog:
         state = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition]
         if state.leader_id != self._node_id:
             return ErrorCode.not_leader_or_follower
+        if lacks_replicas(state, self._cluster.nodes):
+            return ErrorCode.not_enough_replicas
         log = state.log
         error = log.append_own(key, value, now_ms=self._cluster.clock.now_ms())
         if error is NO_ERROR and not log.is_replicated:

@@ -167,7 +167,7 @@ class Loader:
         if segments[0].base_offset > log_start_offset:
             raise StorageError(
                 f"{self._folder} begins with offset {segments[0].base_offset}; nothing from {log_start_offset} on was "
-                "deleted, so its first segments are missing. Restore them, {_START_OVER}"
+                f"deleted, so its first segments are missing. Restore them, {_START_OVER}"
             )
         return segments
 

@@ -110,11 +110,6 @@ def test_unknown_topics_do_not_wait(client: RawClient) -> None:
     assert client.fetch(client.topic_id("t"), version=13).error_code == 0
 
 
-def test_a_session_that_was_never_given(client: RawClient) -> None:
-    response = client.call("fetch", 12, **fetch_fields(12, "t", session_id=5))
-    assert (response.error_code, response.responses) == (70, ())
-
-
 @pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (0, 0), (1, 75)])
 def test_leader_epochs(client: RawClient, epoch: int, error: int) -> None:
     assert client.fetch("t", current_leader_epoch=epoch).error_code == error
