@@ -121,6 +121,10 @@ class DiskSegment:
         self._indexed_to = 0
         self._unproven = bytearray()  # of each entry of an adopted index: 1 until its batches are read
 
+    @property
+    def location(self) -> str:
+        return str(self.path)
+
     def index(self) -> IndexFile:
         """Return the index of the segment as it is now."""
         return IndexFile(

@@ -544,6 +544,10 @@ class PartitionLog:
         """Yield every stored batch from the one with `from_offset`, for replay; control batches included."""
         return self._segments.iterate(max(from_offset, self.log_start_offset))
 
+    def location(self, offset: int) -> str:
+        """Return where the batch with `offset` is stored, for messages."""
+        return self._segments.location(offset)
+
     @property
     def oldest_transaction_append_ms(self) -> int | None:
         """When the earliest open transaction got its last batch; None if none is open."""
