@@ -207,14 +207,15 @@ class Emulator:
         self._storage = _open_storage(self._data_dir, self.config)
         cluster = self.cluster = Cluster(self.config, self.clock, self.faults, self._storage)
         self.operations = Operations(cluster)
-        self.operations.add_acls(self._acls)
-        for name, password in self._scram_users.items():
-            cluster.scram_users.set_password(name, password)
         for node_id in range(self.config.node_id, self.config.node_id + self._node_count):
             self._listeners.reserve(node_id)
             await self._add_node(node_id)
         cluster.restore_topics()
+        self._storage.recovered()
         self._is_recovered = True
+        self.operations.add_acls(self._acls)
+        for name, password in self._scram_users.items():
+            cluster.scram_users.set_password(name, password)
         cluster.create_internal_topics()
         for name in [name for name in self._topics if name not in cluster.topics]:
             cluster.create_topic(name, self._topics[name])

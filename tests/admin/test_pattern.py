@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator.transactions.linear_pattern import LinearPattern, PatternError
+from dualwrite.broker_emulator.linear_pattern import LinearPattern, PatternError
 from dualwrite.client.admin.listing import matcher, pattern_of_prefix
 from dualwrite.errors import InvalidPatternError
 from tests.admin.site import Site

@@ -48,9 +48,12 @@ async def handle(call: NodeCall) -> Any:
 
 
 def _additional(call: NodeCall) -> int:
+    """Return how many partitions would be added; a count that is no increase, which is refused, takes nothing away."""
     topics = call.cluster.topics
     return sum(
-        topic.count - len(topics[topic.name].partitions) for topic in call.request.topics if topic.name in topics
+        max(topic.count - len(topics[topic.name].partitions), 0)
+        for topic in call.request.topics
+        if topic.name in topics
     )
 
 

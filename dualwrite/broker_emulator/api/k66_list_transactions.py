@@ -17,20 +17,17 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.transactions.inspection import ListTransactionsResult
+from dualwrite.broker_emulator.transactions.inspection import ListTransactionsResult, matching
 
 
 async def handle(call: NodeCall) -> Any:
     request = call.request
-    return _response(
-        call,
-        call.node.transactions.list(
-            state_filters=request.state_filters,
-            producer_id_filters=request.producer_id_filters,
-            duration_filter_ms=getattr(request, "duration_filter", -1),
-            pattern=getattr(request, "transactional_id_pattern", None),
-        ),
+    listed = call.node.transactions.list(
+        state_filters=request.state_filters,
+        producer_id_filters=request.producer_id_filters,
+        duration_filter_ms=getattr(request, "duration_filter", -1),
     )
+    return _response(call, await matching(listed, getattr(request, "transactional_id_pattern", None)))
 
 
 def _response(call: NodeCall, result: ListTransactionsResult) -> Any:

@@ -382,6 +382,7 @@ class Cluster:
             partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # ends waits for replication
             _wake(partition.log.on_advance)
             partition.log.destroy()
+        self.storage.topic_destroyed(name)
         for node in self.living_nodes:
             node.groups.forget_topic(name)
 

@@ -216,7 +216,7 @@ class GroupShard:
         joined = self._joining.take(decision.group.group_id, decision.joined)
         synced = self._syncing.take(decision.group.group_id, decision.synced)
         if error is ErrorCode.none and decision.stores_group and not self.is_replicated:
-            self._start(self._respond_when_replicated(joined, synced))
+            self.start(self._respond_when_replicated(joined, synced))
         else:
             send_responses(joined)
             send_responses(synced)
@@ -234,7 +234,8 @@ class GroupShard:
         send_responses(joined)
         send_responses(synced)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in the background, as long as the shard is open."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -158,6 +158,9 @@ class MemoryStorage:
             assert isinstance(segment, MemorySegment)
             segment.forget()
 
+    def truncating(self, offset: int) -> None:
+        pass
+
     def truncated(self, active: Segment) -> None:
         pass
 

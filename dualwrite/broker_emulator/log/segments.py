@@ -114,6 +114,9 @@ class LogStorage(Protocol):
     def discard(self, segments: Sequence[Segment]) -> None:
         """Delete segments that are no longer part of the log."""
 
+    def truncating(self, offset: int) -> None:
+        """Note that every batch from `offset` on is about to be removed. Raises StorageError."""
+
     def truncated(self, active: Segment) -> None:
         """Note that the log was truncated and now ends with `active`; later segments were discarded."""
 
@@ -262,6 +265,7 @@ class Segments:
 
     def truncate(self, offset: int) -> None:
         """Remove every batch from `offset` on, at which a batch must begin. Raises StorageError."""
+        self._storage.truncating(offset)
         keep = self._holding(offset) + 1
         removed = self._segments[keep:]
         del self._segments[keep:]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.transactions.linear_pattern import LinearPattern
+from dualwrite.broker_emulator.linear_pattern import LinearPattern, PatternError
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import STATE_BY_LABEL, TransactionState
+
+_MAX_CHARACTERS_IN_LOOP: Final = 2_000
 
 
 class TransactionDescription(NamedTuple):
@@ -76,7 +79,6 @@ class TransactionFilters:
     filters_states: bool
     producer_ids: frozenset[int]
     duration_ms: int
-    pattern: LinearPattern | None
 
     def admit(self, metadata: TransactionMetadata, now_ms: int) -> bool:
         """Return whether the id is shown.
@@ -87,17 +89,35 @@ class TransactionFilters:
             return False
         if self.producer_ids and metadata.producer_id not in self.producer_ids:
             return False
-        if self.duration_ms >= 0 and now_ms - metadata.start_timestamp_ms <= self.duration_ms:
-            return False
-        return self.pattern is None or self.pattern.fullmatch(metadata.transactional_id)
+        return self.duration_ms < 0 or now_ms - metadata.start_timestamp_ms > self.duration_ms
 
 
 def parse_filters(
-    state_filters: Collection[str], producer_id_filters: Collection[int], duration_ms: int, pattern: str | None
+    state_filters: Collection[str], producer_id_filters: Collection[int], duration_ms: int
 ) -> tuple[TransactionFilters, tuple[str, ...]]:
-    """Return the filters, and the state names that Kafka does not know. Raises PatternError on a bad pattern."""
+    """Return the filters, and the state names that Kafka does not know."""
     known = frozenset(STATE_BY_LABEL[name] for name in state_filters if name in STATE_BY_LABEL)
     unknown = tuple(name for name in state_filters if name not in STATE_BY_LABEL)
-    compiled = LinearPattern(pattern) if pattern else None
-    filters = TransactionFilters(known, bool(state_filters), frozenset(producer_id_filters), duration_ms, compiled)
+    filters = TransactionFilters(known, bool(state_filters), frozenset(producer_id_filters), duration_ms)
     return filters, unknown
+
+
+async def matching(result: ListTransactionsResult, pattern: str | None) -> ListTransactionsResult:
+    """Return the rows whose whole transactional id the pattern matches (KIP-1152); all of them without one.
+
+    An invalid pattern is answered with INVALID_REGULAR_EXPRESSION. A long id can take a large pattern a second, so that
+    many characters are matched in a thread.
+    """
+    if not pattern or result.error is not NO_ERROR:
+        return result
+    try:
+        matches = LinearPattern(pattern).fullmatch
+    except PatternError:
+        return ListTransactionsResult(ErrorCode.invalid_regular_expression)
+
+    def matching_rows() -> tuple[TransactionListing, ...]:
+        return tuple(row for row in result.transactions if matches(row.transactional_id))
+
+    characters = sum(len(row.transactional_id) for row in result.transactions)
+    is_long = characters > _MAX_CHARACTERS_IN_LOOP
+    return result._replace(transactions=await asyncio.to_thread(matching_rows) if is_long else matching_rows())

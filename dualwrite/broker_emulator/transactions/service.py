@@ -33,7 +33,6 @@ from dualwrite.broker_emulator.transactions.inspection import (
     TransactionDescription,
     TransactionListing,
 )
-from dualwrite.broker_emulator.transactions.linear_pattern import PatternError
 from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_ID,
     CoordinatorRules,
@@ -320,17 +319,13 @@ class TransactionCoordinator:
         state_filters: Collection[str] = (),
         producer_id_filters: Collection[int] = (),
         duration_filter_ms: int = -1,
-        pattern: str | None = None,
     ) -> ListTransactionsResult:
-        """List the ids that pass all given filters (ListTransactions, KIP-664, KIP-994, KIP-1152)."""
+        """List the ids that pass all given filters (ListTransactions, KIP-664, KIP-994)."""
         if not self._is_active:
             return ListTransactionsResult(ErrorCode.coordinator_not_available)
         if self._loading:
             return ListTransactionsResult(ErrorCode.coordinator_load_in_progress)
-        try:
-            filters, unknown = inspection.parse_filters(state_filters, producer_id_filters, duration_filter_ms, pattern)
-        except PatternError:
-            return ListTransactionsResult(ErrorCode.invalid_regular_expression)
+        filters, unknown = inspection.parse_filters(state_filters, producer_id_filters, duration_filter_ms)
         now_ms = self._clock.now_ms()
         rows = (
             TransactionListing(metadata.transactional_id, metadata.producer_id, metadata.state.label)

@@ -172,6 +172,12 @@ class RawClient:
             data += received
         return data
 
+    def read_to_the_end(self) -> None:
+        """Shut down the sending half, and read whatever comes until the broker closes the connection."""
+        self._socket.shutdown(socket.SHUT_WR)
+        while self._socket.recv(1 << 16):
+            pass
+
     def is_silent(self, duration_s: float = 0.05) -> bool:
         """Return whether nothing arrives for a while."""
         self._socket.settimeout(duration_s)

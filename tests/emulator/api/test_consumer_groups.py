@@ -301,6 +301,15 @@ def test_access_to_groups_and_topics(config: BrokerConfig) -> None:
         assert described(client) == (29, message, 0)
 
 
+def test_no_expression_of_a_member_stops_the_broker(emulator: Emulator, client: RawClient) -> None:
+    """An engine that backtracks would not end before everybody concerned has died; nor does it know `(?i:..)`."""
+    emulator.create_topic("a" * 240)
+    expression = r"(a+)+!|(?i:T)\b"
+    assert heartbeat(client, "m", 0, subscribed_topic_names=None, subscribed_topic_regex=expression).error_code == 0
+    until(lambda: group_of(emulator).subscribed_topics == {"t"})
+    assert heartbeat(client, "o", 0, subscribed_topic_names=None, subscribed_topic_regex=r"a\Z").error_code == 128
+
+
 def described(client: RawClient) -> tuple[int, str | None, int]:
     asked = {"group_ids": ("g",), "include_authorized_operations": False}
     (group,) = client.call("consumer_group_describe", 1, **asked).groups

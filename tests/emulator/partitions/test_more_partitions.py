@@ -12,7 +12,7 @@ import pytest
 from dualwrite.broker_emulator import Emulator, Error, Fault, PartitionError
 from dualwrite.broker_emulator.storage.journal import MetadataJournal
 from tests.emulator.api.raw_client import RawClient, plain_batch
-from tests.emulator.partitions.admin_requests import Outcome, create_partitions, describe
+from tests.emulator.partitions.admin_requests import Outcome, create_partitions, create_topic, describe
 from tests.emulator.partitions.conftest import CONFIG
 from tests.support.conditions import until
 
@@ -50,6 +50,23 @@ def test_the_new_partition_takes_records(emulator: Emulator, client: RawClient, 
     with RawClient(emulator.bootstrap_servers.split(",")[leader]) as to_leader:
         assert to_leader.produce(topic, plain_batch(b"v"), partition=2).error_code == 0
     assert emulator.log(topic, 2).log_end_offset == 1
+
+
+@pytest.mark.parametrize("balancing", [-2_000_000, -(2**31), 0])
+def test_a_count_that_is_refused_makes_no_room_for_others(client: RawClient, topic: str, balancing: int) -> None:
+    """All counts of a request are added up for its limit, and a negative one must not balance a large one."""
+    create_topic(client, f"{topic}-other", [[0, 1, 2]])
+    too_many = Outcome(44, "Excessively large number of additional partitions per request.")
+    assert create_partitions(client, {topic: 10_003, f"{topic}-other": balancing}, validate_only=True) == {
+        topic: too_many,
+        f"{topic}-other": too_many,
+    }
+
+
+@pytest.mark.parametrize("count", [-1, -(2**31), 0, 1])
+def test_a_count_below_that_of_now_is_refused(client: RawClient, topic: str, count: int) -> None:
+    assert create_partitions(client, {topic: count})[topic].error == 37
+    assert len(replicas_of(client, topic)) == 2
 
 
 def test_internal_topics_stay_as_they_are(client: RawClient) -> None:

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.transactions import coordinator as decisions
+from dualwrite.broker_emulator.transactions.inspection import matching
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 from .fake_cluster import FakeCluster, until, until_state
@@ -578,7 +579,8 @@ async def _three_ids(cluster: FakeCluster) -> TransactionCoordinator:
 @in_loop
 async def test_list(filters: dict[str, Any], unknown: tuple[str, ...], names: list[str]) -> None:
     coordinator = await _three_ids(FakeCluster())
-    response = coordinator.list(**filters)
+    pattern = filters.pop("pattern", None)
+    response = await matching(coordinator.list(**filters), pattern)
     assert (response.error, response.unknown_state_filters) == (0, unknown)
     assert [row.transactional_id for row in response.transactions] == names
 
@@ -587,7 +589,7 @@ async def test_list(filters: dict[str, Any], unknown: tuple[str, ...], names: li
 async def test_list_rows_and_a_bad_pattern() -> None:
     coordinator = await _three_ids(FakeCluster())
     assert coordinator.list().transactions[0] == ("orders-0", 0, "Ongoing")
-    assert coordinator.list(pattern="(").error == 128
+    assert (await matching(coordinator.list(), "(")).error == 128
 
 
 # --- pause points ----------------------------------------------------------------------------------------------------

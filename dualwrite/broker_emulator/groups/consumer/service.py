@@ -6,11 +6,10 @@ appended, and the member gets its response when they are replicated.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -77,6 +76,9 @@ class Shard(Protocol):
     def rebalance(self, group: Group) -> None:
         """Start a rebalance of a classic group."""
 
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in the background, as long as the shard is open."""
+
 
 class ClusterTopics:
     """The current topics of the cluster."""
@@ -129,17 +131,16 @@ class ConsumerGroups:
             decision = heartbeat(group or _known_group(before, group_id), request, context)
         await self._store_and_replicate(before, decision.outcome)
         if decision.resolves:
-            asyncio.get_running_loop().call_soon(self._resolve, group_id, decision.resolves, is_visible)
+            self._shard.start(self._resolve(group_id, decision.resolves, is_visible))
         return decision.response
 
-    def _resolve(self, group_id: str, expressions: frozenset[str], is_visible: Callable[[str], bool]) -> None:
+    async def _resolve(self, group_id: str, expressions: frozenset[str], is_visible: Callable[[str], bool]) -> None:
         """Resolve regular expressions, after the response to the member that sent them."""
+        found = await resolve(expressions, self._topics, self.context(group_id).now_ms, is_visible)
         group = self._shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not self._shard.is_open:
             return
-        context = self.context(group_id)
-        found = resolve(expressions, self._topics, context.now_ms, is_visible)
-        error = self._store(group, resolved(group, found, context))
+        error = self._store(group, resolved(group, found, self.context(group_id)))
         if error is not ErrorCode.none:
             logger.warning("regular expressions of group %r not stored: %s", group_id, error.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import uuid
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,7 @@ class Coordinator:
         decision: HeartbeatDecision = decide(group, request, self.context)
         self.step_to(decision.outcome)
         if decision.resolves:
-            found = resolve(decision.resolves, self.context.topics, self.now_ms, lambda _: True)
+            found = asyncio.run(resolve(decision.resolves, self.context.topics, self.now_ms, lambda _: True))
             self.step_to(resolved(self.consumers, found, self.context))
         return decision.response
 

@@ -1,0 +1,141 @@
+"""Patterns of clients: decisions and complaints as RE2/J 1.8 gave them, in time that grows with the text only."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dualwrite.broker_emulator.linear_pattern import LinearPattern, PatternError
+
+ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\.", "^", "$", "a-b"])
+SUFFIXES = st.sampled_from(["", "", "*", "+", "?", "{2}", "{0,2}", "{1,}", "*?"])
+
+
+def patterns() -> st.SearchStrategy[str]:
+    def extend(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        return st.one_of(
+            st.lists(inner, max_size=3).map("".join),
+            st.lists(inner, min_size=2, max_size=3).map("|".join),
+            st.builds(lambda text, suffix: f"({text}){suffix}", inner, SUFFIXES),
+            st.builds(lambda text, suffix: f"(?:{text}){suffix}", inner, SUFFIXES),
+        )
+
+    repeated = st.builds(lambda atom, suffix: atom + ("" if atom in "^$" else suffix), ATOMS, SUFFIXES)
+    return st.recursive(repeated.map(lambda text: text), extend, max_leaves=6)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@given(patterns(), st.text("ab.1-", max_size=6))
+def test_it_matches_as_python_does(pattern: str, text: str) -> None:
+    try:
+        expected = re.compile(pattern.replace("$", r"\Z")).fullmatch(text) is not None
+    except re.error:  # a suffix behind one of another part, a*{2} and the like
+        return
+    try:
+        compiled = LinearPattern(pattern)
+    except PatternError:
+        assert re.search(r"[*+?}][*+?{]", pattern)
+        return
+    assert compiled.fullmatch(text) == expected
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+b", "(a|a)*b", "(a*)*b", "a*a*a*a*a*a*a*a*b", "((a{1,9}){1,9}){1,9}b", "(.*)*x", "(a+)+!"]
+)
+def test_nothing_takes_long(pattern: str) -> None:
+    assert not LinearPattern(pattern).fullmatch("a" * 2000)
+    assert LinearPattern(pattern).fullmatch("a" * 200 + pattern[-1])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        (r"\Qa.b\E+", "a.bb", "axb"),
+        (r"\Qa.b", "a.b", "axb"),
+        (r"\pL\p{Lu}\PN", "éÉx", "éé1"),
+        (r"\p{Greek}+", "αω", "ab"),
+        ("(?i:A)b", "ab", "aB"),
+        ("(?i)K", "\u212a", "x"),
+        ("(?s)a.b", "a\nb", "ab"),
+        ("a.b", "a\tb", "a\nb"),
+        ("(?m)a$\n^b", "a\nb", "a\n\nb"),
+        (r"\Aa\z", "a", "a\n"),
+        ("a$", "a", "a\n"),
+        (r"\x{70}\x41\101", "pAA", "pAa"),
+        ("[[:alpha:]]+", "ab", "é"),
+        ("[[:^alpha:]]", "é", "a"),
+        (r"[^\s]\b-\B", "a-", "a--"),
+        (r"\w\d\s", "a1 ", "é1 "),
+        ("(?P<n>a)(?<m>b)", "ab", "a"),
+        ("(?U)a+?", "aa", ""),
+        ("a{0}b{2}c{1,}", "bbc", "abbc"),
+        ("a{,2}", "a{,2}", "aa"),
+        (r"\é", "é", "e"),
+        ("", "", "a"),
+    ],
+)
+def test_the_syntax_of_re2j(pattern: str, matching: str, other: str) -> None:
+    assert LinearPattern(pattern).fullmatch(matching)
+    assert not LinearPattern(pattern).fullmatch(other)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        ("(", "missing closing )"),
+        ("(?<k>a", "missing closing )"),
+        (")", "regexp/syntax: internal error"),
+        ("[", "missing closing ]"),
+        ("[[:alpha:]", "missing closing ]"),
+        ("a**", "invalid nested repetition operator"),
+        ("a++", "invalid nested repetition operator"),
+        ("a{2}{3}", "invalid nested repetition operator"),
+        ("{*", "invalid nested repetition operator"),
+        ("a{{2}", "invalid nested repetition operator"),
+        ("*", "missing argument to repetition operator"),
+        ("a|{2}", "missing argument to repetition operator"),
+        ("a{1001}", "invalid repeat count"),
+        ("a{2,1}", "invalid repeat count"),
+        ("a{99999999999}", "invalid repeat count"),
+        ("\\", "trailing backslash at end of expression"),
+        ("[z-a]", "invalid character class range"),
+        (r"\p{Foo}", "invalid character class range"),
+        ("[[:foo:]]", "invalid character class range"),
+        (r"\q", "invalid escape sequence"),
+        (r"\Z", "invalid escape sequence"),
+        (r"\C", "invalid escape sequence"),
+        (r"a\1", "invalid escape sequence"),
+        (r"\x{110000}", "invalid escape sequence"),
+        ("(?=a)", "invalid or unsupported Perl syntax"),
+        ("(?P=n)", "invalid or unsupported Perl syntax"),
+        ("(?x)a", "invalid or unsupported Perl syntax"),
+        ("(?<!a)", "invalid named capture"),
+        ("(?P<é>a)", "invalid named capture"),
+        ("(?P<>a)", "invalid named capture"),
+        ("(?P<n>a)(?<n>b)", "duplicate capture group name"),
+    ],
+)
+def test_what_re2j_refuses_is_refused_in_its_words(pattern: str, complaint: str) -> None:
+    with pytest.raises(PatternError) as refused:
+        LinearPattern(pattern)
+    assert str(refused.value) == complaint
+
+
+@pytest.mark.parametrize("pattern", [r"\\C", r"\Q\C\E", "[{*]", r"\Q(?P<n>(?P<n>", r"\p{Lu}{2}", r"\x{70}*", "a{02}"])
+def test_what_only_looks_like_a_mistake(pattern: str) -> None:
+    LinearPattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["a" * 40_000, r"\pL{1000}", "((a{10}){100}){2}", "é" * 20_000])
+def test_a_pattern_that_would_take_much_memory_is_refused(pattern: str) -> None:
+    with pytest.raises(PatternError):
+        LinearPattern(pattern)
+
+
+def test_more_states_than_are_remembered() -> None:
+    pattern = LinearPattern("(a|b|c)*x(.{12})")
+    text = "abcabx" * 3000
+    assert pattern.fullmatch(text) == (re.compile("(a|b|c)*x(.{12})").fullmatch(text) is not None)
