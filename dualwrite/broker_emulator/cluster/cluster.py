@@ -107,6 +107,8 @@ class ClusterNode(Protocol):
 
     def lead(self, partition: Partition) -> None: ...
 
+    def take_over(self, partition: Partition) -> None: ...
+
     def resign(self, partition: Partition) -> None: ...
 
     async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T: ...
@@ -437,7 +439,7 @@ class Cluster:
         if self._node_configs:
             self._configure_logs((partition,))
         if leader_id != NO_LEADER:
-            self.nodes[leader_id].lead(partition)
+            self.nodes[leader_id].take_over(partition)
 
     def replace_leader(self, leaving: ClusterNode) -> None:
         """Elect another leader for every partition that `leaving` leads."""

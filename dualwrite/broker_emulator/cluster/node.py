@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -15,7 +16,8 @@ from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TRANSACTION_
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
-from dualwrite.broker_emulator.log.record_batch import iter_records
+from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+from dualwrite.broker_emulator.log.replay import UnreadableRecordError, replay
 from dualwrite.broker_emulator.metrics.counters import NodeCounters
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import ClientConnection
     from dualwrite.broker_emulator.api.registry import Served
 
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -142,6 +146,16 @@ class Node:
         else:
             self.groups.load_partition(partition)
 
+    def take_over(self, partition: Partition) -> None:
+        """Become leader while the cluster runs; a coordinator whose log cannot be read stays in its loading state."""
+        try:
+            self.lead(partition)
+        except UnreadableRecordError as error:
+            logger.error("%s", error)
+            coordinator = self._coordinator_on(partition)
+            if coordinator is not None:
+                coordinator.begin_loading(partition.index)
+
     def resign(self, partition: Partition) -> None:
         """Cease to be leader, and of an internal partition the coordinator, which forgets what it loaded."""
         coordinator = self._coordinator_on(partition)
@@ -206,12 +220,14 @@ class _TransactionStateLog:
             return await wait_until_replicated(state, log.log_end_offset, log.leader_epoch)
         return error
 
-    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
+    def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
         log = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition].log
-        for batch in log.batches() if log.log_end_offset else ():
-            for record in iter_records(batch):
-                assert record.key is not None, "a record without a key in __transaction_state"
-                yield record.key, record.value
+
+        def apply_data(header: BatchHeader, record: Record) -> None:
+            if not header.is_control and record.key is not None:
+                apply(record.key, record.value)
+
+        replay(log, apply_data)
 
 
 class _ClusterMarkers:

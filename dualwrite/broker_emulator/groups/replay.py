@@ -14,24 +14,43 @@ from dualwrite.broker_emulator.groups.records import (
     decode_offset_key,
     decode_offset_value,
 )
-from dualwrite.broker_emulator.log.record_batch import Record, iter_records, parse_end_txn_marker, parse_header
+from dualwrite.broker_emulator.log.record_batch import (
+    BatchHeader,
+    Record,
+    iter_records,
+    parse_end_txn_marker,
+    parse_header,
+)
 
 
 def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:
     """Return the groups and offsets that the records leave; an offset of an unknown group creates a group."""
-    groups: dict[str, AnyGroup] = {}
-    offsets = OffsetTable()
+    replayed = ReplayedGroups()
     for batch in batches:
         header = parse_header(batch)
         for record in iter_records(batch):
-            if header.is_control:
-                marker = parse_end_txn_marker(record)
-                if marker is not None:
-                    offsets.complete_transaction(header.producer_id, commit=marker.commit)
-            elif record.key is not None:
-                producer_id = header.producer_id if header.is_transactional else None
-                _replay(groups, offsets, record, record.key, producer_id)
-    return groups, offsets
+            replayed.apply(header, record)
+    return replayed.groups, replayed.offsets
+
+
+class ReplayedGroups:
+    """What the records leave that were applied so far."""
+
+    __slots__ = ("groups", "offsets")
+
+    def __init__(self) -> None:
+        self.groups: dict[str, AnyGroup] = {}
+        self.offsets = OffsetTable()
+
+    def apply(self, header: BatchHeader, record: Record) -> None:
+        """Apply one record of a batch with this header."""
+        if header.is_control:
+            marker = parse_end_txn_marker(record)
+            if marker is not None:
+                self.offsets.complete_transaction(header.producer_id, commit=marker.commit)
+        elif record.key is not None:
+            producer_id = header.producer_id if header.is_transactional else None
+            _replay(self.groups, self.offsets, record, record.key, producer_id)
 
 
 def _replay(

@@ -202,6 +202,10 @@ class Segments:
             return len(self._segments) - 1
         return max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
 
+    def base_offset_of(self, offset: int) -> int:
+        """Return the base offset of the segment to which `offset` belongs: the name of its file."""
+        return self._segments[self._holding(offset)].base_offset
+
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
         """Read whole batches as `Segment.read` does, from as many segments as needed."""
         if offset >= self.active.base_offset:

@@ -8,7 +8,7 @@ run to its end, as a broker finishes a request whose client is gone: cancelling 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -69,8 +69,8 @@ class StateLog(Protocol):
     async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
         """Append one record (a tombstone when `value` is None) with acks=-1; NONE once it is replicated."""
 
-    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
-        """Return every record of the partition, in order."""
+    def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
+        """Pass the key and value of every record of the partition to `apply`, in order."""
 
 
 class ProducerIdSource(Protocol):
@@ -138,15 +138,20 @@ class TransactionCoordinator:
         """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
 
         Runs without yielding to the event loop. `leader_epoch` is the coordinator epoch of all markers sent from now
-        on. Raises TransactionLogError on a record that cannot be decoded.
+        on. Raises UnreadableRecordError. A key of a later version is left alone, as in Kafka.
         """
         owned = OwnedPartition(partition, leader_epoch)
-        for key, value in self._log.replay(partition):
+
+        def apply(key: bytes, value: bytes | None) -> None:
             transactional_id = decode_key(key)
+            if transactional_id is None:
+                return
             if value is None:
                 owned.ids.pop(transactional_id, None)
             else:
                 owned.ids[transactional_id] = transitions.loaded(decode_value(transactional_id, value))
+
+        self._log.replay(partition, apply)
         self._loading.discard(partition)
         self._partitions[partition] = owned
         for metadata in owned.ids.values():
