@@ -89,8 +89,11 @@ async def _verify(call: NodeCall, partition: Partition) -> tuple[VerificationGua
     adds = call.version >= _IMPLICIT_ADD_VERSION
     if log.has_open_transaction(request.producer_id, request.producer_epoch):
         return None, NO_ERROR
+    is_verified = adds or call.node.config.transaction_partition_verification_enable
+    if is_verified and log.fences_verification(request.producer_id, request.producer_epoch):
+        return None, ErrorCode.invalid_producer_epoch
     guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, supports_epoch_bump=adds)
-    if not adds and not call.node.config.transaction_partition_verification_enable:
+    if not is_verified:
         return guard, NO_ERROR
     errors = await call.node.add_partitions_to_txn.add_or_verify(
         request.transactional_id, request.producer_id, request.producer_epoch, [partition.name], add=adds
