@@ -25,6 +25,7 @@ from dualwrite.broker_emulator.log.disk_loading import (
     checked,
     compacted_bases,
     encode_value,
+    is_index_of,
     missing_end,
     own_files,
     segment_paths,
@@ -304,11 +305,11 @@ class DiskLog:
         if cleaned.exists():
             for base_offset in bases[1:]:
                 self._unlink(segment_path(self._folder, base_offset))
+            index.unlink(missing_ok=True)  # whatever comes now, it is not that of another file
             cleaned.replace(path)
-            if cleaned_index.exists():
-                cleaned_index.replace(index)
-        else:  # it was renamed; or it is gone, and the originals must stay: in both cases the index is made again
-            index.unlink(missing_ok=True)
+        if is_index_of(cleaned_index, path):
+            cleaned_index.replace(index)
+        else:  # it was renamed; or the cleaned file is gone, and the originals stay as they are
             cleaned_index.unlink(missing_ok=True)
         if self._sync:
             sync_folder(self._folder)
