@@ -211,7 +211,6 @@ class Emulator:
             self._listeners.reserve(node_id)
             await self._add_node(node_id)
         cluster.restore_topics()
-        self._storage.recovered()
         self._is_recovered = True
         self.operations.add_acls(self._acls)
         for name, password in self._scram_users.items():

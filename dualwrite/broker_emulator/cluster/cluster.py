@@ -220,6 +220,7 @@ class Cluster:
                 self._stored_assignments(stored),
                 stored.leader_epochs,
             )
+        self.storage.recovered()
 
     def _stored_assignments(self, stored: StoredTopic) -> list[Sequence[int]]:
         """Return the stored replicas on nodes that still exist, or new ones for a partition that has none left."""
