@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import repeat
+from itertools import islice
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -52,6 +52,7 @@ from dualwrite.broker_emulator.log.record_batch import (
 from dualwrite.broker_emulator.log.validation import CheckedContents, checked_contents
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 _IMPLICIT_ADD_VERSION = 12
 _ZSTD_VERSION = 7
@@ -115,16 +116,21 @@ _NOTHING_TO_VERIFY = _Verified({}, {})
 async def handle(call: NodeCall) -> Any:
     if call.request.acks not in _ACKS:
         return refuse(call, ErrorCode.invalid_required_acks)
-    writes = [_write(call, topic, data) for topic in call.request.topic_data for data in topic.partition_data]
+    named = [(topic, data) for topic in call.request.topic_data for data in topic.partition_data]
+    writes = await mapped(lambda pair: _write(call, *pair), named)
     error = _request_error(call, writes)
     if error is not NO_ERROR:
         return refuse(call, error)
     unverified = _unverified(call, writes)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
-    results = [_append(call, write, verified, await _check_contents(call, write)) for write in writes]
+    pace = Pace()
+    results = []
+    for write in writes:
+        await pace.keep()
+        results.append(_append(call, write, verified, await _check_contents(call, write)))
     if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
-    return _response(call, writes, results)
+    return await _response(call, writes, results)
 
 
 def _write(call: NodeCall, requested: Any, data: Any) -> _Write:
@@ -285,31 +291,34 @@ async def _replicated(call: NodeCall, writes: list[_Write], results: list[Append
     return replicated
 
 
-def _response(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> Any:
+async def _response(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> Any:
     if call.request.acks == 0:
         errors = {result.error for result in results} - {NO_ERROR}
         if errors:
             raise CloseConnectionError(f"Produce with acks=0 failed: {', '.join(error.name for error in errors)}")
         return None
-    return _build(call, iter(results), LeaderHints(call, [result.error for result in results]))
+    hints = LeaderHints(call, [result.error for result in results])
+    given = zip(writes, results, strict=True)
+    rows = await mapped(lambda pair: _row(call.new, pair[0].topic, pair[0].data.index, pair[1], hints), given)
+    return _build(call, iter(rows), hints)
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.request.acks == 0:
         raise CloseConnectionError(f"Produce with acks=0 failed: {error.name}")
-    return _build(call, repeat(AppendResult(error)), LeaderHints(call, ()))
+    hints, result = LeaderHints(call, ()), AppendResult(error)
+    topics = call.request.topic_data
+    rows = (_row(call.new, topic, data.index, result, hints) for topic in topics for data in topic.partition_data)
+    return _build(call, rows, hints)
 
 
-def _build(call: NodeCall, results: Iterator[AppendResult], hints: LeaderHints) -> Any:
-    """Build the response with one result for each partition, in the order of the request."""
+def _build(call: NodeCall, rows: Iterator[Any], hints: LeaderHints) -> Any:
+    """Build the response with one row for each partition, in the order of the request."""
     new = call.new
     return new.response(
         responses=tuple(
             new.TopicProduceResponse(
-                **topic_reference(topic),
-                partition_responses=tuple(
-                    _partition_response(new, topic, data.index, next(results), hints) for data in topic.partition_data
-                ),
+                **topic_reference(topic), partition_responses=tuple(islice(rows, len(topic.partition_data)))
             )
             for topic in call.request.topic_data
         ),
@@ -318,7 +327,7 @@ def _build(call: NodeCall, results: Iterator[AppendResult], hints: LeaderHints) 
     )
 
 
-def _partition_response(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHints) -> Any:
+def _row(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHints) -> Any:
     return new.PartitionProduceResponse(
         index=index,
         error_code=result.error,

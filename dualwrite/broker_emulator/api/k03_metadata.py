@@ -28,10 +28,11 @@ from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition, Topic, is_legal_topic_name
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped, selected
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, tuple(_topics(call)), ErrorCode.none)
+    return _response(call, tuple(await _topics(call)), ErrorCode.none)
 
 
 def _response(call: NodeCall, topics: tuple[Any, ...], error: ErrorCode) -> Any:
@@ -57,12 +58,14 @@ def _cluster_operations(call: NodeCall) -> int:
     return call.authorized_operations(ResourceType.CLUSTER) if is_shown else 0
 
 
-def _topics(call: NodeCall) -> list[Any]:
+async def _topics(call: NodeCall) -> list[Any]:
     requested = call.request.topics
     if requested is None or (call.version == 0 and not requested):
-        return [_describe(call, topic) for topic in call.cluster.topics.values() if _may_see(call, topic.name, False)]
+        seen = await selected(lambda topic: _may_see(call, topic.name, False), call.cluster.topics.values())
+        return await mapped(lambda topic: _describe(call, topic), seen)
     may_create = MAX_PARTITIONS_PER_REQUEST // max(call.cluster.config.num_partitions, 1)
-    return [_requested_topic(call, topic, place < may_create) for place, topic in enumerate(requested)]
+    numbered = enumerate(requested)
+    return await mapped(lambda given: _requested_topic(call, given[1], given[0] < may_create), numbered)
 
 
 def _may_see(call: NodeCall, name: str, is_logged: bool = True) -> bool:

@@ -2,8 +2,8 @@
 
 The codec allocates memory by the length that an array claims, and if the system refuses that much, the whole process
 aborts: fifteen bytes would end the broker. So the bytes of every request with arrays are walked first, without decoding
-them: an array may not claim more elements than the remaining bytes can hold, and all arrays together not more than the
-limit.
+them: an array may not claim more elements than the remaining bytes can hold, and all arrays and tagged fields together
+not more than the limit.
 """
 
 from __future__ import annotations
@@ -198,6 +198,9 @@ def _walk_of_field(member: Field[Any]) -> _Walk:
 def _walk_of_tags(known: dict[int, _Walk]) -> _Walk:
     def walk(frame: bytes | memoryview, position: int, left: int) -> tuple[int, int]:
         count, position = read_unsigned_varint(frame, position)
+        if count > left:
+            raise too_many_elements()
+        left -= count
         for _ in range(count):
             tag, position = read_unsigned_varint(frame, position)
             size, position = read_unsigned_varint(frame, position)
@@ -226,9 +229,18 @@ def _count_of_nothing(count: int, is_nullable: bool) -> int:
     return 0
 
 
+class TooManyElementsError(ValueError):
+    """The arrays and tagged fields of a request have more elements than allowed."""
+
+
+def too_many_elements() -> TooManyElementsError:
+    """Return the error for a request with more elements than the limit."""
+    return TooManyElementsError("the arrays have more elements than max.request.elements allows")
+
+
 def _too_many(count: int, left: int, left_bytes: int) -> ValueError:
     if count > left:
-        return ValueError("the arrays have more elements than max.request.elements allows")
+        return too_many_elements()
     return ValueError(f"an array claims {count} elements, {left_bytes} bytes are left")
 
 
