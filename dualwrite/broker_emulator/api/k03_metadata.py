@@ -155,4 +155,14 @@ def _absent(call: NodeCall, name: str | None, topic_id: Any, error: ErrorCode) -
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
     requested = call.request.topics or ()
     rows = tuple(_absent(call, topic.name, getattr(topic, "topic_id", None), error) for topic in requested)
+    if error is ErrorCode.illegal_sasl_state:  # whoever has not logged in is told nothing about the cluster
+        return call.new.response(
+            throttle_time=NO_THROTTLE,
+            brokers=(),
+            cluster_id=None,
+            controller_id=-1,
+            topics=rows,
+            error_code=error,
+            cluster_authorized_operations=NOT_ASKED_FOR,
+        )
     return _response(call, rows, error)

@@ -42,10 +42,10 @@ class TooLargeToDecodeAtOnceError(Exception):
 
 def decoded(message: Schema, frame: bytes | memoryview, offset: int, max_elements: int) -> Any:
     """Return the request. Raises TooLargeToDecodeAtOnceError, and many types for a malformed one."""
-    if len(frame) < _LARGE_FRAME or message.check_bounds is None:
+    if len(frame) < _LARGE_FRAME:
         return _decoded(message, frame, offset, max_elements)
     try:
-        message.check_bounds(frame, offset, min(_FEW_ELEMENTS, max_elements))
+        message.check_large(frame, offset, min(_FEW_ELEMENTS, max_elements))
     except TooManyElementsError:
         if max_elements <= _FEW_ELEMENTS:
             raise

@@ -55,7 +55,7 @@ _MAX_UNREAD = 1 << 20
 
 
 _LONG_NS = 3_000_000
-"""A response that took longer to make is probably large."""
+"""A response that took longer to make may be large."""
 LINES_PER_INTERVAL = 50
 INTERVAL_S = 10.0
 
@@ -374,7 +374,7 @@ class Connection(asyncio.Protocol):
         return frame
 
     async def _send_large_response(self, message: Schema, correlation_id: int, response: Any) -> None:
-        """Send a response that took long to make: it is probably large, so it is encoded in a thread."""
+        """Send a large response, which is encoded in a thread."""
         self.write(self._counted(message, *await asyncio.to_thread(encoded, message, correlation_id, response)))
 
     async def _handle(self, call: Call) -> Any:
@@ -408,7 +408,7 @@ class Connection(asyncio.Protocol):
         self._handled_ns = 0
         outcome = begin(work)
         if not isinstance(outcome, SuspendedCoroutine):
-            if self._handled_ns < _LONG_NS or message is None or outcome is None:
+            if self._handled_ns < _LONG_NS or message is None or not is_large(outcome):
                 self._send_response(message, correlation_id, outcome)
             else:
                 self._start(self._send_large_response(message, correlation_id, outcome), api)
