@@ -6,6 +6,7 @@ Every method may be called from any thread.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -234,7 +235,9 @@ class Emulator:
         from dualwrite.broker_emulator.control.server import ControlServer
 
         controlled = ControlledEmulator(self.cluster, self.operations, self.bootstrap_servers, self._start_node)
-        server = ControlServer(controlled, own_name=host)
+        advertised = ",".join(self.bootstrap(name) for name in self.listeners).split(",")
+        own_names = {host, socket.gethostname(), *(address.rpartition(":")[0] for address in advertised)}
+        server = ControlServer(controlled, own_names)
         await server.start(host.strip("[]"), port)
         return server, f"http://{host}:{server.port}"
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import repeat
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -53,6 +53,7 @@ from dualwrite.broker_emulator.log.record_batch import BatchHeader
 from dualwrite.broker_emulator.log.validation import CheckedContents, checked_contents
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 _IMPLICIT_ADD_VERSION = 12
 _ZSTD_VERSION = 7
@@ -113,24 +114,30 @@ _NOTHING_TO_VERIFY = _Verified({}, {})
 
 
 async def handle(call: NodeCall) -> Any:
-    produced = [read_produced(data.records) for topic in call.request.topic_data for data in topic.partition_data]
+    named = _named(call)
+    produced = await mapped(lambda pair: read_produced(pair[1].records), named)
     refused = _refused_as_a_whole(call, produced)
     if refused is not None:
         return _refuse_all(call, refused)
-    batches = iter(produced)
-    writes = [
-        _write(call, topic, data.index, next(batches))
-        for topic in call.request.topic_data
-        for data in topic.partition_data
-    ]
+    asked = zip(named, produced, strict=True)
+    writes = await mapped(lambda each: _write(call, each[0][0], each[0][1].index, each[1]), asked)
     unverified = _transactional(writes)
     if len({(header.producer_id, header.producer_epoch) for _, header in unverified}) > 1:
         return _refuse_all(call, _TWO_PRODUCERS)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
-    results = [_append(call, write, verified, await _check_contents(call, write)) for write in writes]
+    pace = Pace()
+    results = []
+    for write in writes:
+        await pace.keep()
+        results.append(_append(call, write, verified, await _check_contents(call, write)))
     if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
-    return _response(call, writes, results)
+    return await _response(call, results)
+
+
+def _named(call: NodeCall) -> list[tuple[Any, Any]]:
+    """Return each topic of the request with each of its partitions."""
+    return [(topic, data) for topic in call.request.topic_data for data in topic.partition_data]
 
 
 _FORBIDDEN = AppendResult(ErrorCode.transactional_id_authorization_failed)
@@ -297,13 +304,16 @@ async def _replicated(call: NodeCall, writes: list[_Write], results: list[Append
     return replicated
 
 
-def _response(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> Any:
+async def _response(call: NodeCall, results: list[AppendResult]) -> Any:
     if call.request.acks == 0:
         errors = {result.error for result in results} - {NO_ERROR}
         if errors:
             raise CloseConnectionError(f"Produce with acks=0 failed: {', '.join(error.name for error in errors)}")
         return None
-    return _build(call, iter(results), LeaderHints(call, [result.error for result in results]))
+    hints = LeaderHints(call, [result.error for result in results])
+    given = zip(_named(call), results, strict=True)
+    rows = await mapped(lambda each: _row(call.new, each[0][0], each[0][1].index, each[1], hints), given)
+    return _build(call, iter(rows), hints)
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
@@ -313,19 +323,18 @@ def refuse(call: NodeCall, error: ErrorCode) -> Any:
 def _refuse_all(call: NodeCall, result: AppendResult) -> Any:
     if call.request.acks == 0:
         raise CloseConnectionError(f"Produce with acks=0 failed: {result.error.name}")
-    return _build(call, repeat(result), LeaderHints(call, ()))
+    hints = LeaderHints(call, ())
+    rows = (_row(call.new, topic, data.index, result, hints) for topic, data in _named(call))
+    return _build(call, rows, hints)
 
 
-def _build(call: NodeCall, results: Iterator[AppendResult], hints: LeaderHints) -> Any:
-    """Build the response with one result for each partition, in the order of the request."""
+def _build(call: NodeCall, rows: Iterator[Any], hints: LeaderHints) -> Any:
+    """Build the response with one row for each partition, in the order of the request."""
     new = call.new
     return new.response(
         responses=tuple(
             new.TopicProduceResponse(
-                **topic_reference(topic),
-                partition_responses=tuple(
-                    _partition_response(new, topic, data.index, next(results), hints) for data in topic.partition_data
-                ),
+                **topic_reference(topic), partition_responses=tuple(islice(rows, len(topic.partition_data)))
             )
             for topic in call.request.topic_data
         ),
@@ -334,7 +343,7 @@ def _build(call: NodeCall, results: Iterator[AppendResult], hints: LeaderHints) 
     )
 
 
-def _partition_response(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHints) -> Any:
+def _row(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHints) -> Any:
     return new.PartitionProduceResponse(
         index=index,
         error_code=result.error,

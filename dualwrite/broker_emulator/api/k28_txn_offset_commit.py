@@ -55,7 +55,7 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.group_authorization_failed)
     if call.request.group_id == "":
         return refuse(call, ErrorCode.invalid_group_id)
-    offsets = offsets_to_commit(call)
+    offsets = await offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else NO_ERROR
     return offset_response(call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
 
