@@ -15,9 +15,7 @@ from tests.emulator.security.login_script import bearer, unsigned_token
 from tests.support.conditions import until
 
 FORGED = "x\r\n2026-01-01 00:00:00,000 INFO User:root from 127.0.0.1 has logged in\x1b[2K\u2028\u202e"
-SPELLED_OUT = (
-    r"x\r\n2026-01-01 00:00:00,000 INFO User:root from 127.0.0.1 has logged in\x1b[2K\u2028\u202e"
-)
+SPELLED_OUT = r"x\r\n2026-01-01 00:00:00,000 INFO User:root from 127.0.0.1 has logged in\x1b[2K\u2028\u202e"
 
 
 @pytest.fixture
