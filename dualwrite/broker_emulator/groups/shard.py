@@ -139,7 +139,7 @@ class GroupShard:
             try:
                 return await self.consumer.join(group, request)
             except RefusedError as refused:
-                return JoinResponse(refused.error, request.member_id)
+                return JoinResponse(refused.error, UNKNOWN_MEMBER_ID)
         if not isinstance(group, Group):
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return JoinResponse(ErrorCode.unknown_member_id, request.member_id)

@@ -167,3 +167,17 @@ def test_list_offsets(
     )
     row = response.topics[0].partitions[0]
     assert (row.error_code, row.offset) == (error, offset)
+
+
+@pytest.mark.parametrize(
+    ("topic", "epoch", "timestamp", "error"),
+    [("t", 1, -9, 35), ("nope", -1, -9, 35), ("nope", -1, -1, 3), ("t", 1, -1, 75)],
+)
+def test_list_offsets_checks_the_timestamp_first(
+    client: RawClient, topic: str, epoch: int, timestamp: int, error: int
+) -> None:
+    parts = request_parts("list_offsets", 9)
+    partition = parts.ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
+    topics = (parts.ListOffsetsTopic(name=topic, partitions=(partition,)),)
+    response = client.call("list_offsets", 9, replica_id=-1, isolation_level=0, topics=topics)
+    assert response.topics[0].partitions[0].error_code == error
