@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, Final
 
 from dualwrite.broker_emulator.log.record_batch import (
@@ -51,7 +52,7 @@ def logs_of(side: Side, starts: Offsets) -> dict[str, list[Any]]:
     for letter in GROUPS:
         name = side.symbols.group(letter)
         found = read[OFFSETS, partition_for(name, INTERNAL_PARTITIONS)]
-        logs[f"offsets of {letter}"] = list(_offsets(side, name.encode(), found))
+        logs[f"offsets of {letter}"] = _ordered(_offsets(side, name.encode(), found))
     return logs
 
 
@@ -84,6 +85,15 @@ def _offsets(side: Side, name: bytes, batches: list[Batch]) -> Iterator[Any]:
                 continue
             value = None if record.value is None else symbols.bytes(record.value)
             yield symbols.producer(header.producer_id), header.producer_epoch, symbols.bytes(key), value
+
+
+def _ordered(rows: Iterator[Any]) -> list[Any]:
+    """Return rows with each run of tombstones in order: Kafka's is that of a hash table."""
+    ordered: list[Any] = []
+    for is_tombstone, run in groupby(rows, lambda row: row[-1] is None):
+        found = list(run)
+        ordered += sorted(found) if is_tombstone else found
+    return ordered
 
 
 def _batches(side: Side, partition: Partition, offset: int, end: int) -> Iterator[Batch]:
