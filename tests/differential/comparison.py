@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ _READS: Final = frozenset(
         "offset_for_leader_epoch",
     }
 )
+_NUMBERED: Final = re.compile(r"(member|producer)-\d+")
 _AGREE_WITHIN_S: Final = 1.0
 _TOPICS_AT_ONCE: Final = 20
 _MOST_ATTEMPTS: Final = 60
@@ -157,4 +159,4 @@ def _first_difference(emulated: Any, real: Any) -> str:
         for one, other in zip(emulated, real, strict=True):
             if one != other:
                 return _first_difference(one, other)
-    return f" {str(emulated)[:40]} / {str(real)[:40]}"
+    return _NUMBERED.sub(r"\1", f" {str(emulated)[:40]} / {str(real)[:40]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, Final
 
 from dualwrite.broker_emulator.log.record_batch import (
@@ -21,37 +22,43 @@ TRANSACTIONS: Final = "__transaction_state"
 OFFSETS: Final = "__consumer_offsets"
 INTERNAL_PARTITIONS: Final = 5
 _OLDEST_KEY_OF_CONSUMER_GROUPS: Final = 3
-Ends = dict[tuple[str, int], int]
+Partition = tuple[str, int]
+Batch = tuple[BatchHeader, memoryview]
+Offsets = dict[Partition, int]
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+_INTERNAL: Final = tuple((topic, index) for topic in (TRANSACTIONS, OFFSETS) for index in range(INTERNAL_PARTITIONS))
 
 
-def ends_of(side: Side) -> Ends:
+def ends_of(side: Side) -> Offsets:
     """Return where the internal partitions end."""
-    return {
-        (topic, index): _end(side, topic, index)
-        for topic in (TRANSACTIONS, OFFSETS)
-        for index in range(INTERNAL_PARTITIONS)
-    }
+    return _offsets_of(side, _INTERNAL, _LATEST)
 
 
-def logs_of(side: Side, starts: Ends) -> dict[str, list[Any]]:
+def logs_of(side: Side, starts: Offsets) -> dict[str, list[Any]]:
     """Return everything that the sequence left: in its partitions, and in the internal topics since `starts`."""
-    symbols, logs = side.symbols, {}
-    for letter, count in TOPICS.items():
-        for index in range(count):
-            name = symbols.topic(letter)
-            logs[f"{letter}-{index}"] = [symbols.batch(*each) for each in _batches(side, name, index, 0)]
+    own = {(side.symbols.topic(letter), index): letter for letter, count in TOPICS.items() for index in range(count)}
+    starts = {**starts, **_offsets_of(side, tuple(own), _EARLIEST)}
+    ends = _offsets_of(side, tuple(starts), _LATEST)
+    read = {partition: list(_batches(side, partition, start, ends[partition])) for partition, start in starts.items()}
+    logs = {
+        f"{letter}-{partition[1]}": [side.symbols.batch(*each) for each in read[partition]]
+        for partition, letter in own.items()
+    }
     for letter in IDS:
-        logs[f"transactions of {letter}"] = list(_transactions(side, letter, starts))
+        name = str(side.symbols.id(letter))
+        found = read[TRANSACTIONS, partition_for(name, INTERNAL_PARTITIONS)]
+        logs[f"transactions of {letter}"] = list(_transactions(side, name.encode(), found))
     for letter in GROUPS:
-        logs[f"offsets of {letter}"] = list(_offsets(side, letter, starts))
+        name = side.symbols.group(letter)
+        found = read[OFFSETS, partition_for(name, INTERNAL_PARTITIONS)]
+        logs[f"offsets of {letter}"] = _ordered(_offsets(side, name.encode(), found))
     return logs
 
 
-def _transactions(side: Side, letter: str, starts: Ends) -> Iterator[Any]:
-    name = str(side.symbols.id(letter)).encode()
+def _transactions(side: Side, name: bytes, batches: list[Batch]) -> Iterator[Any]:
     wanted = struct.pack(">hh", 0, len(name)) + name
-    index = partition_for(name.decode(), INTERNAL_PARTITIONS)
-    for _, batch in _batches(side, TRANSACTIONS, index, starts[TRANSACTIONS, index]):
+    for _, batch in batches:
         for record in iter_records(batch):
             if record.key == wanted:
                 yield None if record.value is None else _transaction(side, record.value)
@@ -69,11 +76,9 @@ def _transaction(side: Side, value: bytes) -> Any:
     return version, producer, entry.identity.producer_epoch, entry.state, partitions, rest
 
 
-def _offsets(side: Side, letter: str, starts: Ends) -> Iterator[Any]:
+def _offsets(side: Side, name: bytes, batches: list[Batch]) -> Iterator[Any]:
     symbols = side.symbols
-    name = symbols.group(letter).encode()
-    index = partition_for(name.decode(), INTERNAL_PARTITIONS)
-    for header, batch in _batches(side, OFFSETS, index, starts[OFFSETS, index]):
+    for header, batch in batches:
         for record in iter_records(batch):
             key = record.key or b""
             if name not in key or int.from_bytes(key[:2]) >= _OLDEST_KEY_OF_CONSUMER_GROUPS:
@@ -82,30 +87,43 @@ def _offsets(side: Side, letter: str, starts: Ends) -> Iterator[Any]:
             yield symbols.producer(header.producer_id), header.producer_epoch, symbols.bytes(key), value
 
 
-def _batches(side: Side, topic: str, index: int, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    end = _end(side, topic, index)
-    offset = max(offset, _end(side, topic, index, timestamp=-2))
+def _ordered(rows: Iterator[Any]) -> list[Any]:
+    """Return rows with each run of tombstones in order: Kafka's is that of a hash table."""
+    ordered: list[Any] = []
+    for is_tombstone, run in groupby(rows, lambda row: row[-1] is None):
+        found = list(run)
+        ordered += sorted(found) if is_tombstone else found
+    return ordered
+
+
+def _batches(side: Side, partition: Partition, offset: int, end: int) -> Iterator[Batch]:
+    topic, index = partition
     while offset < end:
         fields = fetch_fields(11, topic, offset, isolation_level=0)
         parts = request_parts("fetch", 11)
-        partition = parts.FetchPartition(
-            partition=index,
-            fetch_offset=offset,
-            partition_max_bytes=1 << 20,
-            current_leader_epoch=-1,
+        wanted = parts.FetchPartition(
+            partition=index, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
         )
-        fields["topics"] = (parts.FetchTopic(topic=topic, partitions=(partition,)),)
-        response = side.client.call("fetch", 11, **fields)
-        read = response.responses[0].partitions[0]
+        fields["topics"] = (parts.FetchTopic(topic=topic, partitions=(wanted,)),)
+        read = side.client.call("fetch", 11, **fields).responses[0].partitions[0]
         assert read.error_code == 0, read
         for header, batch in split_batches(read.records or b""):
             offset = header.last_offset + 1
             yield header, batch
 
 
-def _end(side: Side, topic: str, index: int, timestamp: int = -1) -> int:
+def _offsets_of(side: Side, partitions: tuple[Partition, ...], timestamp: int) -> Offsets:
     parts = request_parts("list_offsets", 5)
-    partition = parts.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
-    topics = (parts.ListOffsetsTopic(name=topic, partitions=(partition,)),)
+    topics = tuple(
+        parts.ListOffsetsTopic(
+            name=topic,
+            partitions=tuple(
+                parts.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
+                for name, index in partitions
+                if name == topic
+            ),
+        )
+        for topic in dict.fromkeys(topic for topic, _ in partitions)
+    )
     response = side.client.call("list_offsets", 5, replica_id=-1, isolation_level=0, topics=topics)
-    return int(response.topics[0].partitions[0].offset)
+    return {(topic.name, row.partition_index): row.offset for topic in response.topics for row in topic.partitions}

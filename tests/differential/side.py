@@ -40,6 +40,7 @@ class Side:
         with Wire(bootstrap_servers) as wire:
             wire.wait_for_coordinator("any")
             wire.wait_for_coordinator("any", GROUP)
+            wire.init_ok(None)  # the producer id 0 also stands for none in some answers
 
     def close(self) -> None:
         self.client.__exit__(None, None, None)

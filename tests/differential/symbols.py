@@ -22,14 +22,16 @@ class Pair(NamedTuple):
 
 NO_PAIR: Final = Pair(-1, -1)
 _NOW: Final = re.compile(rb"\x00\x00\x01[\x80-\xbf]....", re.DOTALL)
-"""Milliseconds since 1970 as they are in these decades; a batch's own timestamps in the requests are of 2023."""
+"""Milliseconds since 1970 as they are in these decades, those of the requests included."""
 _MEMBER: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SHORT_MEMBER: Final = re.compile(r"[\w-]{22}")
+"""What a coordinator calls a member of KIP-848's groups."""
 _LEFT_OUT: Final = ("throttle_time", "message", "leader_id", "node_endpoints", "current_leader", "host")
 _MOMENTS: Final = frozenset(
     {"transaction_start_time", "transaction_start_time_ms", "log_append_time", "timestamp", "last_timestamp"}
 )
 _LONG_AGO_MS: Final = 1_750_000_000_000
-"""Behind the timestamps in the requests."""
+"""Before any test that is run."""
 
 
 @dataclass
@@ -82,7 +84,8 @@ class Symbols:
         if isinstance(value, UUID):
             return self._topic_of(value)
         if isinstance(value, str):
-            return self.text(value)
+            is_new_id = name == "member_id" and _SHORT_MEMBER.fullmatch(value)
+            return self._symbol(value, "member") if is_new_id else self.text(value)
         if "producer_id" in name:
             return self.producer(value)
         if name == "records" and value is not None:
@@ -106,7 +109,7 @@ class Symbols:
 
     def producer(self, producer_id: int) -> int | str:
         """Return the symbol of a producer id, in the order in which they were met."""
-        return producer_id if producer_id < 0 else self._symbol(producer_id, "producer")
+        return producer_id if producer_id <= 0 else self._symbol(producer_id, "producer")
 
     def text(self, text: str) -> str:
         """Return a text with symbols for the ids of members."""

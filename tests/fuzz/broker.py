@@ -74,6 +74,12 @@ class FuzzedBroker:
         """End it with SIGTERM; its exit status."""
         return self._end(signal.SIGTERM)
 
+    @property
+    def status(self) -> str:
+        """How it has ended, and the end of its log."""
+        assert self._process is not None
+        return f"{self._log.read_text(errors='replace')[-2_000:]}\nexit status {self._process.poll()}"
+
     def _end(self, number: signal.Signals) -> int:
         assert self._process is not None
         assert self._process.stdout is not None
@@ -101,8 +107,8 @@ class FuzzedBroker:
     def last_stacks(self) -> str:
         """Return what its threads did when the prober last wondered."""
         written = self._log.read_text(errors="replace")
-        position = written.rfind("(most recent call first)")
-        return written[max(position - 60, 0) :][:3_000] if position >= 0 else ""
+        position = written.rfind("stack:")
+        return written[position:][:3_000] if position >= 0 else ""
 
     def memory_mib(self) -> float:
         """Return the resident memory."""

@@ -74,7 +74,7 @@ class _Round:
             if self._broker.is_alive:
                 return f"{type(error).__name__}: {error}"
         if not self._broker.is_alive:
-            return "the broker has ended"
+            return f"{self._broker.status}: the broker has ended"
         return self._broker.alarming_lines() or self._prober.failure or self._stall() or self._memory()
 
     def _stall(self) -> str | None:

@@ -5,10 +5,11 @@ Its clock starts at the time of a virtual one, so that producer ids are the same
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import signal
 import sys
+import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -56,15 +57,23 @@ class _ShiftedClock:
         return self.system.call_later(delay_ms, callback)
 
 
+def _show_stacks() -> None:
+    """Log what the other threads do: the prober wants to know what it is waiting for."""
+    own = threading.get_ident()
+    for thread, frame in sys._current_frames().items():
+        if thread != own:
+            print("stack:", *traceback.format_stack(frame)[-8:], sep="\n", file=sys.stderr, flush=True)
+
+
 def main(directory: str) -> None:
     """Serve until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    faulthandler.register(signal.SIGUSR1)  # the prober wants to know what it is waiting for
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     config = BrokerConfig.from_properties(PROPERTIES)
     with Emulator(config=config, clock=_ShiftedClock(), topics=TOPICS, data_dir=directory) as emulator:
         print(emulator.bootstrap_servers, emulator.bootstrap(LOGIN_LISTENER), flush=True)
-        signal.sigwait({signal.SIGTERM})
+        while signal.sigwait({signal.SIGTERM, signal.SIGUSR1}) is signal.SIGUSR1:
+            _show_stacks()
 
 
 if __name__ == "__main__":

@@ -65,13 +65,18 @@ class _Read(NamedTuple):
     """The number of bytes read from each log."""
     is_enough: bool
 
+    @property
+    def is_in_a_log(self) -> bool:
+        """Whether a partition was looked for in a log, whatever was found there."""
+        return any(result.aborted != [] or result.error is NO_ERROR for result in self.results)
+
 
 async def handle(call: NodeCall) -> Any:
     if getattr(call.request, "session_epoch", _NO_SESSION) not in (_NEW_SESSION, _NO_SESSION):
         return refuse(call, ErrorCode.fetch_session_id_not_found)
-    if call.request.isolation_level not in _ISOLATION_LEVELS:
-        return refuse(call, ErrorCode.unknown_server_error)
     read = await _read(call)
+    if call.request.isolation_level not in _ISOLATION_LEVELS and read.is_in_a_log:
+        return _refuse_isolation(call)
     max_wait_ms = call.request.max_wait // _MILLISECOND
     if not read.is_enough and max_wait_ms > 0:
         read = await _read_when_enough(call, read, max_wait_ms / 1000)
@@ -204,6 +209,12 @@ def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.version >= 7:
         return call.new.response(throttle_time=NO_THROTTLE, error_code=error, session_id=0, responses=())
     return _response(call, error, error)
+
+
+def _refuse_isolation(call: NodeCall) -> Any:
+    """Return what Kafka answers where it fails: from v13 on without partitions, before with one error for each."""
+    error = ErrorCode.unknown_server_error
+    return refuse(call, error) if call.version >= 13 else _response(call, error, error)
 
 
 def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:

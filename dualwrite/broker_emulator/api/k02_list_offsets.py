@@ -5,7 +5,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
 * Timestamp -1 latest (isolation 0: high watermark, 1: last stable offset), -2 earliest, -3 the offset of the largest
   timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, because nothing is tiered here), -5
   latest tiered (v9, KIP-1005: none). Other negative timestamps, and special ones in versions before theirs, are 35
-  UNSUPPORTED_VERSION.
+  UNSUPPORTED_VERSION, before the partition is looked for.
 * A timestamp without an offset is (-1, -1), without an error.
 * The leader epoch of an offset is that of its batch (KIP-320); of the latest offset, the current one.
 * After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
@@ -42,6 +42,9 @@ async def handle(call: NodeCall) -> Any:
 def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     index = requested.partition_index
     topic, error = allowed_topic(call, requested_in, AclOperation.DESCRIBE)
+    timestamp = requested.timestamp
+    if error is not ErrorCode.topic_authorization_failed and not _is_supported(call, timestamp):
+        return _row(call, index, ErrorCode.unsupported_version)
     if topic is None:
         return _row(call, index, error)
     partition, error = led_partition(call, topic, index)
@@ -50,17 +53,18 @@ def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     error = check_leader_epoch(partition, requested)
     if error is not ErrorCode.none:
         return _row(call, index, error)
-    timestamp = requested.timestamp
     log = partition.log
     if timestamp not in (_EARLIEST, _EARLIEST_LOCAL) and log.high_watermark < log.leader_epoch_start_offset:
         is_known = call.version >= 5
         return _row(call, index, ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available)
-    if timestamp < 0 and call.version < _FIRST_VERSION.get(timestamp, 99):
-        return _row(call, index, ErrorCode.unsupported_version)
     offset, found_timestamp = _find(call, partition, timestamp)
     is_at_end = timestamp == _LATEST or offset < 0
     epoch = log.leader_epoch if is_at_end else log.leader_epoch_at(offset)
     return _row(call, index, ErrorCode.none, offset, found_timestamp, epoch)
+
+
+def _is_supported(call: NodeCall, timestamp: int) -> bool:
+    return timestamp >= 0 or call.version >= _FIRST_VERSION.get(timestamp, 99)
 
 
 def _find(call: NodeCall, partition: Partition, timestamp: int) -> tuple[int, int]:

@@ -7,8 +7,8 @@ Living nodes, topics, partitions and leaders.
   that creates a topic is answered with 3, as in Kafka, whose controller is then still at work; the next one finds it.
   `__cluster_metadata` is never created.
 * v10+: topic ids (KIP-516). v12 serves them, and ignores the names beside them; an unknown id is 100 and creates
-  nothing. v10 and v11 refuse the whole request with 42.
-* A topic that has neither name nor id is -1, for the whole request. What is requested twice is returned once.
+  nothing. v10 and v11 refuse the whole request with 42 if a topic has an id or no name.
+* v12+: a topic that has neither name nor id is -1, for the whole request. What is requested twice is returned once.
 * v9 flexible; v13 has a top-level error.
 * A partition without a living replica is 5, with leader -1. All living replicas are in sync, except those that a
   reassignment under way is adding.
@@ -49,7 +49,8 @@ async def handle(call: NodeCall) -> Any:
 def _problem(topics: Sequence[Any], version: int) -> ErrorCode:
     """Return the error that every requested topic gets, or NO_ERROR."""
     if version < _IDS_VERSION:
-        return ErrorCode.invalid_request if any(_id_of(topic) for topic in topics) else NO_ERROR
+        is_named = all(topic.name is not None and not _id_of(topic) for topic in topics)
+        return NO_ERROR if is_named else ErrorCode.invalid_request
     is_unnamed = any(topic.name is None and not topic.topic_id for topic in topics)
     return ErrorCode.unknown_server_error if is_unnamed else NO_ERROR
 

@@ -78,7 +78,7 @@ def _join_known(change: Rebalance, request: JoinRequest) -> JoinDecision:
     group, member_id = change.group, request.member_id
     if member_id in group.pending_members:
         if request.group_instance_id is not None:  # static members never get MEMBER_ID_REQUIRED
-            return _refuse_join(group, ErrorCode.unknown_server_error, member_id)
+            return _refuse_join(group, ErrorCode.unknown_server_error, "")  # Kafka fails, and forgets the id
         return _add(change, request, member_id)
     error = group.member_error(member_id, request.group_instance_id)
     if error is not ErrorCode.none:

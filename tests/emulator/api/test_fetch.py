@@ -119,9 +119,14 @@ def test_aborted_transactions_of_a_partition_that_is_not_read(client: RawClient,
 
 
 def test_an_isolation_level_that_does_not_exist(client: RawClient) -> None:
-    response = client.call("fetch", 12, **fetch_fields(12, "t", isolation_level=2))
-    assert (response.error_code, response.responses) == (-1, ())
+    topic_id = client.topic_id("t")
+    by_id = client.call("fetch", 13, **fetch_fields(13, topic_id, isolation_level=2))
+    assert (by_id.error_code, by_id.responses) == (-1, ())
+    by_name = client.call("fetch", 12, **fetch_fields(12, "t", isolation_level=2))
+    assert (by_name.error_code, by_name.responses[0].partitions[0].error_code) == (-1, -1)
     assert client.fetch("t", isolation_level=2, version=6).error_code == -1
+    assert client.fetch("t", isolation_level=2, offset=99).error_code == -1
+    assert client.fetch("nope", isolation_level=2).error_code == 3
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (0, 0), (1, 75)])
@@ -162,3 +167,17 @@ def test_list_offsets(
     )
     row = response.topics[0].partitions[0]
     assert (row.error_code, row.offset) == (error, offset)
+
+
+@pytest.mark.parametrize(
+    ("topic", "epoch", "timestamp", "error"),
+    [("t", 1, -9, 35), ("nope", -1, -9, 35), ("nope", -1, -1, 3), ("t", 1, -1, 75)],
+)
+def test_list_offsets_checks_the_timestamp_first(
+    client: RawClient, topic: str, epoch: int, timestamp: int, error: int
+) -> None:
+    parts = request_parts("list_offsets", 9)
+    partition = parts.ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
+    topics = (parts.ListOffsetsTopic(name=topic, partitions=(partition,)),)
+    response = client.call("list_offsets", 9, replica_id=-1, isolation_level=0, topics=topics)
+    assert response.topics[0].partitions[0].error_code == error

@@ -447,6 +447,18 @@ def beat(members: Group, joined: Any, **values: Any) -> int:
     return classic_heartbeat(members.client, joined, group_id=members.group_id, **values)
 
 
+def test_a_refused_join_gets_no_member_id(members: Group) -> None:
+    """In a classic group it gets back the one that it named."""
+    members.live("m1", instance_id="i")
+    refused = [
+        join(members, "nobody", protocol_type="other"),
+        join(members, "nobody", group_instance_id="i"),
+        join(members, "nobody", group_instance_id="j"),
+        join(members, protocol_type="other"),
+    ]
+    assert [(answer.error_code, answer.member_id) for answer in refused] == [(23, ""), (82, ""), (25, ""), (23, "")]
+
+
 def test_upgrade_while_classic_members_go_on_and_downgrade_when_they_are_alone(members: Group) -> None:
     first = join(members)
     assert sync(members, first, 0, 1, 2, 3) == (0, assignment(members, 0, 1, 2, 3))

@@ -9,6 +9,10 @@ import struct
 
 import pytest
 
+from dualwrite.broker_emulator.transactions.transaction_log import partition_for
+from tests.emulator.api.raw_client import RawClient
+from tests.emulator.api.test_groups import join_fields
+from tests.emulator.api.test_offsets import commit as commit_offset
 from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, NOBODY, Code, ConnectionClosedError, End, Identity, Init, Produced, Wire, wait_for
 
@@ -175,6 +179,26 @@ def test_state_records(wire: Wire, transactional_id: str, topic: str) -> None:
         if value is not None
     ]
     assert heads == [(0, *identity_fields(identity), 60_000, state) for state in (0, 1, 2, 4)]
+
+
+def test_a_group_without_a_generation_has_no_record(broker: Broker, wire: Wire, topic: str, group: str) -> None:
+    """Its offsets are written, and deleted; the coordinator of Kafka 4 writes the group as well."""
+    wire.wait_for_coordinator(group, GROUP)
+    partition = partition_for(group, 5)
+    start_offset = wire.list_offsets("__consumer_offsets", partition=partition)
+    with RawClient(broker.bootstrap_servers) as client:
+        joined = client.call("join_group", 9, **join_fields(9, group))
+        assert (joined.error_code, joined.generation_id) == (79, -1)
+        assert commit_offset(client, group, 1, topic=topic) == 0
+        deleted = client.call("delete_groups", 2, groups_names=(group,))
+        assert [row.error_code for row in deleted.results] == [0]
+    batches = wire.fetch("__consumer_offsets", start_offset, partition=partition).batches
+    written = [
+        (key is not None and key[1], value is not None)
+        for b in batches
+        for key, value in zip(b.keys, b.values, strict=True)
+    ]
+    assert written == [(1, True), (1, False)]
 
 
 def identity_fields(identity: Identity) -> tuple[int, int]:

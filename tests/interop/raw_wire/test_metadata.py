@@ -54,6 +54,8 @@ BEFORE_IDS: Final[dict[str, tuple[list[tuple[str | None, UUID | None]], list[Row
     "an unknown id": ([("", ANOTHER_ID)], [Row(42, "", ANOTHER_ID, 0)]),
     "a name beside an id": ([("", THE_ID), (THE_NAME, None)], [Row(42, "", THE_ID, 0), Row(42, THE_NAME, None, 0)]),
     "an empty name": ([("", None)], [NOT_A_NAME]),
+    "neither": ([(None, None)], [Row(42, "", None, 0)]),
+    "neither, beside a topic": ([(None, None), (THE_NAME, None)], [Row(42, "", None, 0), Row(42, THE_NAME, None, 0)]),
 }
 """The same for v10 and v11, which have the field and do not serve it (KIP-516)."""
 
