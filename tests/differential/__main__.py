@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
 from contextlib import closing
 from typing import Final
 
@@ -22,6 +21,7 @@ _PROPERTIES: Final = {
     "log.segment.delete.delay.ms": "0",
     "log.index.size.max.bytes": "4096",
     "auto.create.topics.enable": "false",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
 }
 
 
@@ -34,6 +34,7 @@ def main() -> int:
         transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
         offsets_topic_num_partitions=INTERNAL_PARTITIONS,
         auto_create_topics_enable=False,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
     )
     with Emulator(config=config) as emulator, ApacheKafka(version=options.kafka, properties=_PROPERTIES) as kafka:
         with (
@@ -45,7 +46,6 @@ def main() -> int:
 
 def _run(comparison: Comparison, options: argparse.Namespace) -> int:
     found: dict[str, Difference] = {}
-    times: Counter[str] = Counter()
     began_s = time.monotonic()
     played = 0
     for number in range(options.first, options.first + options.sequences):
@@ -55,12 +55,12 @@ def _run(comparison: Comparison, options: argparse.Namespace) -> int:
         difference = comparison.compare(f"{options.seed}:{number}")
         if difference is None:
             continue
-        times[difference.about] += 1
-        if difference.about not in found:
-            found[difference.about] = comparison.shrink(difference)
-            print(found[difference.about], flush=True)
-    print(f"seed {options.seed}: {played} sequences in {time.monotonic() - began_s:.0f} s, {times.total()} differ")
-    for about, number in times.most_common():
+        found[difference.about] = comparison.shrink(difference)
+        comparison.known[difference.about] += 1
+        print(found[difference.about], flush=True)
+    took_s = time.monotonic() - began_s
+    print(f"seed {options.seed}: {played} sequences in {took_s:.0f} s, {len(found)} kinds of difference")
+    for about, number in comparison.known.most_common():
         print(f"{number:6} {about}")
     return 1 if found else 0
 

@@ -130,7 +130,7 @@ def _produce(step: Step, symbols: Symbols) -> Fields:
     }
 
 
-def _records(values: Mapping[str, Any], symbols: Symbols) -> bytes | None:
+def _records(values: Mapping[str, Any], symbols: Symbols) -> bytes:
     pair = pair_of(values, symbols)
     batch = build_batch(
         [(b"k", b"v%d" % number) for number in range(values["count"])],
@@ -148,8 +148,6 @@ def _records(values: Mapping[str, Any], symbols: Symbols) -> bytes | None:
             return batch + b"\0\0\0"
         case "empty":
             return b""
-        case "null":
-            return None
         case _:
             return batch
 
@@ -178,7 +176,7 @@ def _offsets(step: Step, symbols: Symbols, topic_name: str, partition_name: str)
         partition_index=index,
         committed_offset=values["offset"],
         committed_leader_epoch=-1,
-        committed_metadata=values.get("metadata", ""),
+        committed_metadata="x" * 5_000 if values.get("metadata") == "long" else values.get("metadata", ""),
     )
     named = {"name": symbols.topic(letter), "topic_id": symbols.topic_id(letter)}
     return {"topics": (getattr(parts, topic_name)(**named, partitions=(partition,)),)}

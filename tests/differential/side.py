@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -144,12 +144,23 @@ class Side:
 
 def is_retriable(answer: Answer) -> bool:
     """Return whether an answer has an error that passes."""
+    return any(code in _RETRIABLE for code in _codes(answer))
+
+
+def is_refusal(answer: Answer) -> bool:
+    """Return whether an answer has an error, or is none."""
+    return isinstance(answer, str) or any(code != 0 for code in _codes(answer))
+
+
+def _codes(answer: Answer) -> Iterator[int]:
     if isinstance(answer, dict):
-        return any(
-            (name.endswith("error_code") and value in _RETRIABLE) or is_retriable(value)
-            for name, value in answer.items()
-        )
-    return isinstance(answer, list) and any(is_retriable(each) for each in answer)
+        for name, value in answer.items():
+            if name.endswith("error_code"):
+                yield value
+            yield from _codes(value)
+    elif isinstance(answer, list):
+        for each in answer:
+            yield from _codes(each)
 
 
 def _is_led(wire: Wire, topic: str) -> bool:

@@ -104,6 +104,11 @@ def _group(random: Random) -> str:
     return str(_of(random, ("g", 12), ("h", 3), ("", 1)))
 
 
+def _named_group(random: Random) -> str:
+    """Return a group of this sequence only: the one without a name is everybody's."""
+    return _group(random) or "g"
+
+
 def _end(random: Random) -> dict[str, Any]:
     owner = _id(random)
     return {"id": owner, **_pair(random, owner), "commit": random.random() < 0.6}
@@ -125,8 +130,8 @@ def _produce(random: Random) -> dict[str, Any]:
         "sequence": _of(random, ("next", 16), (0, 4), ("again", 4), ("gap", 2), ("none", 1), (2**31 - 1, 1)),
         "count": _of(random, (1, 5), (2, 1), (3, 1)),
         "transactional": transactional,
-        "acks": _of(random, (-1, 24), (1, 2), (2, 1), (-2, 1)),
-        "damage": _of(random, ("", 40), ("crc", 1), ("trailing", 1), ("empty", 1), ("null", 1), ("control", 1)),
+        "acks": _of(random, (-1, 48), (1, 4), (2, 1), (-2, 1)),
+        "damage": _of(random, ("", 40), ("crc", 1), ("trailing", 1), ("empty", 1), ("control", 1)),
     }
 
 
@@ -145,14 +150,14 @@ def _claims(random: Random) -> dict[str, Any]:
 
 def _offset_commit(random: Random) -> dict[str, Any]:
     offset = _of(random, (5, 8), (0, 1), (-1, 1), (2**40, 1))
-    metadata = _of(random, ("", 6), ("m", 2), (None, 1), ("x" * 5_000, 1))
-    committed = {"group": _group(random), "partition": _partition(random), "offset": offset, "metadata": metadata}
+    metadata = _of(random, ("", 6), ("m", 2), (None, 1), ("long", 1))
+    committed = {"group": _named_group(random), "partition": _partition(random), "offset": offset, "metadata": metadata}
     return {**committed, **_claims(random)}
 
 
 def _offset_fetch(random: Random) -> dict[str, Any]:
     partitions = _of(random, ([("t", 0), ("u", 0)], 6), (None, 2), ([("missing", 0)], 1), ([], 1))
-    return {"group": _group(random), "partitions": partitions, "stable": random.random() < 0.5}
+    return {"group": _named_group(random), "partitions": partitions, "stable": random.random() < 0.5}
 
 
 def _fetch(random: Random) -> dict[str, Any]:
@@ -221,7 +226,7 @@ def _heartbeat_of_consumers(random: Random) -> dict[str, Any]:
 
 
 def _named(name: str) -> Callable[[Random], dict[str, Any]]:
-    return lambda random: {name: _group(random)}
+    return lambda random: {name: _named_group(random)}
 
 
 _KINDS: Final[Mapping[str, tuple[int, Callable[[Random], dict[str, Any]]]]] = {
@@ -245,7 +250,7 @@ _KINDS: Final[Mapping[str, tuple[int, Callable[[Random], dict[str, Any]]]]] = {
     "leave_group": (2, _member),
     "describe_groups": (2, _named("group")),
     "delete_groups": (1, _named("group")),
-    "offset_delete": (1, lambda random: {"group": _group(random), "partition": _partition(random)}),
+    "offset_delete": (1, lambda random: {"group": _named_group(random), "partition": _partition(random)}),
     "consumer_group_heartbeat": (2, _heartbeat_of_consumers),
     "consumer_group_describe": (1, _named("group")),
     "offset_for_leader_epoch": (

@@ -26,7 +26,7 @@ _NOW: Final = re.compile(rb"\x00\x00\x01[\x80-\xbf]....", re.DOTALL)
 _MEMBER: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _LEFT_OUT: Final = ("throttle_time", "message", "leader_id", "node_endpoints", "current_leader", "host")
 _MOMENTS: Final = frozenset(
-    {"transaction_start_time", "transaction_start_time_ms", "log_append_time", "last_timestamp"}
+    {"transaction_start_time", "transaction_start_time_ms", "log_append_time", "timestamp", "last_timestamp"}
 )
 _LONG_AGO_MS: Final = 1_750_000_000_000
 """Behind the timestamps in the requests."""
@@ -113,7 +113,7 @@ class Symbols:
         text = _MEMBER.sub(lambda found: self._symbol(found[0], "member"), text)
         for letter, (topic, _) in self.topics.items():
             text = text.replace(topic, letter)
-        return text.replace(self.name, "")
+        return text.replace(f"{self.name}-", "")
 
     def bytes(self, data: bytes) -> bytes:
         """Return bytes of a log with symbols for member ids and for moments."""

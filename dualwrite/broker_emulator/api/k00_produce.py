@@ -41,6 +41,7 @@ from dualwrite.broker_emulator.api.topics import LeaderHints, allowed_topic, led
 from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.log.compression import ZSTD
 from dualwrite.broker_emulator.log.partition_log import AppendResult
 from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
@@ -48,10 +49,12 @@ from dualwrite.broker_emulator.log.record_batch import (
     CorruptRecordError,
     parse_header,
 )
+from dualwrite.broker_emulator.log.validation import CheckedContents, checked_contents
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 _IMPLICIT_ADD_VERSION = 12
+_ZSTD_VERSION = 7
 _ALL_REPLICAS = -1
 _ACKS = (_ALL_REPLICAS, 0, 1)
 _NO_PRODUCER = (NO_PRODUCER_ID, -1)
@@ -118,7 +121,7 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, error)
     unverified = _unverified(call, writes)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
-    results = [_append(call, write, verified) for write in writes]
+    results = [_append(call, write, verified, await _check_contents(call, write)) for write in writes]
     if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
     return _response(call, writes, results)
@@ -132,6 +135,8 @@ def _write(call: NodeCall, requested: Any, data: Any) -> _Write:
     partition, error = led_partition(call, topic, data.index)
     if partition is not None and header is not None and _another_follows(header, data.records):
         return _Write(requested, data, None, None, ErrorCode.invalid_record)
+    if header is not None and header.compression == ZSTD and call.version < _ZSTD_VERSION:
+        return _Write(requested, data, None, None, ErrorCode.unsupported_compression_type)  # KIP-110
     return _Write(requested, data, partition, header, error, -1 if partition is None else partition.log.leader_epoch)
 
 
@@ -223,7 +228,15 @@ async def _ask_coordinator(
     return guards, errors
 
 
-def _append(call: NodeCall, write: _Write, verified: _Verified) -> AppendResult:
+async def _check_contents(call: NodeCall, write: _Write) -> CheckedContents | None:
+    """Check the records of a batch before it is appended, as that may have to leave the event loop."""
+    if write.partition is None or write.header is None:
+        return None
+    now_ms = call.cluster.clock.now_ms()
+    return await checked_contents(write.header, write.data.records, write.partition.log.config, now_ms)
+
+
+def _append(call: NodeCall, write: _Write, verified: _Verified, contents: CheckedContents | None) -> AppendResult:
     partition = write.partition
     if partition is None:
         return AppendResult(write.error)
@@ -239,6 +252,7 @@ def _append(call: NodeCall, write: _Write, verified: _Verified) -> AppendResult:
         now_ms=call.cluster.clock.now_ms(),
         guard=verified.guards.get(partition.name),
         transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
+        contents=contents,
     )
 
 

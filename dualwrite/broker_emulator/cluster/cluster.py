@@ -5,6 +5,7 @@ Kafka has more features (KIP-584, KIP-1022); this broker has those that its beha
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableSet, Sequence
 from dataclasses import replace
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.metrics.counters import NodeCounters
     from dualwrite.broker_emulator.security.listener import Endpoint
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -430,7 +433,10 @@ class Cluster:
         if self._node_configs:
             self._configure_logs((partition,))
         if leader_id != NO_LEADER:
-            self.nodes[leader_id].lead(partition)
+            try:
+                self.nodes[leader_id].lead(partition)
+            except StorageError as error:  # the others must have their leaders all the same
+                logger.error("%s", error)
 
     def replace_leader(self, leaving: ClusterNode) -> None:
         """Elect another leader for every partition that `leaving` leads."""

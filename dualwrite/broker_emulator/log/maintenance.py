@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
-from dualwrite.broker_emulator.log.segments import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +31,16 @@ class LogMaintenance:
         if self._compaction is None or self._compaction.done():
             self._compaction = asyncio.get_running_loop().create_task(self._compact())
 
+    async def finished(self) -> None:
+        """Wait for the compaction that is under way, if there is one."""
+        if self._compaction is not None:
+            await self._compaction
+
     async def _compact(self) -> None:
         now_ms = self._clock.now_ms()
         for log in list(self._logs()):
             try:
                 for _ in log.compact(now_ms):
                     await asyncio.sleep(0)  # clients first
-            except (StorageError, ValueError):
+            except Exception:  # whatever is wrong with one log, the others are compacted
                 logger.exception("%s-%d cannot be compacted", log.topic, log.partition)

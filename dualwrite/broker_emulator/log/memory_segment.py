@@ -51,6 +51,8 @@ class MemoryBudget:
 class MemorySegment:
     """A segment that keeps its batches in a list."""
 
+    location = "memory"
+
     __slots__ = (
         "_batches",
         "_budget",

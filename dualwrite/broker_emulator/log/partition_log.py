@@ -48,7 +48,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     with_append_time,
 )
 from dualwrite.broker_emulator.log.segments import LogStorage, Segments, StorageError, retained_from
-from dualwrite.broker_emulator.log.validation import check_batch, has_record_without_key, problem_of_timestamps
+from dualwrite.broker_emulator.log.validation import CheckedContents, check_batch, check_contents
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
 from dualwrite.broker_emulator.metrics.counters import LogTraffic
 
@@ -148,9 +148,7 @@ class PartitionLog:
         self._states = ProducerStates(now_ms)
         self._producers = self._states.entries
         self._unstable = self._states.unstable
-        self._needs_keys = self.config.is_compacted
         self._stamps_time = self.config.is_log_append_time
-        self._limits_timestamps = self.config.limits_timestamps
         self._verifications = Verifications()
         self._storage = storage or MemoryStorage(MemoryBudget(_NO_LIMIT))
         self._segments = Segments(
@@ -269,11 +267,13 @@ class PartitionLog:
         guard: VerificationGuard | None = None,
         origin: AppendOrigin = _CLIENT,
         transaction_version: int,
+        contents: CheckedContents | None = None,
     ) -> AppendResult:
         """Append the batches of one partition of one request: all of them or none.
 
         A transactional batch needs, unless its transaction is already open here, the guard of `begin_verification`,
         whatever its origin. `transaction_version` is the requester's: 2 for Produce v12+ and TxnOffsetCommit v5+.
+        `contents`: the result for the client's only batch, if it was checked before.
         Bad input gets an error in the result, never an exception: 2, 10, 32, 45, 47, 48, 87. A duplicate gets its
         original offset.
         """
@@ -286,6 +286,9 @@ class PartitionLog:
         if not batches:
             return _refused(Rejection(ErrorCode.invalid_record, "a produce request carries at least one batch"))
         from_client = origin is _CLIENT
+        rejection = self._check_batches(batches, from_client, contents, now_ms)
+        if rejection is not None:
+            return _refused(rejection)
         if not self._stamps_time:
             return self._append_batches(batches, now_ms, guard, from_client, transaction_version)
         batches = [with_append_time(header, batch, now_ms) for header, batch in batches]
@@ -323,9 +326,6 @@ class PartitionLog:
         entries: dict[int, ProducerEntry] = {}  # the new entries, stored if all batches are accepted
         base_offset = self._log_end_offset
         for header, _ in batches:
-            rejection = check_batch(header, self.config.max_message_bytes, from_client)
-            if rejection is not None:
-                return _refused(rejection)
             producer_id = header.producer_id
             if producer_id != NO_PRODUCER_ID:
                 entry = entries.get(producer_id) or self._producers.get(producer_id)
@@ -340,25 +340,26 @@ class PartitionLog:
                 entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
             base_offset += header.last_offset_delta + 1
         if from_client:
-            rejection = self._check_storage(batches, now_ms)
-            if rejection is not None:
-                return _refused(rejection)
+            try:  # coordinators' appends skip this, so that transactions can always end
+                self._storage.check_room()
+            except StorageError as error:
+                return _refused(Rejection(ErrorCode.kafka_storage_error, str(error)))
         return self._store_accepted(batches, entries)
 
-    def _check_storage(self, batches: list[tuple[BatchHeader, memoryview]], now_ms: int) -> Rejection | None:
-        """Check that the topic accepts such records and storage has room.
-
-        Coordinators' appends skip this, so that transactions can always end.
-        """
-        try:
-            self._storage.check_room()
-        except StorageError as error:
-            return Rejection(ErrorCode.kafka_storage_error, str(error))
-        if self._needs_keys and any(has_record_without_key(batch) for _, batch in batches):
-            return Rejection(ErrorCode.invalid_record, "a record of a compacted topic needs a key")
-        if self._limits_timestamps and not self._stamps_time:
-            problem = problem_of_timestamps(batches, self.config, now_ms)
-            return None if problem is None else Rejection(ErrorCode.invalid_timestamp, problem)
+    def _check_batches(
+        self,
+        batches: list[tuple[BatchHeader, memoryview]],
+        from_client: bool,
+        contents: CheckedContents | None,
+        now_ms: int,
+    ) -> Rejection | None:
+        """Check the batches by themselves. The records of coordinators, which made them, need no check."""
+        for header, batch in batches:
+            rejection = check_batch(header, self.config.max_message_bytes, from_client)
+            if rejection is None and from_client:
+                rejection = contents.rejection if contents else check_contents(header, batch, self.config, now_ms)
+            if rejection is not None:
+                return rejection
         return None
 
     def _store_accepted(
@@ -544,6 +545,10 @@ class PartitionLog:
         """Yield every stored batch from the one with `from_offset`, for replay; control batches included."""
         return self._segments.iterate(max(from_offset, self.log_start_offset))
 
+    def location(self, offset: int) -> str:
+        """Return where the batch with `offset` is stored, for messages."""
+        return self._segments.location(offset)
+
     @property
     def oldest_transaction_append_ms(self) -> int | None:
         """When the earliest open transaction got its last batch; None if none is open."""
@@ -560,9 +565,7 @@ class PartitionLog:
         self.config = config
         if producer_id_expiration_ms is not None:
             self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._needs_keys = config.is_compacted
         self._stamps_time = config.is_log_append_time
-        self._limits_timestamps = config.limits_timestamps
         self._segments.segment_bytes = config.segment_bytes
         self._segments.segment_ms = config.longest_segment_ms
 

@@ -7,13 +7,20 @@ batch without recomputing it (`stamp`).
 
 from __future__ import annotations
 
-import gzip
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
+
+from dualwrite.broker_emulator.log.compression import (
+    GZIP,
+    MAX_BYTES,
+    TIMES,
+    DecompressionError,
+    ExpansionError,
+    decompressed,
+)
 
 MAGIC = 2
 HEADER_BYTES = 61
@@ -38,7 +45,8 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
 _NO_COMPRESSION = 0
-_GZIP = 1
+_MAX_VARINT_BITS = 70
+_TWO_TO_63 = 1 << 63
 
 _MARKER_KEY = struct.Struct(">hh")  # version, type
 _MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
@@ -307,12 +315,16 @@ def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
     Raises UnsupportedCompressionError for other compressions, CorruptRecordError for records that do not parse.
     """
     header = parse_header(batch)
-    body = _uncompressed(header, bytes(batch[HEADER_BYTES : header.size_bytes]))
+    yield from iter_body(header, _uncompressed(header, bytes(batch[HEADER_BYTES : header.size_bytes])))
+
+
+def iter_body(header: BatchHeader, body: bytes) -> Iterator[Record]:
+    """Yield the records of a batch that are `body` once decompressed. Raises CorruptRecordError."""
     position = 0
     for _ in range(header.record_count):
         try:
             record, position = _decode_record(header, body, position)
-        except (IndexError, UnicodeDecodeError) as error:
+        except IndexError as error:
             raise CorruptRecordError(f"a record at position {position} of its batch does not parse") from error
         yield record._replace(timestamp=header.max_timestamp) if header.is_log_append_time else record
     if position != len(body):
@@ -322,12 +334,12 @@ def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
 def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
     if header.compression == _NO_COMPRESSION:
         return body
-    if header.compression != _GZIP:
+    if header.compression != GZIP:
         raise UnsupportedCompressionError(f"compression type {header.compression} is not decoded by the broker")
     try:
-        return gzip.decompress(body)
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorruptRecordError("the records of a gzip batch do not decompress") from error
+        return decompressed(header.compression, body, max(MAX_BYTES, TIMES * header.size_bytes))
+    except (DecompressionError, ExpansionError) as error:
+        raise CorruptRecordError(f"the records of a gzip batch do not decompress: {error}") from error
 
 
 def _encode_record(index: int, key: bytes | None, value: bytes | None) -> bytes:
@@ -338,10 +350,13 @@ def _encode_record(index: int, key: bytes | None, value: bytes | None) -> bytes:
 
 
 def _encode_again(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    headers = (_encode_bytes(header.key.encode()) + _encode_bytes(header.value) for header in record.headers)
+    headers = (
+        _encode_bytes(header.key.encode(errors="surrogateescape")) + _encode_bytes(header.value)
+        for header in record.headers
+    )
     body = (
         b"\x00"
-        + _encode_varint(record.timestamp - base_timestamp)
+        + _encode_varint(wrapped(record.timestamp - base_timestamp))
         + _encode_varint(record.offset - base_offset)
         + _encode_bytes(record.key)
         + _encode_bytes(record.value)
@@ -387,6 +402,11 @@ _COMMIT_RECORD = _marker_record(_COMMIT)
 _ABORT_RECORD = _marker_record(_ABORT)
 
 
+def wrapped(number: int) -> int:
+    """Return a number as it is in 64 bits, which is how Java's clients and brokers calculate with times."""
+    return number if -_TWO_TO_63 <= number < _TWO_TO_63 else (number + _TWO_TO_63) % (2 * _TWO_TO_63) - _TWO_TO_63
+
+
 def _decode_record(header: BatchHeader, body: bytes, position: int) -> tuple[Record, int]:
     length, position = _decode_varint(body, position)
     end = position + length
@@ -399,10 +419,10 @@ def _decode_record(header: BatchHeader, body: bytes, position: int) -> tuple[Rec
     for _ in range(header_count):
         name, position = _decode_bytes(body, position)
         content, position = _decode_bytes(body, position)
-        headers.append(RecordHeader((name or b"").decode(), content))
+        headers.append(RecordHeader((name or b"").decode(errors="surrogateescape"), content))
     if position != end:
         raise IndexError(f"a record of {length} bytes ends {position - end} bytes off")
-    timestamp = header.base_timestamp + timestamp_delta
+    timestamp = wrapped(header.base_timestamp + timestamp_delta)
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), position
 
 
@@ -424,3 +444,5 @@ def _decode_varint(body: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return (unsigned >> 1) ^ -(unsigned & 1), position
         shift += 7
+        if shift >= _MAX_VARINT_BITS:
+            raise IndexError("a number of more than ten bytes")

@@ -44,6 +44,10 @@ class Segment(Protocol):
     """First offset of the earliest transaction open when the segment began, else `base_offset`."""
 
     @property
+    def location(self) -> str:
+        """Where the segment is, for messages."""
+
+    @property
     def aborted(self) -> AbortedIndex:
         """The aborted transactions whose markers are in this segment."""
 
@@ -204,6 +208,10 @@ class Segments:
         if offset >= self.active.base_offset:
             return len(self._segments) - 1
         return max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
+
+    def location(self, offset: int) -> str:
+        """Return where the segment is to which `offset` belongs, for messages."""
+        return self._segments[self._holding(offset)].location
 
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
         """Read whole batches as `Segment.read` does, from as many segments as needed."""

@@ -27,6 +27,7 @@ from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, PRODUCE, 
 from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.log_text import log_text
 from dualwrite.broker_emulator.quotas.client_quotas import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin
@@ -455,12 +456,12 @@ class Connection(asyncio.Protocol):
 
     def _close(self, reason: BaseException) -> None:
         expected = isinstance(reason, MalformedFrameError | CloseConnectionError | ConnectionLimitError)
-        self._log_closing(str(reason), None if expected else reason)
+        self._log_closing(log_text(reason), None if expected else reason)
         if self._transport is not None:
             self._transport.close()
 
     def _log_closing(self, reason: str, error: BaseException | None = None) -> None:
-        client = f"{self.peer_host} (client id {self.client_id!r})"
+        client = f"{self.peer_host} (client id {log_text(repr(self.client_id))})"
         message = f"node {self.node.node_id} closes the connection of {client}: {reason}"
         self._closing_log.log(self._loop.time(), message, error)
 

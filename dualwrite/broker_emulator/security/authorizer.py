@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from dualwrite.broker_emulator.log_text import log_text
 from dualwrite.broker_emulator.security.acl import (
     ANY_PRINCIPAL,
     WILDCARD,
@@ -256,7 +257,8 @@ class StandardAuthorizer:
         if len(self._logged) >= _MAX_REMEMBERED:
             self._logged.clear()
         self._logged.add(refusal)
-        logger.info("%s from host %s is denied %s on %s %r", principal, host, operation.name, resource_type.name, name)
+        who, what = log_text(principal), f"{operation.name} on {resource_type.name} {log_text(repr(name))}"
+        logger.info("%s from host %s is denied %s", who, host, what)
 
     # rules
 

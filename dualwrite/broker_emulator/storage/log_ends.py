@@ -61,7 +61,7 @@ class LogEnd:
     On its own, without a file, it keeps nothing and knows nothing of an earlier process.
     """
 
-    __slots__ = ("_ends", "_file", "_key", "_position", "found", "is_exact")
+    __slots__ = ("_file", "_key", "_position", "_start", "_synced", "_written", "found", "is_exact")
 
     def __init__(self, key: bytes = b"", found: Ends | None = None, *, is_exact: bool = False) -> None:
         self.found = found
@@ -69,7 +69,7 @@ class LogEnd:
         self.is_exact = is_exact and found is not None
         """Whether what was written, and only that, must be there: nothing but the process has died since."""
         self._key = key
-        self._ends = found or _NOTHING
+        self._start, self._written, self._synced = found or _NOTHING
         self._file: LogEnds | None = None
         self._position = -1
 
@@ -83,45 +83,46 @@ class LogEnd:
     @property
     def start(self) -> int:
         """The log start offset as it was noted, 0 if that is unknown."""
-        return self._ends.start
+        return self._start
 
     def loaded(self, start: int, end: int) -> None:
         """Note the log as it was loaded."""
-        self._ends = Ends(start, end, 0 if self.found is None else min(self.found.synced, end))
+        self._start, self._written = start, end
+        self._synced = 0 if self.found is None else min(self.found.synced, end)
 
     def start_moved(self, offset: int) -> None:
         """Note a new log start offset. Raises OSError."""
-        self._note(self._ends._replace(start=offset))
+        self._start = offset
+        self._note()
 
     def written(self, offset: int) -> None:
         """Note an append that ends before `offset`. Raises OSError."""
-        start, _, synced = self._ends
-        self._note(Ends(start, offset, synced))
+        self._written = offset
+        self._note()
 
     def synced(self, offset: int) -> None:
         """Note that the disk has the log up to `offset`. Raises OSError."""
-        start, written, _ = self._ends
-        self._note(Ends(start, max(written, offset), offset))
+        self._written, self._synced = max(self._written, offset), offset
+        self._note()
 
     def truncated(self, offset: int) -> None:
         """Note that the log ends at `offset`, before anything is removed. Raises OSError."""
-        start, written, synced = self._ends
-        self._note(Ends(start, min(written, offset), min(synced, offset)))
+        self._written, self._synced = min(self._written, offset), min(self._synced, offset)
+        self._note()
 
-    def _note(self, ends: Ends) -> None:
-        self._ends = ends
+    def _note(self) -> None:
         if self._file is not None:
             self._file.write(self._position, self.encode())
 
     def encode(self) -> bytes:
         """Encode the entry of the file."""
-        body = self._key + _ENDS.pack(*self._ends)
+        body = self._key + _ENDS.pack(self._start, self._written, self._synced)
         return body + _CRC.pack(crc32c(body))
 
     def keep_in(self, file: LogEnds, position: int) -> None:
         """Note everything in this file from now on. Raises OSError."""
         self._file, self._position = file, position
-        file.write(position, self.encode())
+        self._note()
 
     def drop(self) -> int:
         """Note nothing any more, and return the position of the entry, -1 if there is none."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -16,6 +15,8 @@ from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.partition_log import HIGH_WATERMARK, PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records, parse_header
+from tests.emulator.log.bad_batches import SNAPPY, compressed, record
+from tests.emulator.log.bad_batches import batch as raw_batch
 from tests.emulator.log.disk import open_log
 from tests.emulator.log.writers import NOW_MS, WRITERS, foreign_batches, read_records, timed
 
@@ -266,10 +267,8 @@ def test_young_records_are_not_compacted(make_log: MakeLog) -> None:
 
 def test_batches_that_cannot_be_decompressed_stay_and_keep_tombstones(make_log: MakeLog) -> None:
     log = make_log(delete_retention_ms=0)
-    snappy = bytearray(build_batch([(b"a", b"1")], timestamp_ms=NOW_MS))
-    snappy[22] |= 2  # says that its records are compressed
-    snappy[17:21] = crc32c(snappy[21:]).to_bytes(4, "big")
-    assert log.append(bytes(snappy), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    snappy = raw_batch(compressed(SNAPPY, record(key=b"\2a")), attributes=SNAPPY, base_timestamp=NOW_MS)
+    assert log.append(snappy, now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
     put(log, ("a", None))
     put(log, ("b", "1"))
     for second in range(3):
@@ -424,12 +423,12 @@ def table(log: PartitionLog) -> dict[bytes, bytes]:
                 continue
             if header.is_transactional and header.producer_id in aborted:
                 continue
-            for record in records:
-                assert record.key is not None
-                if record.value is None:
-                    found.pop(record.key, None)
+            for each in records:
+                assert each.key is not None
+                if each.value is None:
+                    found.pop(each.key, None)
                 else:
-                    found[record.key] = record.value
+                    found[each.key] = each.value
 
 
 # retention

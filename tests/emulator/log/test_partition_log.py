@@ -13,6 +13,8 @@ from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin, AppendResult, PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from tests.emulator.log.bad_batches import SNAPPY, compressed, record, varint
+from tests.emulator.log.bad_batches import batch as raw_batch
 from tests.emulator.log.writers import NOW_MS, WRITERS, batch, read_records, timed
 
 PID = 1000
@@ -513,7 +515,11 @@ def test_times_beyond_the_limit_of_the_isolation_level_are_dropped(log: Partitio
 
 
 def test_times_of_batches_that_only_clients_can_open(log: PartitionLog) -> None:
-    append(log, with_header(timed(100, 300, 200), 21, "h", 2))  # claims to be snappy
+    records = b"".join(record(index, timestamp_delta=varint(late)) for index, late in enumerate((0, 200, 100)))
+    append(
+        log,
+        raw_batch(compressed(SNAPPY, records), count=3, attributes=SNAPPY, base_timestamp=100, max_timestamp=300),
+    )
     assert log.offset_for_timestamp(250, read_committed=False) == (0, 100)
     assert log.offset_for_timestamp(-3, read_committed=False) == (2, 300)
 

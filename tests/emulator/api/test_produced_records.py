@@ -1,0 +1,99 @@
+"""Batches are checked before they are stored, and say what Apache Kafka says; none of them holds others up."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.clock import VirtualClock
+from tests.emulator.api.raw_client import RawClient
+from tests.emulator.log.bad_batches import (
+    CASES,
+    GZIP,
+    HOUR_MS,
+    LOG_APPEND_TIME,
+    NOW_MS,
+    OK,
+    RECORD,
+    ZSTD,
+    Case,
+    batch,
+    record,
+    sized,
+)
+
+MEBIBYTE = 1 << 20
+TOO_LARGE = 10
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[RawClient]:
+    """A client of a broker that limits timestamps as Kafka does."""
+    config = BrokerConfig(log_message_timestamp_after_max_ms=HOUR_MS)
+    with Emulator(config=config, clock=VirtualClock(NOW_MS), topics={"t": 1}) as emulator:
+        emulator.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+        emulator.create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+        with RawClient(emulator.bootstrap_servers) as client:
+            yield client
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_the_error_is_kafkas(client: RawClient, case: Case) -> None:
+    assert client.produce("t", case.records, version=case.version).error_code == case.error
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (batch(RECORD, base_timestamp=2**63 - 1), OK),
+        (batch(RECORD, attributes=LOG_APPEND_TIME), 32),
+        (batch(RECORD, attributes=LOG_APPEND_TIME, base_timestamp=-1), 32),
+    ],
+    ids=["late", "stamped", "stamped without a time"],
+)
+def test_only_the_broker_sets_its_time(client: RawClient, records: bytes, error: int) -> None:
+    assert client.produce("stamped", records, version=9).error_code == error
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (batch(RECORD, base_timestamp=2**63 - 1), 87),  # keys are checked before times
+        (batch(record(key=b"\2k")), OK),
+        (batch(record(key=b"\2k") + record(1), count=2), 87),
+    ],
+    ids=["late and no key", "a key", "one has no key"],
+)
+def test_records_of_a_compacted_topic_have_keys(client: RawClient, records: bytes, error: int) -> None:
+    assert client.produce("compacted", records, version=9).error_code == error
+
+
+def _gzip_bomb() -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join([packer.compress(bytes(MEBIBYTE)) for _ in range(1000)]) + packer.flush()
+
+
+def _zstd_bomb() -> bytes:
+    cramjam: Any = import_module("cramjam")
+    compressor = cramjam.zstd.Compressor()
+    for _ in range(1000):
+        compressor.compress(bytes(MEBIBYTE))
+    return bytes(compressor.finish())
+
+
+@pytest.mark.parametrize(("codec", "bomb"), [(GZIP, _gzip_bomb), (ZSTD, _zstd_bomb)])
+def test_a_batch_that_expands_a_thousandfold_is_too_large(client: RawClient, codec: int, bomb: Any) -> None:
+    answer = client.produce("t", batch(bomb(), attributes=codec))
+    assert (answer.error_code, "once they are decompressed" in answer.error_message) == (TOO_LARGE, True)
+
+
+def test_a_large_value_that_compresses_well_is_accepted(client: RawClient) -> None:
+    body = record(value=sized(bytes(2 * MEBIBYTE)))
+    for codec in (GZIP, ZSTD):
+        packed = zlib.compress(body, 9, 31) if codec == GZIP else bytes(import_module("cramjam").zstd.compress(body))
+        assert client.produce("t", batch(packed, attributes=codec)).error_code == OK
