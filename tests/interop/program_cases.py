@@ -1,6 +1,7 @@
 """What clients in other languages write, read and administer: the cases that each program has by the same names.
 
-A folder inherits them, with the fixture `run` of its conftest. Folders whose clients can do more have tests of their own.
+A folder inherits them, with the fixture `run` of its conftest. Folders whose clients can do more have tests of their
+own.
 """
 
 from __future__ import annotations
@@ -111,9 +112,7 @@ class TransactionPrograms:
         wire.wait_until_settled(transactional_id)
         assert committed_values_of(wire, topic) == [b"of the second"]
 
-    def test_offsets_in_transactions(
-        self, run: Any, wire: Wire, topic: str, transactional_id: str, group: str
-    ) -> None:
+    def test_offsets_in_transactions(self, run: Any, wire: Wire, topic: str, transactional_id: str, group: str) -> None:
         wire.wait_for_coordinator(group, GROUP)
         for offset, commit, committed in ((3, True, 3), (5, False, 3), (7, True, 7)):
             run("offsets", topic=topic, transactionalId=transactional_id, group=group, offset=offset, commit=commit)

@@ -10,8 +10,8 @@ import pytest
 from tests.interop.both_brokers import broker
 from tests.interop.case_program import CaseProgram
 from tests.interop.conftest import Broker
-from tests.interop.sarama.client import start_program
 from tests.interop.program_cases import started
+from tests.interop.sarama.client import start_program
 
 __all__ = ["broker", "program", "run"]
 
