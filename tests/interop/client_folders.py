@@ -89,6 +89,9 @@ CLIENT_FOLDERS: Final = (
     ClientFolder("kafka_python", "kafka-python", _distribution("kafka-python")),
     ClientFolder("kafkajs", "kafkajs", _pinned_in("tests.interop.kafkajs.client", "VERSION")),
     ClientFolder("franz_go", "franz-go", _pinned_in("tests.interop.franz_go.client", "VERSION")),
+    ClientFolder("sarama", "sarama", _pinned_in("tests.interop.sarama.client", "VERSION")),
+    ClientFolder("kafka_go", "kafka-go", _pinned_in("tests.interop.kafka_go.client", "VERSION")),
+    ClientFolder("rust_rdkafka", "rust-rdkafka", _pinned_in("tests.interop.rust_rdkafka.client", "VERSION")),
     ClientFolder("java", "Java client and tools", _pinned_in("tests.interop.java.client", "VERSION")),
     ClientFolder("spark", "Spark's connector", _pinned_in("tests.support.servers.spark_kafka", "CONNECTOR_VERSION")),
 )

@@ -184,7 +184,7 @@ def test_not_an_api(kafka_crashes):
     [
         ("topic={}", "unknown setting 'topic'; did you mean 'topics'?"),
         ("nodes=0", "a cluster needs at least one node, not 0"),
-        ("config={'num.partition': '1'}", "num.partition"),
+        ("config={'num.partitions': '0'}", "configuration num.partitions: Value must be at least 1"),
         ("3", "takes keyword arguments only"),
     ],
 )

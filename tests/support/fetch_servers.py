@@ -14,7 +14,10 @@ from functools import partial
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.franz_go.client import build_program as build_franz_go
 from tests.interop.java.client import compiled as compile_java_cases
+from tests.interop.kafka_go.client import build_program as build_kafka_go
 from tests.interop.kafkajs.client import fetch_packages as fetch_kafkajs
+from tests.interop.rust_rdkafka.client import build_program as build_rust_rdkafka
+from tests.interop.sarama.client import build_program as build_sarama
 from tests.support.make_kafka_classes import make_kafka_classes
 from tests.support.real_kafkas import OLDER_VERSION
 from tests.support.servers.apache_kafka import KAFKA_VERSION, fetch_kafka
@@ -43,6 +46,9 @@ def main() -> None:
     _fetch("Kafka's command-line tools", compile_java_cases)
     _fetch("kafkajs", fetch_kafkajs)
     _fetch("franz-go", build_franz_go)
+    _fetch("sarama", build_sarama)
+    _fetch("kafka-go", build_kafka_go)
+    _fetch("rust-rdkafka", build_rust_rdkafka)
     _fetch("Chromium", fetch_chromium)
 
 

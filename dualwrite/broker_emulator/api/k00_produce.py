@@ -4,8 +4,8 @@ Versions 0-2 are advertised, because old clients request them (KAFKA-18659), but
 
 Appends record batches of magic 2, unchanged, to partitions that this node leads.
 
-* v3 transactional id; v8 error details; v9 flexible; v11 may return 120; v12 adds the partition to the transaction
-  implicitly (KIP-890 part 2); v13 names topics by id (KIP-516).
+* v3 transactional id; v8 error details, with the bad records of a batch (KIP-467); v9 flexible; v11 may return 120; v12
+  adds the partition to the transaction implicitly (KIP-890 part 2); v13 names topics by id (KIP-516).
 * A transactional batch for a partition without an open transaction of its (producer id, epoch) goes through the
   coordinator first: below v12 the coordinator verifies the partition (unless
   `transaction.partition.verification.enable` is false), from v12 on it adds it. The tables below translate its errors.
@@ -250,7 +250,8 @@ async def _check_contents(call: NodeCall, write: _Write) -> CheckedContents | No
     header, records = write.produced.header, write.produced.records
     if write.partition is None or header is None:
         return None
-    return await checked_contents(header, records, write.partition.log.config, call.cluster.clock.now_ms())
+    now_ms, partition = call.cluster.clock.now_ms(), write.partition
+    return await checked_contents(header, records, partition.log.config, now_ms, partition.name)
 
 
 def _append(call: NodeCall, write: _Write, verified: _Verified, contents: CheckedContents | None) -> AppendResult:
@@ -350,9 +351,19 @@ def _row(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHi
         base_offset=result.base_offset,
         log_append_time=_instant(result.log_append_time_ms),
         log_start_offset=result.log_start_offset,
-        record_errors=(),
+        record_errors=_record_errors(new, result) if result.bad_records else (),
         error_message=result.error_message,
         **hints.for_partition(topic, index, result.error),
+    )
+
+
+def _record_errors(new: Any, result: AppendResult) -> tuple[Any, ...]:
+    """Return the bad records; versions below 8 do not have them."""
+    if not hasattr(new, "BatchIndexAndErrorMessage"):
+        return ()
+    return tuple(
+        new.BatchIndexAndErrorMessage(batch_index=bad.batch_index, batch_index_error_message=bad.problem)
+        for bad in result.bad_records
     )
 
 

@@ -5,7 +5,7 @@ Living nodes, topics, partitions and leaders.
 * No topics means all of them: an empty list in v0, null from v1 on (where an empty list requests none).
 * v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. The request
   that creates a topic is answered with 3, as in Kafka, whose controller is then still at work; the next one finds it.
-  `__cluster_metadata` is never created.
+  `__cluster_metadata` is never created, nor a name that differs from another only in '.' and '_'.
 * v10+: topic ids (KIP-516). v12 serves them, and ignores the names beside them; an unknown id is 100 and creates
   nothing. v10 and v11 refuse the whole request with 42 if a topic has an id or no name.
 * v12+: a topic that has neither name nor id is -1, for the whole request. What is requested twice is returned once.
@@ -29,7 +29,14 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster.topics import METADATA_TOPIC, NO_LEADER, Partition, Topic, is_legal_topic_name
+from dualwrite.broker_emulator.cluster.topics import (
+    METADATA_TOPIC,
+    NO_LEADER,
+    NamesAlike,
+    Partition,
+    Topic,
+    is_legal_topic_name,
+)
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
@@ -93,7 +100,10 @@ async def _topics(call: NodeCall) -> list[Any]:
         return await mapped(lambda topic_id: _topic_by_id(call, topic_id), by_id)
     may_create = MAX_PARTITIONS_PER_REQUEST // max(call.cluster.config.num_partitions, 1)
     names = dict.fromkeys(topic.name for topic in requested)
-    return await mapped(lambda given: _topic_by_name(call, given[1], given[0] < may_create), enumerate(names))
+    missing = [name for name in names if name not in call.cluster.topics]
+    alike = NamesAlike(call.cluster.topics if missing and _would_create(call) else ())
+    creatable = {name for name in missing[:may_create] if name != METADATA_TOPIC and alike.topic_like(name) is None}
+    return await mapped(lambda name: _topic_by_name(call, name, name in creatable), names)
 
 
 def _may_see(call: NodeCall, name: str, is_logged: bool = True) -> bool:
@@ -140,7 +150,7 @@ def _may_create(call: NodeCall, name: str) -> bool:
 def _create(call: NodeCall, name: str) -> None:
     """Create a missing topic, unless the request or the cluster does not allow it."""
     cluster = call.cluster
-    if not _would_create(call) or name == METADATA_TOPIC:
+    if not _would_create(call):
         return
     if cluster.default_replication_factor <= len(cluster.nodes):
         cluster.create_topic(name, cluster.config.num_partitions)

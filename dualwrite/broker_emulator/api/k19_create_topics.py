@@ -2,9 +2,10 @@
 
 * v4 -1 for the default number of partitions and replicas (KIP-464); v5 flexible, returns what was created (KIP-525);
   v7 topic ids.
-* Existing name 36; illegal name 17; no partitions 37; more replicas than nodes (or none) 38; both an assignment and
-  counts 42; duplicate name 42; an assignment that omits a partition, repeats a node or names an unknown one, or with a
-  different number of replicas for some partition, 39. `__cluster_metadata` 42.
+* Existing name 36; illegal name 17, as is one that differs from another only in '.' and '_'; no partitions 37; more
+  replicas than nodes (or none) 38; both an assignment and counts 42; duplicate name 42; an assignment that omits a
+  partition, repeats a node or names an unknown one, or with a different number of replicas for some partition, 39.
+  `__cluster_metadata` 42.
 * Access: CREATE on the topics, or on the cluster (29). Without DESCRIBE_CONFIGS on a topic, the response does not say
   how it was created (KIP-525).
 * Replicas determine which nodes can lead: by default all of them (`default.replication.factor`).
@@ -27,7 +28,7 @@ from dualwrite.broker_emulator.api.configs import layers_of
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, why_not_assignable
-from dualwrite.broker_emulator.cluster.topics import METADATA_TOPIC, Topic, why_not_a_topic_name
+from dualwrite.broker_emulator.cluster.topics import METADATA_TOPIC, NamesAlike, Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.effective import topic_settings
@@ -45,7 +46,9 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
     given = Counter(topic.name for topic in call.request.topics)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
-    rows = await mapped(lambda topic: _create(call, topic, mutations, given[topic.name] > 1), _named_once(call))
+    alike = NamesAlike(call.cluster.topics)
+    named = _named_once(call)
+    rows = await mapped(lambda topic: _create(call, topic, mutations, alike, given[topic.name] > 1), named)
     return call.new.response(throttle_time=mutations.throttle_time, topics=tuple(rows))
 
 
@@ -54,8 +57,10 @@ def _named_once(call: NodeCall) -> list[Any]:
     return list({topic.name: topic for topic in reversed(call.request.topics)}.values())[::-1]
 
 
-def _create(call: NodeCall, requested: Any, mutations: Mutations, is_repeated: bool) -> Any:
-    error, message = (ErrorCode.invalid_request, "Duplicate topic name.") if is_repeated else _check(call, requested)
+def _create(call: NodeCall, requested: Any, mutations: Mutations, alike: NamesAlike, is_repeated: bool) -> Any:
+    if is_repeated:
+        return _row(call, requested, ErrorCode.invalid_request, "Duplicate topic name.")
+    error, message = _check(call, requested, alike)
     if error is not ErrorCode.none:
         return _row(call, requested, error, message)
     partitions, replicas = _partition_count(call, requested), _replication_factor(call, requested)
@@ -76,7 +81,7 @@ def _create(call: NodeCall, requested: Any, mutations: Mutations, is_repeated: b
     return _row(call, requested, ErrorCode.none, None, topic=topic, partitions=partitions, replicas=replicas)
 
 
-def _check(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
+def _check(call: NodeCall, requested: Any, alike: NamesAlike) -> tuple[ErrorCode, str | None]:
     name, partitions, replicas = requested.name, requested.num_partitions, requested.replication_factor
     if not _may_create(call, name):
         return ErrorCode.topic_authorization_failed, "Authorization failed."
@@ -85,6 +90,9 @@ def _check(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
         return ErrorCode.invalid_topic_exception, problem
     if name == METADATA_TOPIC:
         return ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited."
+    other = alike.topic_like(name)
+    if other is not None and name not in call.cluster.topics:
+        return ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
     if name in call.cluster.topics:
         return ErrorCode.topic_already_exists, f"Topic '{name}' already exists."
     for what, count in (("numPartitions", partitions), ("replication factor", replicas)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -157,6 +157,22 @@ def why_not_a_topic_name(name: str) -> str | None:
     if is_legal_topic_name(name):
         return None
     return f"Topic name is invalid: {_problem_with(name)}"
+
+
+class NamesAlike:
+    """The topics with '.' or '_' in their names: Kafka takes these for the same, because they are in its metrics."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self._topics = {_unified(name): name for name in topics if _unified(name) != name or "_" in name}
+
+    def topic_like(self, name: str) -> str | None:
+        """Return a topic whose name differs from this one in such characters only, or None."""
+        alike = self._topics.get(_unified(name))
+        return None if alike == name else alike
+
+
+def _unified(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _problem_with(name: str) -> str:

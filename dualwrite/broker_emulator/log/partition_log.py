@@ -20,6 +20,7 @@ from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd,
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.producer_state import (
+    BadRecord,
     ProducerEntry,
     ProducerStates,
     Rejection,
@@ -87,6 +88,7 @@ class AppendResult(NamedTuple):
     """-1 if records keep their timestamps (message.timestamp.type=CreateTime)."""
     log_start_offset: int = -1
     error_message: str | None = None
+    bad_records: tuple[BadRecord, ...] = ()
 
 
 class ReadResult(NamedTuple):
@@ -374,7 +376,8 @@ class PartitionLog:
         for header, batch in batches:
             rejection = check_batch(header, self.config.max_message_bytes, from_client)
             if rejection is None and from_client:
-                rejection = contents.rejection if contents else check_contents(header, batch, self.config, now_ms)
+                checked = contents or check_contents(header, batch, self.config, now_ms, (self.topic, self.partition))
+                rejection = checked.rejection
             if rejection is not None:
                 return rejection
         return None
@@ -651,7 +654,7 @@ class PartitionLog:
 
 
 def _refused(rejection: Rejection) -> AppendResult:
-    return AppendResult(rejection.error, error_message=rejection.message)
+    return AppendResult(rejection.error, error_message=rejection.message, bad_records=rejection.bad_records)
 
 
 _WITHOUT_LOG_START = frozenset({ErrorCode.message_too_large, ErrorCode.kafka_storage_error})

@@ -70,11 +70,21 @@ class ProducerEntry(NamedTuple):
         return self.current_txn_first_offset != NO_OFFSET
 
 
+class BadRecord(NamedTuple):
+    """Why one record of a batch is not accepted."""
+
+    batch_index: int
+    """Its place in the batch, from 0."""
+    problem: str
+
+
 class Rejection(NamedTuple):
     """Why a batch or marker is not appended."""
 
     error: ErrorCode
     message: str
+    bad_records: tuple[BadRecord, ...] = ()
+    """The records because of which it is not (KIP-467)."""
 
 
 def find_duplicate(entry: ProducerEntry | None, header: BatchHeader) -> AppendedBatch | None:

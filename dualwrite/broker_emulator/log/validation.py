@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.log.bad_records import check_each
 from dualwrite.broker_emulator.log.compression import (
     NONE,
     CodecMissingError,
@@ -25,7 +25,6 @@ from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
     BatchHeader,
     iter_body,
-    wrapped,
 )
 from dualwrite.broker_emulator.log.record_walk import (
     EndlessLengthError,
@@ -42,21 +41,40 @@ _MUCH_COMPRESSED: Final = 32 << 10
 _LITTLE: Final = 128 << 10
 
 
-def check_contents(header: BatchHeader, batch: bytes | memoryview, config: LogConfig, now_ms: int) -> Rejection | None:
+def check_contents(
+    header: BatchHeader, batch: bytes | memoryview, config: LogConfig, now_ms: int, partition: tuple[str, int]
+) -> CheckedContents:
     """Check the records of a client's batch, whose header and checksum are right, as Kafka's LogValidator does.
 
     A batch whose codec is not installed is accepted as it is.
     """
     try:
-        return _check_within(limit_for(config.max_message_bytes), header, batch, config, now_ms)
+        return _check_within(limit_for(config.max_message_bytes), header, batch, config, now_ms, partition)
     except ExpansionError as error:  # clients then split the batch
-        return Rejection(ErrorCode.message_too_large, str(error))
+        return CheckedContents(Rejection(ErrorCode.message_too_large, str(error)))
 
 
 def _check_within(
-    limit: int, header: BatchHeader, batch: bytes | memoryview, config: LogConfig, now_ms: int
-) -> Rejection | None:
+    limit: int,
+    header: BatchHeader,
+    batch: bytes | memoryview,
+    config: LogConfig,
+    now_ms: int,
+    partition: tuple[str, int],
+) -> CheckedContents:
     """Check the records of a batch. Raises ExpansionError if they take more than `limit` bytes."""
+    rejection = _rejection_within(limit, header, batch, config, now_ms, partition)
+    return _CONTENTS_ARE_RIGHT if rejection is None else CheckedContents(rejection)
+
+
+def _rejection_within(
+    limit: int,
+    header: BatchHeader,
+    batch: bytes | memoryview,
+    config: LogConfig,
+    now_ms: int,
+    partition: tuple[str, int],
+) -> Rejection | None:
     try:
         body = decompressed(header.compression, batch[HEADER_BYTES : header.size_bytes], limit)
     except DecompressionError as error:
@@ -66,7 +84,7 @@ def _check_within(
     is_compressed = header.compression != NONE
     try:
         check_records(body, header.record_count)
-        rejection = _check_each(header, body, config, now_ms)
+        rejection = _check_each(header, body, config, now_ms, partition)
         if rejection is None and is_compressed:
             check_records(body, header.record_count, in_order=True)
     except OffsetOrderError as error:
@@ -79,32 +97,15 @@ def _check_within(
     return rejection
 
 
-def _check_each(header: BatchHeader, body: bytes, config: LogConfig, now_ms: int) -> Rejection | None:
-    """Check what depends on the topic's settings: keys first, then times."""
-    if config.is_compacted and any(record.key is None for record in iter_body(header, body)):
-        return Rejection(ErrorCode.invalid_record, "a record of a compacted topic needs a key")
-    problem = _problem_of_timestamps(header, body, config, now_ms)
-    return None if problem is None else Rejection(ErrorCode.invalid_timestamp, problem)
-
-
-def _problem_of_timestamps(header: BatchHeader, body: bytes, config: LogConfig, now_ms: int) -> str | None:
-    """Describe a timestamp that is too old or too far ahead (KIP-937), or of the wrong type; None if there is none."""
-    if config.is_log_append_time or (header.is_log_append_time and header.max_timestamp == _NO_TIMESTAMP):
-        return "a producer cannot set the broker's time" if header.is_log_append_time else None
-    if not config.limits_timestamps:
-        return None
-    before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-    if header.is_log_append_time:
-        timestamps: Iterable[int] = (header.max_timestamp,)
-    else:
-        timestamps = (record.timestamp for record in iter_body(header, body))
-    for timestamp_ms in timestamps:
-        age_ms = wrapped(now_ms - timestamp_ms)
-        if timestamp_ms != _NO_TIMESTAMP and not -after_ms <= age_ms <= before_ms:
-            return (
-                f"the timestamp {timestamp_ms} of a record is not between {now_ms - before_ms} and {now_ms + after_ms}"
-            )
-    return None
+def _check_each(
+    header: BatchHeader, body: bytes, config: LogConfig, now_ms: int, partition: tuple[str, int]
+) -> Rejection | None:
+    """Check what depends on the topic's settings."""
+    rejection = check_each(iter_body(header, body), config, now_ms, partition)
+    sets_time = header.is_log_append_time and (config.is_log_append_time or header.max_timestamp == _NO_TIMESTAMP)
+    if rejection is None and sets_time:
+        return Rejection(ErrorCode.invalid_timestamp, "a producer cannot set the broker's time")
+    return rejection
 
 
 class CheckedContents(NamedTuple):
@@ -117,7 +118,7 @@ _CONTENTS_ARE_RIGHT: Final = CheckedContents(None)
 
 
 async def checked_contents(
-    header: BatchHeader, records: bytes | memoryview, config: LogConfig, now_ms: int
+    header: BatchHeader, records: bytes | memoryview, config: LogConfig, now_ms: int, partition: tuple[str, int]
 ) -> CheckedContents:
     """Check the records of a batch: a few in place, many or much compressed ones in a thread.
 
@@ -126,12 +127,11 @@ async def checked_contents(
     try:
         if header.record_count <= _MANY_RECORDS and not (header.compression and header.size_bytes > _MUCH_COMPRESSED):
             limit = _LITTLE if header.compression else header.size_bytes
-            rejection = _check_within(limit, header, records, config, now_ms)
-            return _CONTENTS_ARE_RIGHT if rejection is None else CheckedContents(rejection)
+            return _check_within(limit, header, records, config, now_ms, partition)
     except ExpansionError:
         pass
     loop = asyncio.get_running_loop()
-    return CheckedContents(await loop.run_in_executor(_thread(), check_contents, header, records, config, now_ms))
+    return await loop.run_in_executor(_thread(), check_contents, header, records, config, now_ms, partition)
 
 
 @cache

@@ -160,7 +160,9 @@ def test_timestamps_out_of_range(client: RawClient, emulator: Emulator, topic: s
     emulator.advance_clock(1)
     refused = client.produce(topic, plain_batch(b"v"))
     assert refused.error_code == INVALID_TIMESTAMP
-    assert "the timestamp 1700000000000 of a record is not between" in refused.error_message
+    assert refused.error_message == "One or more records have been rejected due to invalid timestamp"
+    (bad,) = refused.record_errors
+    assert bad.batch_index_error_message.startswith("Timestamp 1700000000000 of message with offset 0 is out of range.")
 
 
 def test_too_few_replicas(client: RawClient, emulator: Emulator, topic: str) -> None:

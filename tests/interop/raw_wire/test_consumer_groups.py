@@ -39,7 +39,10 @@ DIFFERENCES: Mapping[str, str] = {
         "its tombstones are written; Kafka leaves its records behind"
     ),
     "OffsetFetch with an epoch and a null member id": "25; Kafka stumbles over the null and answers -1",
-    "complaints about regular expressions": "those of RE2/J for the usual mistakes, not for all",
+    "regular expressions": (
+        "RE2 matches them. As RE2/J, but it refuses nested repetitions whose counts multiply to more than 1,000, and "
+        "patterns that need more than a mebibyte; of two mistakes in a pattern it may name the other"
+    ),
     "group.consumer.assignment.interval.ms": "0; Kafka 4.4 puts assignments off for a second, so that many can join",
     "TxnOffsetCommit v6, DeleteGroups v3": "not in the codec yet",
 }

@@ -136,6 +136,14 @@ def test_the_request_that_creates_a_topic_does_not_find_it_yet(client: RawClient
     until(lambda: metadata(client, 4, [(name, None)]) == [Row(0, name, None, 1)])
 
 
+def test_a_name_like_another_is_never_created(client: RawClient) -> None:
+    name = next_name("alike")
+    metadata(client, 9, [(f"{name}.a_b", None)], creates=True)
+    until(lambda: metadata(client, 9, [(f"{name}.a_b", None)]) == [Row(0, f"{name}.a_b", None, 1)])
+    for _ in range(2):
+        assert metadata(client, 9, [(f"{name}_a.b", None)], creates=True) == [Row(3, f"{name}_a.b", None, 0)]
+
+
 def test_the_log_of_the_controllers_is_never_created(client: RawClient) -> None:
     name = "__cluster_metadata"
     for _ in range(2):

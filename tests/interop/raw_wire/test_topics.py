@@ -88,6 +88,24 @@ def test_topics_that_are_created(wire: Wire, case: New) -> None:
     assert [(row.error_code, row.error_message) for row in wire.call(request).topics] == [(case.error, case.message)]
 
 
+def test_names_alike(wire: Wire, topic: str) -> None:
+    """What '.' and '_' would be in the name of a metric is the same."""
+    kind = CreateTopicsRequest.CreatableTopic
+
+    def create(name: str, *, only_check: bool = False) -> tuple[int, str | None]:
+        new = kind(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        request = CreateTopicsRequest(version=7, topics=[new], timeout_ms=10_000, validate_only=only_check)
+        (row,) = wire.call(request).topics
+        return row.error_code, row.error_message
+
+    existing = f"{topic}.a_b"
+    assert create(existing) == (0, None)
+    for name in (f"{topic}_a_b", f"{topic}.a.b", f"{topic}_a.b"):
+        assert create(name, only_check=True) == (17, f"Topic '{name}' collides with existing topic: {existing}")
+    assert create(existing, only_check=True) == (36, f"Topic '{existing}' already exists.")
+    assert create(f"{topic}-a_b", only_check=True) == (0, None)
+
+
 def delete(wire: Wire, *named: tuple[str | None, UUID | None]) -> list[tuple[bool, bool, int, str | None]]:
     """The rows: whether they have a name and an id, and what they say."""
     states = [

@@ -1,0 +1,52 @@
+"""Clients in Go: a folder's `main.go`, built with the modules that its `go.sum` pins, and kept in a cache directory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.interop.case_program import CaseProgram
+from tests.support.servers.cache import cached, find_program
+
+_SOURCES: Final = ("go.mod", "go.sum", "main.go")
+_TIMEOUT_S: Final = 900
+"""The first build compiles Go's own library too."""
+
+
+class GoProgram:
+    """The program of one client: `module` is the one whose version counts."""
+
+    def __init__(self, name: str, folder: Path, module: str) -> None:
+        self.name = name
+        self._folder = folder
+        (self.version,) = re.findall(rf"{re.escape(module)} v(\S+)", (folder / "go.mod").read_text())
+
+    def build(self) -> Path:
+        """The directory with the program. Raises ServerUnavailableError."""
+        sources = b"".join((self._folder / source).read_bytes() for source in _SOURCES)
+        digest = hashlib.sha256(sources).hexdigest()[:16]
+        return cached(f"{self.name}-{self.version}-{digest}", self._build_in)
+
+    def _build_in(self, work: Path) -> Path:
+        go = find_program("go", f"{self.name} needs the Go compiler")
+        target = work / "program"
+        target.mkdir()
+        command = [go, "build", "-o", str(target / self.name), "."]
+        try:
+            done = subprocess.run(
+                command, cwd=self._folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ServerUnavailableError(f"Go did not build {self.name} within {_TIMEOUT_S} s") from error
+        if done.returncode != 0:
+            reason = done.stderr.strip().splitlines() or ["no reason given"]
+            raise ServerUnavailableError(f"Go could not build {self.name}: {reason[-1]}")
+        return target
+
+    def start(self) -> CaseProgram:
+        """The program, waiting for cases. Raises ServerUnavailableError."""
+        return CaseProgram([str(self.build() / self.name)])

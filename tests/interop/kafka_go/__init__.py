@@ -1,0 +1,1 @@
+"""Cases of kafka-go, which needs the Go compiler."""

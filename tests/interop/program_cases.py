@@ -1,0 +1,145 @@
+"""What clients in other languages write, read and administer: the cases that each program has by the same names.
+
+A folder inherits them, with the fixture `run` of its conftest. Folders whose clients can do more have tests of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.interop.case_program import CaseProgram
+from tests.interop.logged_records import CODECS, committed_values_of, records_of, values_of
+from tests.interop.wire import GROUP, NOBODY, Code, Wire
+from tests.support.unavailable import skip
+
+_FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, -144)
+"""What a fenced producer is told; the last is librdkafka's own."""
+
+_OTHER_CODECS = [pytest.param(codec, marks=pytest.mark.matrix) for codec in CODECS if codec != "lz4"]
+
+
+def started(start: Callable[[], CaseProgram]) -> Iterator[CaseProgram]:
+    """The body of a fixture that runs a program; the tests are skipped where it cannot be built."""
+    try:
+        program = start()
+    except ServerUnavailableError as error:
+        skip(error)
+    yield program
+    program.close()
+
+
+def write_committed_and_aborted(wire: Wire, topic: str, transactional_id: str) -> None:
+    """Write three records: one aborted, one committed, one without a transaction."""
+    identity = wire.init_ok(transactional_id)
+    for value, commit in ((b"aborted", False), (b"committed", True)):
+        assert wire.produce(transactional_id, identity, topic, 0, value).error == Code.NONE
+        identity = wire.end(transactional_id, identity, commit=commit).identity
+        wire.wait_until_settled(transactional_id)
+    assert wire.produce(None, NOBODY, topic, -1, b"plain", transactional=False).error == Code.NONE
+
+
+class RecordPrograms:
+    """Records, read as a member of a group."""
+
+    codecs: tuple[str, ...] = CODECS
+    """Those that the program is built with."""
+
+    def test_keys_headers_and_timestamps(self, run: Any, wire: Wire, topic: str, group: str) -> None:
+        run("produce", topic=topic, values=["v"], codec="none", key="k", header="1", timestampMs=1_700_000_000_000)
+        (record,) = records_of(wire, topic)
+        assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"1"),))
+        assert record.timestamp_ms == 1_700_000_000_000
+        wire.wait_for_coordinator(group, GROUP)
+        read = {"partition": 0, "offset": 0, "key": "k", "value": "v", "headers": {"h": "1"}}
+        expected = [{**read, "timestamp_ms": 1_700_000_000_000}]
+        assert run("consume", topic=topic, group=group, count=1) == expected
+        assert wire.offset_fetch(group, topic) == (Code.NONE, 1)
+
+    @pytest.mark.parametrize("codec", ["lz4", *_OTHER_CODECS])
+    def test_compression(self, run: Any, wire: Wire, topic: str, group: str, codec: str) -> None:
+        if codec not in self.codecs:
+            pytest.skip(f"this client is without {codec} here")
+        values = [f"value {number} " * 20 for number in range(100)]
+        run("produce", topic=topic, values=values, codec=codec)
+        written = records_of(wire, topic)
+        assert {record.codec for record in written} == {codec}
+        assert [(record.value or b"").decode() for record in written] == values
+        wire.wait_for_coordinator(group, GROUP)
+        assert [message["value"] for message in run("consume", topic=topic, group=group, count=100)] == values
+
+    @pytest.mark.matrix
+    def test_large_messages(self, run: Any, wire: Wire, topic: str, group: str) -> None:
+        value = "x" * 900_000
+        run("produce", topic=topic, values=[value], codec="none")
+        assert values_of(wire, topic) == [value.encode()]
+        wire.wait_for_coordinator(group, GROUP)
+        assert run("consume", topic=topic, group=group, count=1)[0]["value"] == value
+
+    def test_members_share_partitions(self, run: Any, wire: Wire, topic: str, group: str) -> None:
+        shared = f"{topic}-shared"
+        wire.create_topic(shared, 4)
+        wire.wait_for_coordinator(group, GROUP)
+        assert run("members", topic=shared, group=group, partitions=4) == [2, 2]
+
+    def test_reads_what_was_committed(
+        self, run: Any, wire: Wire, topic: str, transactional_id: str, group: str
+    ) -> None:
+        write_committed_and_aborted(wire, topic, transactional_id)
+        wire.wait_for_coordinator(group, GROUP)
+        read = run("consume", topic=topic, group=group, count=2, committed=True)
+        assert [message["value"] for message in read] == ["committed", "plain"]
+        everything = run("consume", topic=topic, group=f"{group}-all", count=3, committed=False)
+        assert [message["value"] for message in everything] == ["aborted", "committed", "plain"]
+
+
+class TransactionPrograms:
+    """Transactions with records, and with offsets."""
+
+    def test_commit_and_abort(self, run: Any, wire: Wire, topic: str, transactional_id: str) -> None:
+        transactions = [
+            {"values": ["a", "b"], "commit": True},
+            {"values": ["c"], "commit": False},
+            {"values": ["d"], "commit": True},
+        ]
+        run("transactions", topic=topic, transactionalId=transactional_id, transactions=transactions)
+        wire.wait_until_settled(transactional_id)
+        assert wire.describe(transactional_id).state == "CompleteCommit"
+        assert values_of(wire, topic) == [b"a", b"b", b"c", b"d"]
+        assert committed_values_of(wire, topic) == [b"a", b"b", b"d"]
+
+    def test_second_producer_fences_the_first(self, run: Any, wire: Wire, topic: str, transactional_id: str) -> None:
+        assert run("fencing", topic=topic, transactionalId=transactional_id) in _FENCED
+        wire.wait_until_settled(transactional_id)
+        assert committed_values_of(wire, topic) == [b"of the second"]
+
+    def test_offsets_in_transactions(self, run: Any, wire: Wire, topic: str, transactional_id: str, group: str) -> None:
+        wire.wait_for_coordinator(group, GROUP)
+        for offset, commit, committed in ((3, True, 3), (5, False, 3), (7, True, 7)):
+            run("offsets", topic=topic, transactionalId=transactional_id, group=group, offset=offset, commit=commit)
+            wire.wait_until_settled(transactional_id)
+            assert wire.offset_fetch(group, topic, require_stable=True) == (Code.NONE, committed)
+
+
+class AdministrationPrograms:
+    """Topics, settings and groups."""
+
+    def test_topics(self, run: Any, topic: str) -> None:
+        topic_already_exists = 36
+        expected = {"again": topic_already_exists, "partitions": 4, "deleted": 0}
+        assert run("topics", topic=f"{topic}-made") == expected
+
+    def test_settings(self, run: Any, topic: str) -> None:
+        assert run("settings", topic=topic) == "5000"
+
+    def test_groups(self, run: Any, wire: Wire, topic: str, group: str) -> None:
+        group_id_not_found = 69
+        run("produce", topic=topic, values=["a", "b"], codec="none")
+        wire.wait_for_coordinator(group, GROUP)
+        run("consume", topic=topic, group=group, count=2)
+        expected = {"state": "Empty", "offset": 2, "deleted": 0, "again": group_id_not_found}
+        assert run("groups", topic=topic, group=group) == expected

@@ -1,0 +1,1 @@
+"""Cases of rust-rdkafka, which needs Rust and a C compiler."""

@@ -1,0 +1,15 @@
+"""What rust-rdkafka writes and reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.program_cases import RecordPrograms
+
+pytestmark = pytest.mark.matrix  # librdkafka itself is in every run, by confluent-kafka; its build here takes minutes
+
+
+class TestRecords(RecordPrograms):
+    """The cases of every program."""
+
+    codecs = ("none", "gzip", "snappy", "lz4")  # zstd is a feature of the crate that is off by default

@@ -1,0 +1,1 @@
+"""Cases of sarama, which needs the Go compiler."""

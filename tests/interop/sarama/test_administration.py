@@ -1,0 +1,9 @@
+"""Administration with sarama."""
+
+from __future__ import annotations
+
+from tests.interop.program_cases import AdministrationPrograms
+
+
+class TestAdministration(AdministrationPrograms):
+    """The cases of every program."""

@@ -1,0 +1,9 @@
+"""What sarama writes and reads."""
+
+from __future__ import annotations
+
+from tests.interop.program_cases import RecordPrograms
+
+
+class TestRecords(RecordPrograms):
+    """The cases of every program."""
