@@ -28,6 +28,7 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
         "87 for what a coordinator could not read; Kafka accepts it, and its next coordinator stumbles over it"
     ),
     "Produce with one partition twice": "both batches are appended; Kafka takes the last, and answers once",
+    "AddPartitionsToTxn of a broker without transactions": "no results; Kafka does not answer",
     "Produce with null in place of records": "87; Kafka fails, and does not answer",
     "a reassignment that another one replaces": (
         "only what the new target lacks is removed; Kafka 4.4 keeps what the first one was to remove"

@@ -98,8 +98,15 @@ def offset_response(call: NodeCall, prefix: str, errors: ErrorCode | Mapping[Top
             partition_type(partition_index=index, error_code=error_of(index))
             for index in (partition.partition_index for partition in requested.partitions)
         )
+        if not rows and not _is_unknown(call, requested):
+            continue  # of a known topic, Kafka answers for the partitions, if any; of an unknown one, for the topic
         topics.append(new[f"{prefix}ResponseTopic"](**topic_reference(requested), partitions=rows))
     return call.new.response(throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+
+def _is_unknown(call: NodeCall, requested: Any) -> bool:
+    """Return whether the topic does not exist, or may not be read."""
+    return allowed_topic(call, requested, AclOperation.READ)[0] is None
 
 
 def _errors_of_topic(

@@ -34,6 +34,7 @@ from dualwrite.broker_emulator.api.topics import (
     LeaderHints,
     allowed_topic,
     check_leader_epoch,
+    is_isolation_level,
     led_partition,
     requested_topic,
     topic_reference,
@@ -51,7 +52,6 @@ _LEADERS_ERRORS = (
     ErrorCode.unknown_leader_epoch,
 )
 """Errors that Kafka meets as it reads a log; the others keep it from reading."""
-_ISOLATION_LEVELS = (0, _READ_COMMITTED)
 _NEW_SESSION, _NO_SESSION = 0, -1
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -75,7 +75,7 @@ async def handle(call: NodeCall) -> Any:
     if getattr(call.request, "session_epoch", _NO_SESSION) not in (_NEW_SESSION, _NO_SESSION):
         return refuse(call, ErrorCode.fetch_session_id_not_found)
     read = await _read(call)
-    if call.request.isolation_level not in _ISOLATION_LEVELS and read.is_in_a_log:
+    if read.is_in_a_log and not is_isolation_level(call.request.isolation_level):
         return _refuse_isolation(call)
     max_wait_ms = call.request.max_wait // _MILLISECOND
     if not read.is_enough and max_wait_ms > 0:

@@ -6,6 +6,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
   timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, because nothing is tiered here), -5
   latest tiered (v9, KIP-1005: none). Other negative timestamps, and special ones in versions before theirs, are 35
   UNSUPPORTED_VERSION, before the partition is looked for.
+* An isolation level other than 0 and 1 is -1 for the whole request, as in Kafka.
 * A timestamp without an offset is (-1, -1), without an error.
 * The leader epoch of an offset is that of its batch (KIP-320); of the latest offset, the current one.
 * After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
@@ -22,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition
+from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, is_isolation_level, led_partition
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.slices import mapped
@@ -34,6 +35,8 @@ _FIRST_VERSION = {_LATEST: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_T
 
 
 async def handle(call: NodeCall) -> Any:
+    if not is_isolation_level(getattr(call.request, "isolation_level", 0)):
+        return refuse(call, ErrorCode.unknown_server_error)
     named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
     rows = iter(await mapped(lambda pair: _offset(call, *pair), named))
     return _response(call, lambda topic, requested: next(rows))

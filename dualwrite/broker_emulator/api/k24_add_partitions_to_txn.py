@@ -7,6 +7,8 @@ Makes partitions part of a transaction.
   (below, it is sent as 47); v3 flexible.
 * v4-5: several transactions, from brokers (KIP-890), which need CLUSTER_ACTION (31); each adds partitions, or with
   VerifyOnly only verifies them. v5 may return 120. All are processed concurrently and answered in one response.
+  What does not exist is 3, and the other partitions 55, also for VerifyOnly. 35 for the whole request if the log of a
+  cluster at `transaction.version` 0 cannot store an addition.
 * v0-3 is recorded as a TV0 transaction, v4+ as TV2.
 """
 
@@ -39,6 +41,8 @@ async def handle(call: NodeCall) -> Any:
             results = [await _transaction(call, transactions[0])]
         else:  # one that waits for the replication of its record must not delay the others
             results = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
+        if ErrorCode.unsupported_version in results:
+            return refuse(call, ErrorCode.unsupported_version)
         return _many(call, list(zip(transactions, results, strict=True)), NO_ERROR)
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
@@ -59,9 +63,9 @@ async def handle(call: NodeCall) -> Any:
 async def _transaction(call: NodeCall, transaction: Any) -> ErrorCode | _Errors:
     identity = (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
     names = _names(transaction.topics)
-    if transaction.verify_only:
-        return call.node.transactions.verify_partitions(*identity, names)
-    return await _add(call, *identity, names, transaction_version=2)
+    if not transaction.verify_only:
+        return await _add(call, *identity, names, transaction_version=2)
+    return await _not_attempted(call, names) or call.node.transactions.verify_partitions(*identity, names)
 
 
 async def _add(
@@ -74,15 +78,23 @@ async def _add(
     transaction_version: int,
 ) -> ErrorCode | _Errors:
     """Add partitions; return one error for all of them, or an error for each if one of them cannot be added."""
-    checked = await mapped(lambda name: _check(call, name), names)
-    if any(error is not NO_ERROR for error in checked):
-        not_attempted = ErrorCode.operation_not_attempted
-        return {name: not_attempted if error is NO_ERROR else error for name, error in zip(names, checked, strict=True)}
+    errors = await _not_attempted(call, names)
+    if errors:
+        return errors
     if not names:
         return NO_ERROR
     return await call.node.transactions.add_partitions(
         transactional_id, producer_id, producer_epoch, names, transaction_version=transaction_version
     )
+
+
+async def _not_attempted(call: NodeCall, names: list[TopicPartition]) -> _Errors:
+    """Return the error of each partition if one of them cannot be in a transaction, else none."""
+    checked = await mapped(lambda name: _check(call, name), names)
+    if all(error is NO_ERROR for error in checked):
+        return {}
+    not_attempted = ErrorCode.operation_not_attempted
+    return {name: not_attempted if error is NO_ERROR else error for name, error in zip(names, checked, strict=True)}
 
 
 def _check(call: NodeCall, name: TopicPartition) -> ErrorCode:

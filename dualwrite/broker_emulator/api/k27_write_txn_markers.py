@@ -8,6 +8,8 @@ hanging transaction.
 * Access: ALTER or CLUSTER_ACTION on the cluster (31).
 * Unknown partition 3, led by another node 6; the log itself returns 0, 47 and 52. Markers on `__consumer_offsets` are
   answered after pending offsets are committed or dropped (KAFKA-17507).
+* Producer id -1 and epoch -1 are -1 for the whole request: Kafka fails while it builds such a marker, when those before
+  it are written. A marker without partitions is not answered.
 * v2 is hidden by the profile kafka-3.9.
 """
 
@@ -27,14 +29,19 @@ async def handle(call: NodeCall) -> Any:
     may_alter = call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False)
     if not may_alter and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return refuse(call, ErrorCode.cluster_authorization_failed)
-    errors = [
-        await _write(call, marker, TopicPartition(topic.name, index))
-        for marker in call.request.markers
-        for topic in marker.topics
-        for index in topic.partition_indexes
-    ]
+    errors = []
+    for marker in call.request.markers:
+        names = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+        if -1 in (marker.producer_id, marker.producer_epoch) and any(_is_led(call, name) for name in names):
+            return refuse(call, ErrorCode.unknown_server_error)
+        errors += [await _write(call, marker, name) for name in names]
     remaining = iter(errors)
     return _response(call, lambda: next(remaining))
+
+
+def _is_led(call: NodeCall, name: TopicPartition) -> bool:
+    partition = call.cluster.partition(*name)
+    return partition is not None and partition.leader_id == call.node.node_id
 
 
 async def _write(call: NodeCall, marker: Any, name: TopicPartition) -> ErrorCode:
@@ -69,6 +76,7 @@ def _response(call: NodeCall, next_error: Callable[[], ErrorCode]) -> Any:
                 ),
             )
             for marker in call.request.markers
+            if any(topic.partition_indexes for topic in marker.topics)
         )
     )
 

@@ -72,6 +72,11 @@ def check_leader_epoch(partition: Partition, requested: Any) -> ErrorCode:
     return ErrorCode.fenced_leader_epoch if known < partition.log.leader_epoch else ErrorCode.unknown_leader_epoch
 
 
+def is_isolation_level(number: int) -> bool:
+    """Return whether Kafka knows the isolation level; its handlers of Fetch and ListOffsets fail over any other."""
+    return number in (0, 1)
+
+
 # --- the new leader in a response (KIP-951) ---------------------------------------------------------------------------
 
 _HINTED_ERRORS = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})

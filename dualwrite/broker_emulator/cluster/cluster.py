@@ -311,7 +311,7 @@ class Cluster:
             config=config,
             storage=self.storage.log(topic.name, partition),
             now_ms=self.clock.now_ms(),
-            tells_epochs_apart=self.config.profile is not Profile.KAFKA_3_9,
+            is_newer_than_3_9=self.config.profile is not Profile.KAFKA_3_9,
         )
 
     def _log_config(self, topic: Topic, leader_id: int = NO_LEADER) -> LogConfig:

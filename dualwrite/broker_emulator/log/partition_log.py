@@ -132,11 +132,13 @@ class PartitionLog:
         config: LogConfig | None = None,
         storage: LogStorage | None = None,
         now_ms: int = 0,
-        tells_epochs_apart: bool = True,
+        is_newer_than_3_9: bool = True,
     ) -> None:
         """Load the log from `storage`.
 
-        `tells_epochs_apart`: a transaction is open for its own epoch only (KAFKA-18575), as in Kafka since 4.0.
+        `is_newer_than_3_9`: a transaction is open for its own epoch only (KAFKA-18575), an epoch that is over is not
+        verified (KAFKA-19690), and a deletion into an open transaction holds the last stable offset back to the start
+        of a batch (observed: 4.4.0, but not 3.9.2).
         """
         self.topic = topic
         self.partition = partition
@@ -146,7 +148,7 @@ class PartitionLog:
         self.traffic = LogTraffic()
         self.config = config or LogConfig()
         self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._open_at_any_epoch = not tells_epochs_apart
+        self._open_at_any_epoch = not is_newer_than_3_9
         self._states = ProducerStates(now_ms)
         self._producers = self._states.entries
         self._unstable = self._states.unstable
@@ -158,6 +160,7 @@ class PartitionLog:
         )
         self._cleaner = Cleaner(self._segments, self._storage)
         self._log_start_offset = self._segments.log_start_offset
+        self._least_stable_offset = self._log_start_offset
         self._log_end_offset = self._segments.log_end_offset
         self._flushed_offset = self._log_end_offset
         self._high_watermark = self._log_end_offset
@@ -429,10 +432,14 @@ class PartitionLog:
         transaction_version: int,
         now_ms: int,
     ) -> ErrorCode:
-        """End a producer's transaction on this partition; return WriteTxnMarkers' error for it: 0, 47, 52 or 56."""
+        """End a producer's transaction on this partition; return WriteTxnMarkers' error for it: 0, 47, 52 or 56.
+
+        A marker of a negative producer id is of no producer: it is written, and means nothing.
+        """
         entry = self._producers.get(producer_id)
+        is_of_producer = producer_id > NO_PRODUCER_ID
         rejection = check_marker(entry, producer_epoch, coordinator_epoch, transaction_version)
-        if rejection is not None:
+        if rejection is not None and is_of_producer:
             return rejection.error
         marker_offset = self._log_end_offset
         marker = build_end_txn_marker(
@@ -450,8 +457,9 @@ class PartitionLog:
             logger.error("no marker was written: %s", error)
             return ErrorCode.kafka_storage_error
         self._log_end_offset = marker_offset + 1
-        self._verifications.end(producer_id)
-        self._producers[producer_id] = after_marker(entry, producer_epoch, coordinator_epoch, now_ms)
+        if is_of_producer:
+            self._verifications.end(producer_id)
+            self._producers[producer_id] = after_marker(entry, producer_epoch, coordinator_epoch, now_ms)
         if entry is not None and entry.has_open_transaction:
             self._states.complete(producer_id, marker_offset, commit, self._segments.active)
         self._storage.appended(self._segments.active, self._flushed)
@@ -463,7 +471,7 @@ class PartitionLog:
             replicated_to = self._high_watermark if self._high_watermark_held else self._flushed_offset
         stable = self._unstable.advance_high_watermark(replicated_to)
         if stable < self._log_start_offset:
-            stable = self._log_start_offset
+            stable = self._least_stable_offset
         has_moved = replicated_to != self._high_watermark or stable != self._last_stable_offset
         self._high_watermark, self._last_stable_offset = replicated_to, stable
         if has_moved and self.on_advance:
@@ -608,8 +616,13 @@ class PartitionLog:
             logger.error("%s-%d keeps its old records: %s", self.topic, self.partition, error)
             return ErrorCode.kafka_storage_error
         self._log_start_offset = offset
+        self._least_stable_offset = offset if self._open_at_any_epoch else self._start_of_batch(offset)
         self._advance()
         return NO_ERROR
+
+    def _start_of_batch(self, offset: int) -> int:
+        batch = next(self._segments.iterate(offset), None)
+        return offset if batch is None else parse_header(batch).base_offset
 
     def delete_old_segments(self, now_ms: int) -> None:
         """Delete segments by age or size (`retention.ms`, `retention.bytes`).

@@ -223,17 +223,20 @@ def check_marker(
     entry: ProducerEntry | None, producer_epoch: int, coordinator_epoch: int, transaction_version: int
 ) -> Rejection | None:
     """Check a marker: refused if it is of an earlier transaction (47) or from an earlier coordinator (52)."""
-    if entry is None:
-        return None
-    if _is_stale_marker(entry, producer_epoch, transaction_version):
+    last_epoch, last_coordinator_epoch = NO_EPOCH, NO_COORDINATOR_EPOCH
+    is_stale = producer_epoch < last_epoch
+    if entry is not None:
+        last_epoch, last_coordinator_epoch = entry.producer_epoch, entry.coordinator_epoch
+        is_stale = _is_stale_marker(entry, producer_epoch, transaction_version)
+    if is_stale:
         return Rejection(
             ErrorCode.invalid_producer_epoch,
-            f"marker epoch {producer_epoch} does not end a transaction of epoch {entry.producer_epoch}",
+            f"marker epoch {producer_epoch} does not end a transaction of epoch {last_epoch}",
         )
-    if coordinator_epoch < entry.coordinator_epoch:
+    if coordinator_epoch < last_coordinator_epoch:
         return Rejection(
             ErrorCode.transaction_coordinator_fenced,
-            f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}",
+            f"coordinator epoch {coordinator_epoch} is older than {last_coordinator_epoch}",
         )
     return None
 

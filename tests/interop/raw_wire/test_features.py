@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kafka.protocol.admin.cluster import UpdateFeaturesRequest
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
@@ -100,6 +101,24 @@ def state_versions(wire: Wire, transactional_id: str) -> list[tuple[int, int]]:
         for found, value in zip(batch.keys, batch.values, strict=True)
         if found == key and value is not None
     ]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_addition_that_the_log_cannot_store_fails_the_request(
+    wire: Wire, transactional_id: str, topic: str, version: int
+) -> None:
+    change(wire, 0)
+    identity = wire.init_ok(transactional_id)
+    kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+    transaction = kind(
+        transactional_id=transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        verify_only=False,
+        topics=[kind.AddPartitionsToTxnTopic(name=topic, partitions=[0])],
+    )
+    answer = wire.call(AddPartitionsToTxnRequest(version=version, transactions=[transaction]))
+    assert (answer.error_code, answer.results_by_transaction) == (Code.UNSUPPORTED_VERSION, [])
 
 
 def test_upgrade_during_a_transaction(wire: Wire, transactional_id: str, topic: str) -> None:

@@ -1,0 +1,265 @@
+"""Requests that no client sends, each with what every broker answers: real ones of 3.9 and 4.4, and the emulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.protocol.admin.topics import DeleteRecordsRequest
+from kafka.protocol.consumer.fetch import FetchRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest
+from kafka.protocol.producer.transaction import (
+    AddPartitionsToTxnRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
+
+from tests.interop.conftest import Broker
+from tests.interop.wire import EARLIEST, GROUP, NOBODY, READ_COMMITTED, Code, Identity, Wire, record_batch
+from tests.support.names import next_name
+
+OLD = 11
+NONE, FAILED, UNKNOWN = Code.NONE, Code.UNKNOWN_SERVER_ERROR, Code.UNKNOWN_TOPIC_OR_PARTITION
+NOT_ATTEMPTED = Code.OPERATION_NOT_ATTEMPTED
+
+
+@pytest.fixture(
+    scope="module",
+    params=["emulated_kafka", "emulated_kafka_4_3", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
+)
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Every broker in turn."""
+    chosen: Broker = request.getfixturevalue(request.param)
+    return chosen
+
+
+# -- AddPartitionsToTxn of brokers
+
+
+def add_many(
+    wire: Wire, transactional_id: str, identity: Identity, *names: tuple[str, int], verify_only: bool
+) -> tuple[int, dict[tuple[str, int], int]]:
+    """AddPartitionsToTxn v4: the top-level error, and those of the partitions."""
+    of_many = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+    transaction = of_many(
+        transactional_id=transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        verify_only=verify_only,
+        topics=[of_many.AddPartitionsToTxnTopic(name=name, partitions=[index]) for name, index in names],
+    )
+    answer = wire.call(AddPartitionsToTxnRequest(version=4, transactions=[transaction]))
+    codes = {
+        (topic.name, row.partition_index): row.partition_error_code
+        for result in answer.results_by_transaction
+        for topic in result.topic_results
+        for row in topic.results_by_partition
+    }
+    return answer.error_code, codes
+
+
+@pytest.mark.parametrize("verify_only", [True, False])
+def test_partitions_that_do_not_exist(wire: Wire, transactional_id: str, topic: str, verify_only: bool) -> None:
+    identity = wire.init_ok(transactional_id)
+    good, missing = (topic, 0), (next_name("none"), 0)
+    answer = add_many(wire, transactional_id, identity, good, missing, verify_only=verify_only)
+    assert answer == (0, {good: NOT_ATTEMPTED, missing: UNKNOWN})
+    for name in ((topic, 9), ("__transaction_state", 99)):
+        answer = add_many(wire, transactional_id, identity, name, verify_only=verify_only)
+        assert answer == (0, {name: UNKNOWN})
+    answer = add_many(wire, next_name("nobody"), identity, missing, verify_only=verify_only)
+    assert answer == (0, {missing: UNKNOWN})
+    assert wire.describe(transactional_id).state == "Empty"
+
+
+# -- markers
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(
+    ("identity", "coordinator_epoch", "error"),
+    [
+        (Identity(10**12, -1), 0, FAILED),
+        (Identity(-1, 0), 0, FAILED),
+        (NOBODY, 0, FAILED),
+        (Identity(10**12, -2), 0, Code.INVALID_PRODUCER_EPOCH),
+        (Identity(10**12, 5), -2, Code.TRANSACTION_COORDINATOR_FENCED),
+    ],
+    ids=str,
+)
+def test_markers_that_are_not_written(
+    wire: Wire, topic: str, identity: Identity, coordinator_epoch: int, error: Code, commit: bool
+) -> None:
+    assert wire.write_marker(identity, topic, commit=commit, coordinator_epoch=coordinator_epoch) == error
+    assert wire.list_offsets(topic) == 0
+    assert wire.producers(topic) == (NONE, {})
+
+
+def test_a_marker_of_no_producer(wire: Wire, topic: str) -> None:
+    """It is written, and nobody is known by it."""
+    assert wire.write_marker(Identity(-2, 0), topic, commit=True) == NONE
+    assert wire.list_offsets(topic) == 1
+    assert wire.producers(topic) == (NONE, {})
+
+
+def test_a_marker_that_cannot_be_built_fails_the_request(wire: Wire) -> None:
+    """Those before it are written by then."""
+    topics = [next_name("topic") for _ in range(3)]
+    for name in topics:
+        wire.create_topic(name)
+    kind = WriteTxnMarkersRequest.WritableTxnMarker
+
+    def marker(producer_id: int, *names: str) -> Any:
+        return kind(
+            producer_id=producer_id,
+            producer_epoch=0,
+            transaction_result=True,
+            topics=[kind.WritableTxnMarkerTopic(name=name, partition_indexes=[0]) for name in names],
+            coordinator_epoch=0,
+        )
+
+    def write(*markers: Any) -> dict[int, set[int]]:
+        answer = wire.call(WriteTxnMarkersRequest(version=1, markers=list(markers)))
+        return {
+            each.producer_id: {row.error_code for topic in each.topics for row in topic.partitions}
+            for each in answer.markers
+        }
+
+    first, second = 10**13, 10**13 + 1
+    written = write(marker(first, topics[0]), marker(-1, topics[1]), marker(second, topics[2]))
+    assert written == {first: {FAILED}, -1: {FAILED}, second: {FAILED}}
+    assert [wire.list_offsets(name) for name in topics] == [1, 0, 0]
+    # it is built for partitions that exist
+    assert write(marker(-1, "none"), marker(second, topics[2])) == {-1: {UNKNOWN}, second: {NONE}}
+    assert write(marker(-1), marker(second, topics[2])) == {second: {NONE}}
+
+
+# -- isolation levels
+
+
+@pytest.mark.parametrize("isolation", [2, 7, -1, 127, -128])
+def test_isolation_levels_that_do_not_exist(wire: Wire, topic: str, isolation: int) -> None:
+    assert wire.produce(None, NOBODY, topic, -1, transactional=False, version=OLD).error == NONE
+    assert wire.fetch(topic, isolation=isolation).error == FAILED
+    assert list_offset(wire, topic, isolation) == (FAILED, -1)
+    assert list_offset(wire, topic, isolation, EARLIEST) == (FAILED, -1)
+
+
+def list_offset(wire: Wire, topic: str, isolation: int, timestamp: int = -1) -> tuple[int, int]:
+    asked = ListOffsetsRequest.ListOffsetsTopic
+    partition = asked.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+    topics = [asked(name=topic, partitions=[partition])]
+    answer = wire.call(ListOffsetsRequest(version=5, replica_id=-1, isolation_level=isolation, topics=topics))
+    row = answer.topics[0].partitions[0]
+    return row.error_code, row.offset
+
+
+@pytest.mark.parametrize("version", [6, 11])
+def test_a_fetch_without_partitions_has_no_isolation_level(wire: Wire, topic: str, version: int) -> None:
+    def fetch(*names: str) -> tuple[int, list[int]]:
+        asked = FetchRequest.FetchTopic
+        partition = asked.FetchPartition(
+            partition=0,
+            current_leader_epoch=-1,
+            fetch_offset=0,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=1 << 20,
+        )
+        request = FetchRequest(
+            version=version,
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            isolation_level=7,
+            session_id=0,
+            session_epoch=-1,
+            topics=[asked(topic=name, partitions=[partition]) for name in names],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        answer = wire.call(request)
+        return answer.error_code or 0, [row.error_code for each in answer.responses for row in each.partitions]
+
+    top = FAILED if version >= 7 else NONE
+    assert fetch() == (NONE, [])
+    assert fetch("none") == (NONE, [UNKNOWN])
+    assert fetch(topic) == (top, [FAILED])
+    assert fetch(topic, "none") == (top, [FAILED] * 2)
+
+
+# -- offsets in transactions
+
+
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("has_group", [True, False])
+def test_offsets_of_no_partition(
+    wire: Wire, transactional_id: str, topic: str, group: str, version: int, has_group: bool
+) -> None:
+    """Nobody looks at the group or at the transaction then."""
+    wire.wait_for_coordinator(group, GROUP)
+    identity = wire.init_ok(transactional_id)
+
+    def commit(id: str, *names: str, partitions: tuple[int, ...] = ()) -> list[tuple[str, list[int]]]:
+        of_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        rows = [
+            of_topic.TxnOffsetCommitRequestPartition(
+                partition_index=index, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
+            )
+            for index in partitions
+        ]
+        member: dict[str, Any] = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+        answer = wire.call(
+            TxnOffsetCommitRequest(
+                version=version,
+                transactional_id=id,
+                group_id=group if has_group else "",
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                topics=[of_topic(name=name, partitions=rows) for name in names],
+                **(member if version >= 3 else {}),
+            )
+        )
+        return [(each.name, [row.error_code for row in each.partitions]) for each in answer.topics]
+
+    for id in (transactional_id, "nobody", ""):
+        assert commit(id) == []
+        assert commit(id, topic) == []
+        assert commit(id, "none") == [("none", [])]
+        assert commit(id, "none", partitions=(0,)) == [("none", [UNKNOWN])]
+        assert commit(id, topic, partitions=(9,)) == [(topic, [UNKNOWN])]
+    if not has_group:
+        assert commit(transactional_id, topic, partitions=(0,)) == [(topic, [Code.INVALID_GROUP_ID])]
+    assert wire.describe(transactional_id).state == "Empty"
+
+
+# -- records that are deleted under an open transaction
+
+
+def delete(wire: Wire, topic: str, before_offset: int) -> None:
+    of_topic = DeleteRecordsRequest.DeleteRecordsTopic
+    partition = of_topic.DeleteRecordsPartition(partition_index=0, offset=before_offset)
+    topics = [of_topic(name=topic, partitions=[partition])]
+    answer = wire.call(DeleteRecordsRequest(version=2, topics=topics, timeout_ms=10_000))
+    assert answer.topics[0].partitions[0].error_code == 0, answer
+
+
+@pytest.mark.parametrize("before_offset", [1, 4, 5, 7])
+def test_last_stable_offset_after_a_deletion_into_a_transaction(
+    broker: Broker, wire: Wire, transactional_id: str, topic: str, before_offset: int
+) -> None:
+    """From 4.0 on it is the start of the batch in which the log starts now, which can be before the log."""
+    identity = wire.init_ok(transactional_id)
+    assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
+    for sequence in (0, 4):
+        batch = record_batch([b"v"] * 4, identity, sequence, transactional=True)
+        assert wire.produce_bytes(transactional_id, topic, batch, version=OLD).error == NONE
+    delete(wire, topic, before_offset)
+    assert wire.list_offsets(topic, EARLIEST) == before_offset
+    stable = before_offset if "3.9" in broker.name else before_offset // 4 * 4
+    assert wire.list_offsets(topic, isolation=READ_COMMITTED) == stable
+    read = wire.fetch(topic, before_offset, isolation=READ_COMMITTED)
+    assert (read.last_stable_offset, read.batches) == (stable, ())
+    assert wire.end_settled(transactional_id, identity, commit=False, version=4).error == NONE
+    assert wire.list_offsets(topic, isolation=READ_COMMITTED) == 9
