@@ -449,6 +449,7 @@ class Cluster:
         """Make a node that has just started the leader of the partitions that have none."""
         for partition in self.partitions():
             if partition.leader_id == NO_LEADER and started.node_id in partition.complete_replicas:
+                partition.log.restarted()
                 self.make_leader(partition, started.node_id)
             self._finish_reassignment_if_possible(partition)
 

@@ -158,6 +158,7 @@ class PartitionLog:
         self._segments = Segments(
             self._storage, self._states, self.config.segment_bytes, self.config.longest_segment_ms
         )
+        self.restarted()
         self._cleaner = Cleaner(self._segments, self._storage)
         self._log_start_offset = self._segments.log_start_offset
         self._least_stable_offset = self._log_start_offset
@@ -229,6 +230,10 @@ class PartitionLog:
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = self._log_end_offset
         self._verifications = Verifications()
+
+    def restarted(self) -> None:
+        """Know no more than Kafka does after a start: a retry is a duplicate only if it is a producer's last batch."""
+        self._states.keep_newest_batches()
 
     def truncate_to_high_watermark(self, now_ms: int) -> None:
         """Remove everything that was not replicated, as a follower that becomes leader never had it.

@@ -281,6 +281,12 @@ class ProducerStates:
         self.entries.clear()
         self.unstable.clear()
 
+    def keep_newest_batches(self) -> None:
+        """Forget all but the newest batch of each producer, as Kafka does at a start: its snapshots hold only that."""
+        for producer_id, entry in self.entries.items():
+            if len(entry.batches) > 1:
+                self.entries[producer_id] = entry._replace(batches=entry.batches[-1:])
+
     def stable_offset(self, offset: int) -> int:
         """Return the first offset of the earliest open transaction, else `offset`."""
         first_open = self.unstable.first_open_offset()

@@ -186,14 +186,22 @@ def test_indexes_and_snapshots_are_rebuilt(folder: Path, suffix: str, how: str) 
     assert found.aborted_transactions(0, 10) == log.aborted_transactions(0, 10) == [(7, 0)]
 
 
-def test_a_duplicate_is_recognised_after_a_crash(folder: Path) -> None:
+def test_only_the_newest_batch_is_a_duplicate_after_a_crash(folder: Path) -> None:
     log = open_log(folder)
     for sequence in range(7):
         append(log, b"value", sequence=sequence, producer_id=7)
     found = open_log(folder)
-    again = batch(b"value", writer="own", producer_id=7, producer_epoch=0, base_sequence=2)
-    result = found.append(again, now_ms=NOW_MS, transaction_version=2)
-    assert (result.error, result.base_offset) == (ErrorCode.none, 2)
+
+    def retry(sequence: int) -> tuple[ErrorCode, int]:
+        again = batch(b"value", writer="own", producer_id=7, producer_epoch=0, base_sequence=sequence)
+        result = found.append(again, now_ms=NOW_MS, transaction_version=2)
+        return result.error, result.base_offset
+
+    assert [retry(sequence) for sequence in (6, 5, 2)] == [
+        (ErrorCode.none, 6),
+        (ErrorCode.out_of_order_sequence_number, -1),
+        (ErrorCode.out_of_order_sequence_number, -1),
+    ]
     assert found.log_end_offset == 7
 
 
