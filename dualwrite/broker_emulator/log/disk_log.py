@@ -71,7 +71,6 @@ class DiskLog:
         self._writing: set[DiskSegment] = set()  # segments whose index a thread may be writing
         self._names_changed = False
         self._generation = 0
-        self._is_note_missing = False
 
     # opening
 
@@ -118,21 +117,10 @@ class DiskLog:
             self._flushed = flushed
             self._flusher.mark(self, now=True)
             return
-        self._note(self._end.written, active.next_offset)
+        self._end.written(active.next_offset)
         flushed(active.next_offset)
         if is_due or self._sync:
             self._flusher.mark(self, now=is_due)
-
-    def _note(self, note: Callable[[int], None], offset: int) -> None:
-        """Note how far the log reaches. If that fails, the next start can miss less of it; nothing else is wrong."""
-        try:
-            note(offset)
-        except OSError as error:
-            if not self._is_note_missing:
-                logger.warning("the end of %s cannot be noted: %s", self._folder, error)
-            self._is_note_missing = True
-        else:
-            self._is_note_missing = False
 
     def begin_flush(self) -> FlushJob:
         complete, self._complete = self._complete, []
@@ -161,7 +149,7 @@ class DiskLog:
             if generation != self._generation:
                 return
             if self._sync:
-                self._note(self._end.synced, end_offset)
+                self._end.synced(end_offset)
             self._flushed(end_offset)
 
         return FlushJob(run, finished)
@@ -224,10 +212,7 @@ class DiskLog:
             logger.error("%s, of a deleted topic, cannot be removed: %s", self._folder, error)
 
     def truncating(self, offset: int) -> None:
-        try:
-            self._end.truncated(offset)
-        except OSError as error:
-            raise StorageError(f"{self._folder} cannot be truncated: {error}") from error
+        self._end.truncated(offset)
 
     def truncated(self, active: Segment) -> None:
         """Delete snapshots and the index that cover batches after the new end, which is that of `active`."""

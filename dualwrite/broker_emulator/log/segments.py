@@ -119,7 +119,7 @@ class LogStorage(Protocol):
         """Delete segments that are no longer part of the log."""
 
     def truncating(self, offset: int) -> None:
-        """Note that every batch from `offset` on is about to be removed. Raises StorageError."""
+        """Note that every batch from `offset` on is about to be removed."""
 
     def truncated(self, active: Segment) -> None:
         """Note that the log was truncated and now ends with `active`; later segments were discarded."""

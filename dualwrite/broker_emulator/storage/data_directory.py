@@ -148,10 +148,7 @@ class DataDirectory:
 
     def topic_destroyed(self, name: str) -> None:
         topic = self._journal.doomed[name]
-        try:
-            self._ends.remove(topic.topic_id, len(topic.leader_epochs))
-        except OSError as error:
-            raise StorageError(f"{self._ends.path} cannot be written: {error.strerror}") from error
+        self._ends.remove(topic.topic_id, len(topic.leader_epochs))
         if not any((self.path / f"{name}-{partition}").exists() for partition in range(len(topic.leader_epochs))):
             self._journal.record(journal.topic_destroyed(name))
 

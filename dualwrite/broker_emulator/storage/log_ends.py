@@ -1,8 +1,9 @@
 """How far the journal and each log reached, in a file of their own, so that a start notices what is missing.
 
 A log that lost its last batches looks like one that never had them; only something outside of it can tell. Each append
-is noted here before it is acknowledged: one small write, not synced. What is noted survives a kill of the process, as
-the appends do. After a power failure (another boot of the machine) only what had been synced is relied on.
+is noted here before it is acknowledged, in memory that is mapped to the file and is not synced: that costs less than
+half a microsecond. What is noted survives a kill of the process, as the appends do. After a power failure (another boot
+of the machine) only what had been synced is relied on.
 
 The file is a header and an entry per partition, each 64 bytes with a checksum, and is written anew at every start. It
 proves things and holds nothing that cannot be rebuilt: without it, a start goes on with what it finds.
@@ -11,10 +12,10 @@ proves things and holds nothing that cannot be rebuilt: without it, a start goes
 from __future__ import annotations
 
 import logging
-import os
 import struct
 import uuid
 from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -91,22 +92,22 @@ class LogEnd:
         self._synced = 0 if self.found is None else min(self.found.synced, end)
 
     def start_moved(self, offset: int) -> None:
-        """Note a new log start offset. Raises OSError."""
+        """Note a new log start offset."""
         self._start = offset
         self._note()
 
     def written(self, offset: int) -> None:
-        """Note an append that ends before `offset`. Raises OSError."""
+        """Note an append that ends before `offset`."""
         self._written = offset
         self._note()
 
     def synced(self, offset: int) -> None:
-        """Note that the disk has the log up to `offset`. Raises OSError."""
+        """Note that the disk has the log up to `offset`."""
         self._written, self._synced = max(self._written, offset), offset
         self._note()
 
     def truncated(self, offset: int) -> None:
-        """Note that the log ends at `offset`, before anything is removed. Raises OSError."""
+        """Note that the log ends at `offset`, before anything is removed."""
         self._written, self._synced = min(self._written, offset), min(self._synced, offset)
         self._note()
 
@@ -120,7 +121,7 @@ class LogEnd:
         return body + _CRC.pack(crc32c(body))
 
     def keep_in(self, file: LogEnds, position: int) -> None:
-        """Note everything in this file from now on. Raises OSError."""
+        """Note everything in this file from now on."""
         self._file, self._position = file, position
         self._note()
 
@@ -142,7 +143,7 @@ class LogEnds:
         self._logs: dict[bytes, LogEnd] = {}
         self._free: list[int] = []
         self._size = 0
-        self._file = -1
+        self._map: mmap | None = None
 
     # reading
 
@@ -169,7 +170,7 @@ class LogEnds:
         """Return the ends of one log. Raises OSError."""
         key = _KEY.pack(topic_id.bytes, partition)
         log = self._logs[key] = LogEnd(key, self._found.get(key), is_exact=self._is_exact)
-        if self._file >= 0:
+        if self._map is not None:
             self.make_room(1)
             log.keep_in(self, self._free.pop())
         return log
@@ -184,24 +185,30 @@ class LogEnds:
             blocks.append(log.encode().ljust(_BLOCK_BYTES, b"\0"))
         write_atomically(self.path, b"".join(blocks), sync=False)
         self._size = _BLOCK_BYTES * len(blocks)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        with self.path.open("r+b") as file:
+            self._map = mmap(file.fileno(), self._size)
         self._found = {}
 
     def journal_written(self, journal: JournalMark) -> None:
-        """Note how far the journal reaches. Raises OSError."""
+        """Note how far the journal reaches."""
         self.write(0, self._header(journal))
 
     def make_room(self, partitions: int) -> None:
         """Reserve entries for new partitions, so that no full disk refuses them later. Raises OSError."""
         missing = partitions - len(self._free)
-        if missing <= 0 or self._file < 0:
+        if missing <= 0 or self._map is None:
             return
-        self.write(self._size, bytes(_BLOCK_BYTES * missing))
+        with self.path.open("r+b") as file:  # before it is mapped: a full disk is an error here, and a signal there
+            file.seek(self._size)
+            file.write(bytes(_BLOCK_BYTES * missing))
+            file.flush()
+            self._map.close()
+            self._map = mmap(file.fileno(), self._size + _BLOCK_BYTES * missing)
         self._free += range(self._size, self._size + _BLOCK_BYTES * missing, _BLOCK_BYTES)
         self._size += _BLOCK_BYTES * missing
 
     def remove(self, topic_id: uuid.UUID, partitions: int) -> None:
-        """Remove the entries of a deleted topic. Raises OSError."""
+        """Remove the entries of a deleted topic."""
         for partition in range(partitions):
             log = self._logs.pop(_KEY.pack(topic_id.bytes, partition), None)
             position = -1 if log is None else log.drop()
@@ -210,15 +217,15 @@ class LogEnds:
                 self.write(position, bytes(_BLOCK_BYTES))
 
     def write(self, position: int, data: bytes) -> None:
-        """Write a part of the file in place. Raises OSError."""
-        if self._file >= 0 and os.pwrite(self._file, data, position) < len(data):
-            raise OSError(0, "the disk is full")
+        """Write a part of the file in place."""
+        if self._map is not None:
+            self._map[position : position + len(data)] = data
 
     def close(self) -> None:
         """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self._map is not None:
+            self._map.close()
+            self._map = None
 
     @staticmethod
     def _header(journal: JournalMark) -> bytes:

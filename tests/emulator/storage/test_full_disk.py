@@ -69,7 +69,7 @@ def work(emulator: Emulator) -> tuple[dict[str, list[bytes]], set[str]]:
 
 
 @pytest.mark.parametrize("count", [1, 3, 1000])
-@pytest.mark.parametrize("first", range(1, 60, 4))
+@pytest.mark.parametrize("first", range(1, 34, 2))
 def test_the_disk_is_full_from_any_write_on(
     first: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
