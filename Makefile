@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TEST_WORKERS ?= 5
 READY := $(VENV)/.ready
 
-.PHONY: demo demo-spark test proof interop lint bench dist clean
+.PHONY: demo demo-spark test proof interop fuzz differential lint bench dist clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
@@ -30,6 +30,13 @@ proof: $(READY)
 
 interop: $(READY)
 	$(BIN)/python -m tests.interop $(INTEROP_ARGS)
+
+# Hostile requests against the emulator; requests in step with a real Apache Kafka.
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+differential: $(READY)
+	$(BIN)/python -m tests.differential $(DIFFERENTIAL_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -81,8 +81,16 @@ class _VirtualTimer:
         self.cancelled = True
 
 
+MOST_RUNS = 1000
+"""How often a periodic call runs in one step of a virtual clock."""
+
+
 class VirtualClock:
-    """Time that stands still until `advance` moves it; due timers fire in order, each at its due time."""
+    """Time that stands still until `advance` moves it; due timers fire in order, each at its due time.
+
+    In a long step a periodic call is left out at most of its due times, so that weeks pass in a moment, as they do for
+    a machine whose clock is set: it runs at the first, at the last, and `MOST_RUNS` times in all.
+    """
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
@@ -109,6 +117,11 @@ class VirtualClock:
 
     def advance(self, duration_ms: int) -> None:
         """Move time forward by `duration_ms`. Must run in the emulator's loop (see `Emulator.advance_clock`)."""
+        for _ in self.passing(duration_ms):
+            pass
+
+    def passing(self, duration_ms: int) -> Iterator[None]:
+        """Move time forward like `advance`, one timer at a time: it stands still at each element."""
         if duration_ms < 0:
             raise ValueError(f"cannot advance by a negative duration: {duration_ms} ms")
         end_ms = self._now_ms + duration_ms
@@ -118,7 +131,15 @@ class VirtualClock:
                 continue
             self._now_ms = timer.due_ms
             if timer.interval_ms is not None:
-                timer.due_ms += timer.interval_ms
+                timer.due_ms += timer.interval_ms * _intervals_until_next(timer, end_ms, duration_ms)
                 heapq.heappush(self._timers, timer)
             timer.callback()
-        self._now_ms = end_ms
+            yield
+        self._now_ms = max(end_ms, self._now_ms)
+
+
+def _intervals_until_next(timer: _VirtualTimer, end_ms: int, duration_ms: int) -> int:
+    """Return after how many intervals a periodic timer fires again in a step of `duration_ms` to `end_ms`."""
+    assert timer.interval_ms is not None
+    left = (end_ms - timer.due_ms) // timer.interval_ms
+    return max(1, min(left, 1 + duration_ms // (timer.interval_ms * MOST_RUNS)))

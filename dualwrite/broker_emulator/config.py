@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from dualwrite.broker_emulator.configs.reading import check_known, field_values, given_text, without_effect
+from dualwrite.broker_emulator.configs.reading import field_values, given_text, problem_of_name, without_effect
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,7 @@ class BrokerConfig:
     min_insync_replicas: int = 1
     transaction_state_log_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; a new leader reads all of it
     offsets_topic_segment_bytes: int = 256 << 10  # Kafka: 100 MiB; as above
+    transaction_state_log_min_isr: int = 1  # Kafka: 2; there are as many replicas as nodes, and two may become one
 
     properties: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """All settings given to `from_properties`, by Kafka's name, as text; including those without effect here."""
@@ -133,18 +134,19 @@ class BrokerConfig:
     def from_properties(cls, properties: Mapping[str, Any]) -> Self:
         """Build the settings from Kafka's dotted names, as in `server.properties`; values may be text or Python values.
 
-        Settings of Kafka that have no effect here are accepted, and listed in one line of the log. Raises ValueError
-        for an unknown setting and for an invalid value.
+        Settings of Kafka that have no effect here are accepted, and listed in one line of the log. An unknown setting
+        is a warning there, as in Kafka. Raises ValueError for an invalid value.
         """
         given = {name: given_text(value) for name, value in properties.items()}
-        for name in given:
-            check_known(name, cls.names())
+        ignored = {name: problem for name in given if (problem := problem_of_name(name, cls.names())) is not None}
+        for problem in ignored.values():
+            logger.warning("ignored: %s", problem)
         if "broker" not in given.get("process.roles", "broker"):
             raise ValueError("process.roles must include broker: every node here is one, and none is only a controller")
         config = cls().altered(given)
-        ignored = without_effect(given, cls.names())
-        if ignored:
-            logger.warning("accepted, but without effect here: %s", ", ".join(ignored))
+        unused = without_effect(given.keys() - ignored.keys(), cls.names())
+        if unused:
+            logger.warning("accepted, but without effect here: %s", ", ".join(unused))
         return replace(config, properties=given)
 
     def altered(self, texts: Mapping[str, str]) -> Self:

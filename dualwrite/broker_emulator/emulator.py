@@ -208,14 +208,15 @@ class Emulator:
         self._storage = _open_storage(self._data_dir, self.config)
         cluster = self.cluster = Cluster(self.config, self.clock, self.faults, self._storage)
         self.operations = Operations(cluster)
-        self.operations.add_acls(self._acls)
-        for name, password in self._scram_users.items():
-            cluster.scram_users.set_password(name, password)
         for node_id in range(self.config.node_id, self.config.node_id + self._node_count):
             self._listeners.reserve(node_id)
             await self._add_node(node_id)
         cluster.restore_topics()
+        self._storage.recovered()
         self._is_recovered = True
+        self.operations.add_acls(self._acls)
+        for name, password in self._scram_users.items():
+            cluster.scram_users.set_password(name, password)
         cluster.create_internal_topics()
         for name in [name for name in self._topics if name not in cluster.topics]:
             cluster.create_topic(name, self._topics[name])
@@ -248,7 +249,7 @@ class Emulator:
         timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
         timers.every("log_retention_check_interval_ms", logs.delete_old_segments)
         timers.every("log_cleaner_backoff_ms", logs.compact)
-        if self._data_dir is not None:  # not in memory: a week on a virtual clock has 600,000 of these seconds
+        if self._data_dir is not None:
             timers.every("log_flush_interval_ms", storage.begin_flush)
 
     async def _add_node(self, node_id: int) -> Node:
@@ -444,6 +445,14 @@ class Emulator:
         Clients learn it when they reconnect. Raises ValueError for a level that the profile does not support.
         """
         self.call_in_loop(lambda: self.cluster.finalize_features(level))
+
+    def set_next_producer_epoch(self, producer_epoch: int, *, transactional_id: str | None = None) -> None:
+        """Have the next InitProducerId of an id return this epoch (1 to 32766), which is stored as Kafka stores it.
+
+        Without an id: that of every producer without one (0 to 32766), until the emulator stops. Raises ValueError for
+        another epoch, and while the id has an open transaction.
+        """
+        self._await(self.operations.set_next_epoch(producer_epoch, transactional_id))
 
     def transactions(self) -> list[TransactionDescription]:
         """Describe every transactional id of the cluster as DescribeTransactions does, ordered by id."""

@@ -48,7 +48,6 @@ def assert_refused(status: int | str | None, output: str, errors: str, said: str
         (("--config", "log.retention.ms=-2"), "configuration log.retention.ms: Value must be at least -1"),
         (("--config", "message.max.bytes=-1"), "configuration message.max.bytes: Value must be at least 0"),
         (("--config", "no-such-file"), "neither NAME=VALUE nor a file: no-such-file cannot be read: No such file"),
-        (("--config", "num.partitons=3"), "unknown broker setting 'num.partitons'; did you mean 'num.partitions'?"),
         (("--config", "process.roles=controller"), "process.roles must include broker"),
         (("--config", "message.max.bytes=many"), "configuration message.max.bytes: Not a number of type INT"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -69,16 +70,30 @@ def test_a_deleted_topic_stays_deleted_and_its_name_can_be_used_again(data_dir: 
         assert values(emulator) == [b"new"]
 
 
-def test_what_a_crash_left_of_a_deleted_topic_is_removed(data_dir: Path) -> None:
-    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
-        RawClient(emulator.bootstrap_servers).produce("t", plain_batch(b"1"))
-    for name in ("gone-0", "gone-1-delete"):
-        (data_dir / name).mkdir()
-        (data_dir / name / "00000000000000000000.log").write_bytes(b"")
-    (data_dir / "notes").mkdir()
-    with Emulator(data_dir=data_dir) as emulator:
+def test_what_a_crash_left_of_a_deleted_topic_is_removed(data_dir: Path, tmp_path: Path) -> None:
+    with Emulator(topics={"t": 1, "gone": 2, "kept": 1}, data_dir=data_dir) as emulator:
+        client = RawClient(emulator.bootstrap_servers)
+        for topic in ("t", "gone", "kept"):
+            client.produce(topic, plain_batch(b"1"))
+        before = tmp_path / "before"
+        shutil.copytree(data_dir / "gone-0", before)
+        client.call("delete_topics", 5, topic_names=("gone",), timeout=milliseconds(10_000))
+        shutil.copytree(data_dir, tmp_path / "killed")
+    killed = tmp_path / "killed"
+    *lines, destroyed = (killed / "metadata.journal").read_bytes().splitlines(keepends=True)
+    assert b"destroyed" in destroyed
+    (killed / "metadata.journal").write_bytes(b"".join(lines))
+    (killed / "log-ends").unlink()
+    for name in ("gone-0", "gone-1.0123abcd-delete", "gone-2", "gone-0-delete.old", "kept-0-delete"):
+        shutil.copytree(before, killed / name)
+    (killed / "gone-1.0123abcd-delete" / "notes.txt").write_text("not the broker's")
+    (killed / "gone-2" / "00000000000000000000.log").unlink()  # or the missing file of ends would make it suspicious
+    with Emulator(data_dir=killed) as emulator:
         assert values(emulator) == [b"1"]
-    assert {path.name for path in data_dir.iterdir() if path.is_dir()} == {"t-0", "notes"}
+        assert values(emulator, "kept") == [b"1"]
+    left = {path.name for path in killed.iterdir() if path.is_dir()}
+    assert left == {"t-0", "kept-0", "gone-1.0123abcd-delete", "gone-2", "gone-0-delete.old", "kept-0-delete"}
+    assert [path.name for path in (killed / "gone-1.0123abcd-delete").iterdir()] == ["notes.txt"]
 
 
 def test_no_producer_id_is_handed_out_twice(data_dir: Path) -> None:
@@ -313,7 +328,9 @@ def test_what_no_disk_takes_is_not_acknowledged(data_dir: Path, monkeypatch: pyt
             refused = client.produce("t", plain_batch(b"2"))
             assert refused.error_code is ErrorCode.kafka_storage_error
             assert "No space left on device" in refused.error_message
-            with pytest.raises(StorageError, match=r"metadata\.journal cannot be written: No space left on device"):
+            with pytest.raises(
+                StorageError, match=r"(metadata\.journal|log-ends) cannot be written: No space left on device"
+            ):
                 emulator.create_topic("new")
         assert client.produce("t", plain_batch(b"3")).base_offset == 1
         assert values(emulator) == [b"1", b"3"]

@@ -15,7 +15,6 @@ import pytest
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.server_unavailable import ServerUnavailableError
-from tests.support.coordinator_memory import change_transaction
 from tests.support.names import next_name
 from tests.support.real_kafkas import TIMEOUT_SCAN_MS, Kind, shared_kafka
 from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
@@ -57,8 +56,7 @@ class Broker:
     def exhaust_epochs(self, wire: Wire, transactional_id: str, *, timeout_ms: int = 60_000) -> Identity:
         """Bring an id to the last epoch that a client may hold; on the emulator without most of the way there."""
         if self.emulator is not None:
-            wire.init_ok(transactional_id)
-            change_transaction(self.emulator, transactional_id, producer_epoch=LAST_CLIENT_EPOCH - 10)
+            self.emulator.set_next_producer_epoch(LAST_CLIENT_EPOCH - 10, transactional_id=transactional_id)
         return wire.exhaust_epochs(transactional_id, timeout_ms=timeout_ms)
 
 

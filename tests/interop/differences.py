@@ -28,6 +28,7 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
         "only what the new target lacks is removed; Kafka 4.4 keeps what the first one was to remove"
     ),
     "lists of all topics": "internal topics exist from the start, so these have them",
+    "fetch sessions (KIP-227)": "declined, as by a Kafka whose cache of sessions is full: every Fetch is a full one",
     "DescribeQuorum": "there is no quorum; its offset is the epoch of the features",
     "EndTxn": "its markers are written before it is answered where nothing is in their way; in Kafka, afterwards",
 }

@@ -78,6 +78,26 @@ def _on_slot(slot: int, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashab
             error = thrown
 
 
+@types.coroutine
+def _without_interrupts(steps: Coroutine[Any, Any, None]) -> Generator[Hashable, Any, None]:
+    """Carry out steps of the background: what it is told meanwhile it does not do, as it does one thing at a time."""
+    generator = steps.__await__()
+    reply: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            request = generator.send(reply) if error is None else generator.throw(error)
+        except StopIteration:
+            return
+        reply = error = None
+        try:
+            reply = yield request
+            while isinstance(reply, Interrupt):
+                reply = yield request
+        except BaseException as thrown:
+            error = thrown
+
+
 def _slot(transactional_id: str) -> int:
     slot = slot_of(PREFIX, transactional_id)
     assert slot is not None, transactional_id
@@ -293,7 +313,7 @@ class PooledProcess:
             try:
                 reply = yield request
                 while isinstance(reply, Interrupt):
-                    yield from self._background(reply).__await__()
+                    yield from _without_interrupts(self._background(reply))
                     reply = yield request
             except BaseException as thrown:
                 error = thrown

@@ -159,6 +159,17 @@ _OF_KAFKA: Final = ("crashes", "timeouts", "terminations", "aborts")
 
 _WITHOUT_RETURN: Final = (Budget(failovers=1), Budget(restores=1))
 
+_HIDES_RESTORE: Final = ("losses", "foreigners", "expiries")
+"""Faults after which nobody can notice that a database was restored, which is documented (docs/guarantees.md)."""
+
+_WITH_RETURN: Final = tuple(
+    back._replace(**{name: getattr(back, name) + 1})
+    for back in _WITHOUT_RETURN
+    for name in Budget._fields
+    if name not in ("upgrades", "aborts", "lapses", "rounds", *(_HIDES_RESTORE if back.restores else ()))
+)
+"""Two faults, one of which is a database that goes back."""
+
 _MORE: Final = (
     *(Space(tier, budget) for tier, budget in product(PROFILES, ONE_FAULT)),
     *(Space(1, budget) for budget in TWO_FAULTS if budget.crashes < 2 and not budget.aborts),
@@ -215,7 +226,7 @@ LARGE: Final = tuple(space for space in _MORE if space not in SMALL)
 def catalogue(tier: int) -> Iterator[Space]:
     """Yield each space of a tier once: those of the tests, and then with more and more faults and dual writes."""
     known: set[Space] = set()
-    for space in chain(SMALL, LARGE, _systematic(tier)):
+    for space in chain(SMALL, LARGE, _of_databases_and_pools(tier), _systematic(tier)):
         if space.tier == tier and space not in known:
             known.add(space)
             yield space
@@ -235,6 +246,17 @@ def _systematic(tier: int) -> Iterator[Space]:
         if budget.aborts and shape.has_offsets:
             continue  # nobody can see that the offsets of a group were aborted by hand
         yield Space(tier, budget, after_crash=() if budget.crashes > 1 else (b"c1",), shape=shape)
+
+
+def _of_databases_and_pools(tier: int) -> Iterator[Space]:
+    """Yield one fault beside a database that goes back, and beside what the background of a pool does."""
+    for budget, predicts in product(_WITH_RETURN, (False, True)):
+        yield Space(tier, budget, predicts=predicts)
+    for budget, name in product(ONE_FAULT, ("lapses", "rounds")):
+        if not budget.aborts:
+            yield Space(tier, budget._replace(**{name: 1}), _ONE if budget.crashes else _ONE_EACH, pools=True)
+    for budget in (Budget(lapses=2), Budget(rounds=2), Budget(lapses=1, rounds=1)):
+        yield Space(tier, budget, pools=True)
 
 
 def _with_upgrade(tier: int, faults: Iterable[Budget]) -> Iterator[Budget]:

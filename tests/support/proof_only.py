@@ -103,6 +103,7 @@ FUNCTIONS: Final = frozenset(
         "tests/cli/test_verify.py::test_commits_that_the_broker_turns_into_aborts_are_found",
         "tests/cli/test_verify.py::test_what_is_kept_is_named",
         "tests/durability/test_broker_aborts.py::test_what_the_broker_aborts_before_or_after_the_event",
+        "tests/emulator/storage/test_damage.py::test_every_damage_to_every_file",
         "tests/durability/test_broker_aborts.py::test_what_the_broker_aborts_while_its_commit_waits",
         "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
         "tests/recipes/test_kafka_away.py::test_under_load_no_transaction_stays_open",

@@ -38,7 +38,7 @@ from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import LeaderHints, allowed_topic, led_partition, topic_reference
-from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
+from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.compression import ZSTD
@@ -251,7 +251,7 @@ def _append(call: NodeCall, write: _Write, verified: _Verified, contents: Checke
         return AppendResult(error)
     if not partition.is_led_by(call.node.node_id, write.leader_epoch):
         return AppendResult(ErrorCode.not_leader_or_follower)
-    if _lacks_replicas(call, partition):
+    if call.request.acks == _ALL_REPLICAS and lacks_replicas(partition, call.cluster.nodes):
         return AppendResult(ErrorCode.not_enough_replicas)
     return partition.log.append(
         write.data.records or b"",
@@ -260,16 +260,6 @@ def _append(call: NodeCall, write: _Write, verified: _Verified, contents: Checke
         transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
         contents=contents,
     )
-
-
-def _lacks_replicas(call: NodeCall, partition: Partition) -> bool:
-    """Return whether too few replicas are in sync for acks=all; a topic with fewer replicas needs all of them."""
-    least = partition.log.config.min_insync_replicas
-    if least <= 1 or call.request.acks != _ALL_REPLICAS:
-        return False
-    nodes = call.cluster.nodes
-    in_sync = sum(nodes[node_id].is_alive for node_id in partition.complete_replicas)
-    return in_sync < min(least, len(partition.replicas))
 
 
 def _is_behind(write: _Write) -> bool:

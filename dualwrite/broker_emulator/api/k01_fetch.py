@@ -3,13 +3,14 @@
 Serves whole batches from partitions that this node leads, and waits for them if there are none yet.
 
 * Isolation 0 reads up to the high watermark, with null abortedTransactions; isolation 1 up to the last stable offset,
-  with the list.
+  with the list. The list of a partition that is not looked for in a log is empty. Any other isolation is -1.
 * A response waits until MinBytes are available, a partition has an error, or MaxWait has passed; the logs themselves
   wake it.
 * MaxBytes bounds the response and PartitionMaxBytes each partition, but the first batch of the response is always
   returned (KIP-74).
-* v5 log start offset; v7 fetch sessions (KIP-227): declined with session id 0, so the epoch of a session, which cannot
-  exist, is 70; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
+* v5 log start offset; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
+* v7 fetch sessions (KIP-227): declined with session id 0, as by a Kafka whose cache of sessions is full. The epochs 0
+  and -1 are a full fetch, whatever the session id; any other epoch belongs to a session, which cannot exist: 70.
 * Replicas that fetch are served as consumers: the nodes here share one log of each partition.
 * Access (29): READ on the topics; a replica needs CLUSTER_ACTION instead.
 * A partition that this node does not lead is 6; v16 adds the new leader (KIP-951). A long poll ends when another leader
@@ -44,6 +45,14 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped
 
 _READ_COMMITTED = 1
+_LEADERS_ERRORS = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+)
+"""Errors that Kafka meets as it reads a log; the others keep it from reading."""
+_ISOLATION_LEVELS = (0, _READ_COMMITTED)
+_NEW_SESSION, _NO_SESSION = 0, -1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -58,8 +67,10 @@ class _Read(NamedTuple):
 
 
 async def handle(call: NodeCall) -> Any:
-    if getattr(call.request, "session_id", 0) != 0:
+    if getattr(call.request, "session_epoch", _NO_SESSION) not in (_NEW_SESSION, _NO_SESSION):
         return refuse(call, ErrorCode.fetch_session_id_not_found)
+    if call.request.isolation_level not in _ISOLATION_LEVELS:
+        return refuse(call, ErrorCode.unknown_server_error)
     read = await _read(call)
     max_wait_ms = call.request.max_wait // _MILLISECOND
     if not read.is_enough and max_wait_ms > 0:
@@ -138,7 +149,8 @@ def _is_from_replica(request: Any) -> bool:
 
 
 def _failed(error: ErrorCode) -> ReadResult:
-    return ReadResult(error, b"", None, -1, -1, -1)
+    """Return a partition with an error, with the list of aborted transactions that Kafka gives it."""
+    return ReadResult(error, b"", None if error in _LEADERS_ERRORS else [], -1, -1, -1)
 
 
 def _response(call: NodeCall, error: ErrorCode, of_partitions: ErrorCode) -> Any:

@@ -7,6 +7,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
   latest tiered (v9, KIP-1005: none). Other negative timestamps, and special ones in versions before theirs, are 35
   UNSUPPORTED_VERSION.
 * A timestamp without an offset is (-1, -1), without an error.
+* The leader epoch of an offset is that of its batch (KIP-320); of the latest offset, the current one.
 * After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
 * Access: DESCRIBE on the topics (29).
 * v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v10 timeout.
@@ -27,8 +28,8 @@ from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.slices import mapped
 
 _READ_COMMITTED = 1
-_EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -2, -4, -5, -6
-_FIRST_VERSION = {-1: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING_UPLOAD: 11}
+_LATEST, _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
+_FIRST_VERSION = {_LATEST: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING_UPLOAD: 11}
 """The first version that supports each special timestamp."""
 
 
@@ -56,7 +57,10 @@ def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:
         return _row(call, index, ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available)
     if timestamp < 0 and call.version < _FIRST_VERSION.get(timestamp, 99):
         return _row(call, index, ErrorCode.unsupported_version)
-    return _row(call, index, ErrorCode.none, *_find(call, partition, timestamp), partition.log.leader_epoch)
+    offset, found_timestamp = _find(call, partition, timestamp)
+    is_at_end = timestamp == _LATEST or offset < 0
+    epoch = log.leader_epoch if is_at_end else log.leader_epoch_at(offset)
+    return _row(call, index, ErrorCode.none, offset, found_timestamp, epoch)
 
 
 def _find(call: NodeCall, partition: Partition, timestamp: int) -> tuple[int, int]:

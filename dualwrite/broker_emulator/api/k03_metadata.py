@@ -3,9 +3,12 @@
 Living nodes, topics, partitions and leaders.
 
 * No topics means all of them: an empty list in v0, null from v1 on (where an empty list requests none).
-* v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. Kafka first
-  returns 5 while it creates the topic; here the topic exists at once.
-* v10+: topic ids (KIP-516); an unknown id is 100 and creates nothing.
+* v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. The request
+  that creates a topic is answered with 3, as in Kafka, whose controller is then still at work; the next one finds it.
+  `__cluster_metadata` is never created.
+* v10+: topic ids (KIP-516). v12 serves them, and ignores the names beside them; an unknown id is 100 and creates
+  nothing. v10 and v11 refuse the whole request with 42.
+* A topic that has neither name nor id is -1, for the whole request. What is requested twice is returned once.
 * v9 flexible; v13 has a top-level error.
 * A partition without a living replica is 5, with leader -1. All living replicas are in sync, except those that a
   reassignment under way is adding.
@@ -18,6 +21,7 @@ Living nodes, topics, partitions and leaders.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -25,14 +29,34 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition, Topic, is_legal_topic_name
+from dualwrite.broker_emulator.cluster.topics import METADATA_TOPIC, NO_LEADER, Partition, Topic, is_legal_topic_name
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import mapped, selected
 
+_IDS_VERSION = 12
+"""The first version that serves topic ids; 10 and 11 only have the field."""
+
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, tuple(await _topics(call)), ErrorCode.none)
+    error = _problem(call.request.topics or (), call.version)
+    if error is not NO_ERROR:
+        return _response(call, _refused(call, error), NO_ERROR)
+    return _response(call, tuple(await _topics(call)), NO_ERROR)
+
+
+def _problem(topics: Sequence[Any], version: int) -> ErrorCode:
+    """Return the error that every requested topic gets, or NO_ERROR."""
+    if version < _IDS_VERSION:
+        return ErrorCode.invalid_request if any(_id_of(topic) for topic in topics) else NO_ERROR
+    is_unnamed = any(topic.name is None and not topic.topic_id for topic in topics)
+    return ErrorCode.unknown_server_error if is_unnamed else NO_ERROR
+
+
+def _id_of(requested: Any) -> Any:
+    """Return the requested topic id; None if there is none, or the version does not have it."""
+    return getattr(requested, "topic_id", None)
 
 
 def _response(call: NodeCall, topics: tuple[Any, ...], error: ErrorCode) -> Any:
@@ -63,37 +87,41 @@ async def _topics(call: NodeCall) -> list[Any]:
     if requested is None or (call.version == 0 and not requested):
         seen = await selected(lambda topic: _may_see(call, topic.name, False), call.cluster.topics.values())
         return await mapped(lambda topic: _describe(call, topic), seen)
+    by_id = dict.fromkeys(filter(None, map(_id_of, requested)))
+    if by_id:
+        return await mapped(lambda topic_id: _topic_by_id(call, topic_id), by_id)
     may_create = MAX_PARTITIONS_PER_REQUEST // max(call.cluster.config.num_partitions, 1)
-    numbered = enumerate(requested)
-    return await mapped(lambda given: _requested_topic(call, given[1], given[0] < may_create), numbered)
+    names = enumerate(dict.fromkeys(topic.name for topic in requested))
+    return await mapped(lambda named: _topic_by_name(call, named[1], named[0] < may_create), names)
 
 
 def _may_see(call: NodeCall, name: str, is_logged: bool = True) -> bool:
     return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name, is_logged=is_logged)
 
 
-def _requested_topic(call: NodeCall, requested: Any, may_create: bool) -> Any:
-    name = requested.name
-    if name is None:
-        topic = call.cluster.topic_by_id(requested.topic_id)
-        if topic is None:
-            return _absent(call, None, requested.topic_id, ErrorCode.unknown_topic_id)
-        if not _may_see(call, topic.name):
-            return _absent(call, None, requested.topic_id, ErrorCode.topic_authorization_failed)
-        return _describe(call, topic)
+def _topic_by_id(call: NodeCall, topic_id: Any) -> Any:
+    topic = call.cluster.topic_by_id(topic_id)
+    if topic is None:
+        return _absent(call, None, topic_id, ErrorCode.unknown_topic_id)
+    if not _may_see(call, topic.name):
+        return _absent(call, None, topic_id, ErrorCode.topic_authorization_failed)
+    return _describe(call, topic)
+
+
+def _topic_by_name(call: NodeCall, name: str, may_create: bool) -> Any:
     topic = call.cluster.topics.get(name)
     if not _may_see(call, name) or (topic is None and _would_create(call) and not _may_create(call, name)):
         return _absent(call, name, None, ErrorCode.topic_authorization_failed)
-    if topic is None and may_create:
-        try:
-            topic = _create(call, name)
-        except StorageError:
-            return _absent(call, name, None, ErrorCode.kafka_storage_error)
     if topic is not None:
         return _describe(call, topic)
-    legal = is_legal_topic_name(name)
-    error = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
-    return _absent(call, name, None, error)
+    if not is_legal_topic_name(name):
+        return _absent(call, name, None, ErrorCode.invalid_topic_exception)
+    if may_create:
+        try:
+            _create(call, name)
+        except StorageError:
+            return _absent(call, name, None, ErrorCode.kafka_storage_error)
+    return _absent(call, name, None, ErrorCode.unknown_topic_or_partition)
 
 
 def _would_create(call: NodeCall) -> bool:
@@ -108,12 +136,13 @@ def _may_create(call: NodeCall, name: str) -> bool:
     )
 
 
-def _create(call: NodeCall, name: str) -> Topic | None:
-    if not _would_create(call) or not is_legal_topic_name(name):
-        return None
-    if call.cluster.default_replication_factor > len(call.cluster.nodes):
-        return None
-    return call.cluster.create_topic(name, call.cluster.config.num_partitions)
+def _create(call: NodeCall, name: str) -> None:
+    """Create a missing topic, unless the request or the cluster does not allow it."""
+    cluster = call.cluster
+    if not _would_create(call) or name == METADATA_TOPIC:
+        return
+    if cluster.default_replication_factor <= len(cluster.nodes):
+        cluster.create_topic(name, cluster.config.num_partitions)
 
 
 def _describe(call: NodeCall, topic: Topic) -> Any:
@@ -153,16 +182,21 @@ def _absent(call: NodeCall, name: str | None, topic_id: Any, error: ErrorCode) -
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
+    rows = _refused(call, error)
+    if error is not ErrorCode.illegal_sasl_state:
+        return _response(call, rows, error)
+    return call.new.response(  # whoever has not logged in is told nothing about the cluster
+        throttle_time=NO_THROTTLE,
+        brokers=(),
+        cluster_id=None,
+        controller_id=-1,
+        topics=rows,
+        error_code=error,
+        cluster_authorized_operations=NOT_ASKED_FOR,
+    )
+
+
+def _refused(call: NodeCall, error: ErrorCode) -> tuple[Any, ...]:
+    """Return one error for each requested topic."""
     requested = call.request.topics or ()
-    rows = tuple(_absent(call, topic.name, getattr(topic, "topic_id", None), error) for topic in requested)
-    if error is ErrorCode.illegal_sasl_state:  # whoever has not logged in is told nothing about the cluster
-        return call.new.response(
-            throttle_time=NO_THROTTLE,
-            brokers=(),
-            cluster_id=None,
-            controller_id=-1,
-            topics=rows,
-            error_code=error,
-            cluster_authorized_operations=NOT_ASKED_FOR,
-        )
-    return _response(call, rows, error)
+    return tuple(_absent(call, topic.name or "", _id_of(topic), error) for topic in requested)

@@ -4,7 +4,7 @@
   v7 topic ids.
 * Existing name 36; illegal name 17; no partitions 37; more replicas than nodes (or none) 38; both an assignment and
   counts 42; duplicate name 42; an assignment that omits a partition, repeats a node or names an unknown one, or with a
-  different number of replicas for some partition, 39.
+  different number of replicas for some partition, 39. `__cluster_metadata` 42.
 * Access: CREATE on the topics, or on the cluster (29). Without DESCRIBE_CONFIGS on a topic, the response does not say
   how it was created (KIP-525).
 * Replicas determine which nodes can lead: by default all of them (`default.replication.factor`).
@@ -27,7 +27,7 @@ from dualwrite.broker_emulator.api.configs import layers_of
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, why_not_assignable
-from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
+from dualwrite.broker_emulator.cluster.topics import METADATA_TOPIC, Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.effective import topic_settings
@@ -83,6 +83,8 @@ def _check(call: NodeCall, requested: Any) -> tuple[ErrorCode, str | None]:
     problem = why_not_a_topic_name(name)
     if problem is not None:
         return ErrorCode.invalid_topic_exception, problem
+    if name == METADATA_TOPIC:
+        return ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited."
     if name in call.cluster.topics:
         return ErrorCode.topic_already_exists, f"Topic '{name}' already exists."
     for what, count in (("numPartitions", partitions), ("replication factor", replicas)):

@@ -36,7 +36,7 @@ from dualwrite.broker_emulator.configs.description import (
     only,
     topic_entries,
 )
-from dualwrite.broker_emulator.configs.effective import topic_settings
+from dualwrite.broker_emulator.configs.effective import group_values, topic_settings
 from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS
 from dualwrite.broker_emulator.security.acl import AclOperation
 
@@ -92,7 +92,7 @@ def _of_group(call: NodeCall, name: str) -> Sequence[Entry]:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Group name must not be empty")
     own = call.cluster.altered_configs.of(ConfigResource.GROUP, name)
-    return group_entries(own, call.cluster.group_config(name), layers_of(call, call.node))
+    return group_entries(own, group_values(call.node.config, own), layers_of(call, call.node))
 
 
 _ENTRIES = {

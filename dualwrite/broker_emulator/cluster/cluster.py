@@ -5,6 +5,7 @@ Kafka has more features (KIP-584, KIP-1022); this broker has those that its beha
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableSet, Sequence
 from dataclasses import replace
@@ -22,13 +23,14 @@ from dualwrite.broker_emulator.cluster.topics import (
     Partition,
     Topic,
     TopicPartition,
+    internal_topics,
     is_legal_topic_name,
 )
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlteredConfigs, ConfigResource
 from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
+from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.pause_points import PausePoints
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.metrics.counters import NodeCounters
     from dualwrite.broker_emulator.security.listener import Endpoint
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -183,15 +187,7 @@ class Cluster:
 
         Raises StorageError if the storage has them with another number of partitions.
         """
-        config = self.config
-        for name, partitions, segment_bytes in (
-            (
-                TRANSACTION_STATE_TOPIC,
-                config.transaction_state_log_num_partitions,
-                config.transaction_state_log_segment_bytes,
-            ),
-            (OFFSETS_TOPIC, config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes),
-        ):
+        for name, (partitions, configs) in internal_topics(self.config).items():
             known = self.topics.get(name)
             if known is not None and len(known.partitions) != partitions:
                 raise StorageError(
@@ -199,7 +195,6 @@ class Cluster:
                     "an id belongs to cannot change: start with the number that it has"
                 )
             if known is None:
-                configs = {"cleanup.policy": str(CleanupPolicy.COMPACT), "segment.bytes": str(segment_bytes)}
                 self.create_topic(name, partitions, configs=configs, replication_factor=len(self.nodes))
 
     def restore_topics(self) -> None:
@@ -390,6 +385,7 @@ class Cluster:
             partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # ends waits for replication
             _wake(partition.log.on_advance)
             partition.log.destroy()
+        self.storage.topic_destroyed(name)
         for node in self.living_nodes:
             node.groups.forget_topic(name)
 
@@ -437,7 +433,10 @@ class Cluster:
         if self._node_configs:
             self._configure_logs((partition,))
         if leader_id != NO_LEADER:
-            self.nodes[leader_id].lead(partition)
+            try:
+                self.nodes[leader_id].lead(partition)
+            except StorageError as error:  # the others must have their leaders all the same
+                logger.error("%s", error)
 
     def replace_leader(self, leaving: ClusterNode) -> None:
         """Elect another leader for every partition that `leaving` leads."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,12 +11,19 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.cluster import Cluster, NodeGoneError
-from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
+from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Partition, TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
-from dualwrite.broker_emulator.log.record_batch import iter_records
+from dualwrite.broker_emulator.log.record_batch import (
+    CorruptRecordError,
+    UnsupportedCompressionError,
+    iter_records,
+    parse_header,
+)
+from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.log.unreadable import UnreadableRecordError, unreadable
 from dualwrite.broker_emulator.metrics.counters import NodeCounters
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
@@ -23,11 +31,14 @@ from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
+from dualwrite.broker_emulator.transactions.transaction_log import TransactionLogError
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import ClientConnection
     from dualwrite.broker_emulator.api.registry import Served
 
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -49,11 +60,12 @@ class Node:
         self.quotas = NodeQuotas(cluster.quotas, cluster.clock, cluster.config)
         self.groups = GroupCoordinator(cluster)
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
+        self._state_log = _TransactionStateLog(node_id, cluster)
         self.transactions = TransactionCoordinator(
             node_id=node_id,
             config=self.config,
             clock=cluster.clock,
-            log=_TransactionStateLog(node_id, cluster),
+            log=self._state_log,
             producer_ids=ProducerIdManager(cluster.producer_id_blocks),
             markers=_ClusterMarkers(cluster),
             pause_points=cluster.pause_points,
@@ -119,7 +131,10 @@ class Node:
     # leadership
 
     def lead(self, partition: Partition) -> None:
-        """Become leader, and of an internal partition the coordinator. A test can hold the loading at a pause point."""
+        """Become leader, and of an internal partition the coordinator. A test can hold the loading at a pause point.
+
+        Raises StorageError if a record of the partition cannot be read: then the node does not coordinate it.
+        """
         coordinator = self._coordinator_on(partition)
         if coordinator is None:
             return
@@ -134,13 +149,25 @@ class Node:
             PausePoint.BEFORE_LOAD, node_id=self.node_id, leader_epoch=leader_epoch, **partition.name._asdict()
         )
         if partition.is_led_by(self.node_id, leader_epoch):
-            self._load_now(partition)
+            try:
+                self._load_now(partition)
+            except StorageError as error:
+                logger.error("%s", error)
 
     def _load_now(self, partition: Partition) -> None:
-        if partition.topic.name == TRANSACTION_STATE_TOPIC:
+        try:
+            if partition.topic.name == TRANSACTION_STATE_TOPIC:
+                self._load_transactions(partition)
+            else:
+                self.groups.load_partition(partition)
+        except UnreadableRecordError as error:
+            raise unreadable(partition.log, f"{partition.topic.name}-{partition.index}", error) from error
+
+    def _load_transactions(self, partition: Partition) -> None:
+        try:
             self.transactions.load_partition(partition.index, partition.log.leader_epoch)
-        else:
-            self.groups.load_partition(partition)
+        except (TransactionLogError, CorruptRecordError, UnsupportedCompressionError) as error:
+            raise UnreadableRecordError(self._state_log.replayed_offset, error) from error
 
     def resign(self, partition: Partition) -> None:
         """Cease to be leader, and of an internal partition the coordinator, which forgets what it loaded."""
@@ -195,11 +222,15 @@ class _TransactionStateLog:
     def __init__(self, node_id: int, cluster: Cluster) -> None:
         self._node_id = node_id
         self._cluster = cluster
+        self.replayed_offset = -1
+        """The offset of the record that the replay has come to."""
 
     async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
         state = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition]
         if state.leader_id != self._node_id:
             return ErrorCode.not_leader_or_follower
+        if lacks_replicas(state, self._cluster.nodes):
+            return ErrorCode.not_enough_replicas
         log = state.log
         error = log.append_own(key, value, now_ms=self._cluster.clock.now_ms())
         if error is NO_ERROR and not log.is_replicated:
@@ -209,8 +240,11 @@ class _TransactionStateLog:
     def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
         log = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition].log
         for batch in log.batches() if log.log_end_offset else ():
+            self.replayed_offset = parse_header(batch).base_offset
             for record in iter_records(batch):
-                assert record.key is not None, "a record without a key in __transaction_state"
+                self.replayed_offset = record.offset
+                if record.key is None:
+                    raise TransactionLogError("it has no key")
                 yield record.key, record.value
 
 

@@ -18,12 +18,14 @@ from dualwrite.broker_emulator.configs.alteration import (
 )
 from dualwrite.broker_emulator.configs.changes import alter_broker, alter_group, alter_topic
 from dualwrite.broker_emulator.configs.effective import topic_settings
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.quotas.client_quotas import Entity, quota_problem
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.suggestions import did_you_mean
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
+from dualwrite.broker_emulator.transactions.metadata import LAST_USABLE_EPOCH
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import ClientConnection
@@ -167,6 +169,22 @@ class Operations:
             return self._cluster.transaction_partition(transactional_id)
         assert group is not None
         return self.partition(OFFSETS_TOPIC, self._cluster.group_partition(group))
+
+    async def set_next_epoch(self, producer_epoch: int, transactional_id: str | None) -> None:
+        """Have the next InitProducerId return this epoch.
+
+        Raises ValueError for an epoch at which no producer can start, or while the id is in use by a transaction.
+        """
+        first = 0 if transactional_id is None else 1
+        if not first <= producer_epoch <= LAST_USABLE_EPOCH:
+            raise ValueError(f"a producer can start at the epochs {first} to {LAST_USABLE_EPOCH}, not {producer_epoch}")
+        if transactional_id is None:
+            self._cluster.producer_id_blocks.first_epoch = producer_epoch
+            return
+        leader_id = self.coordinator_partition(transactional_id, None).leader_id
+        error = await self.living_node(leader_id).transactions.set_next_epoch(transactional_id, producer_epoch)
+        if error is not NO_ERROR:
+            raise ValueError(f"the epoch of {transactional_id!r} cannot be set now: {error.name}")
 
     def hold_replication(self, topic: str, index: int) -> PartitionLog:
         """Keep followers from fetching. Raises KeyError for an unknown partition, ValueError if it is held already."""

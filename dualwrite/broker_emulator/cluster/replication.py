@@ -13,8 +13,8 @@ back, so a reassignment under way completes there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -45,6 +45,22 @@ async def wait_until_replicated(
             return ErrorCode.request_timed_out
         await wait_for_advance([log], deadline_s)
     return ErrorCode.not_leader_or_follower
+
+
+class ReplicaNode(Protocol):
+    """A node that can have replicas."""
+
+    @property
+    def is_alive(self) -> bool: ...
+
+
+def lacks_replicas(partition: Partition, nodes: Mapping[int, ReplicaNode]) -> bool:
+    """Return whether too few replicas are in sync for acks=all; a topic with fewer replicas needs all of them."""
+    least = partition.log.config.min_insync_replicas
+    if least <= 1:
+        return False
+    in_sync = sum(nodes[node_id].is_alive for node_id in partition.complete_replicas)
+    return in_sync < min(least, len(partition.replicas))
 
 
 # --- assignments of replicas to nodes ---------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+METADATA_TOPIC: Final = "__cluster_metadata"
+"""The log of Kafka's controllers, which is not a topic for clients."""
 
 NO_LEADER: Final = -1
 
@@ -83,6 +85,37 @@ class Topic:
 
     def __post_init__(self) -> None:
         self.is_internal = self.name in (TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC)
+
+
+class InternalTopic(NamedTuple):
+    """How a topic of the coordinators is created."""
+
+    partitions: int
+    configs: Mapping[str, str]
+
+
+def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
+    """Return the topics of the coordinators by name, with the settings that Kafka gives them."""
+    return {
+        TRANSACTION_STATE_TOPIC: InternalTopic(
+            config.transaction_state_log_num_partitions,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            },
+        ),
+        OFFSETS_TOPIC: InternalTopic(
+            config.offsets_topic_num_partitions,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        ),
+    }
 
 
 class ClusterView(Protocol):

@@ -231,6 +231,7 @@ _GROUP_LIMITS: Final[Mapping[str, _Limits]] = {
         "group.share.min.partition.max.record.locks", "group.share.max.partition.max.record.locks"
     ),
     "streams.num.standby.replicas": _Limits(None, "group.streams.max.standby.replicas"),
+    "streams.num.warmup.replicas": _Limits(None, "group.streams.max.warmup.replicas"),
 }
 
 
@@ -267,31 +268,32 @@ _MATCH_KEYS: Final = (
 
 def check_client_metrics_configs(configs: Mapping[str, str]) -> None:
     """Raise AlterationError if a client metrics subscription cannot have these settings (KIP-714)."""
-    for name, text in configs.items():
+    for name in configs:
         if name not in CLIENT_METRICS_SETTINGS:
             raise _invalid_request(f"Unknown client metrics configuration: {name}")
-        if name == "interval.ms":
-            _check_interval(text)
-        elif name == "match":
-            for pattern in filter(None, text.split(",")):
-                _check_pattern(pattern)
-
-
-def _check_interval(text: str) -> None:
-    try:
-        interval_ms = CLIENT_METRICS_SETTINGS["interval.ms"].parse(text)
-    except InvalidValueError as error:
-        raise _invalid_request(str(error)) from error
+    values = _parsed(configs, CLIENT_METRICS_SETTINGS, "client metrics")
+    for name, value in values.items():
+        if isinstance(value, list) and value != [""] and "" in value:
+            raise _invalid_config(f"Configuration '{name}' values must not be empty.")
+    interval_ms = values.get("interval.ms", _LEAST_INTERVAL_MS)
     assert isinstance(interval_ms, int)
+    _check_interval(interval_ms)
+    for pattern in filter(None, configs.get("match", "").split(",")):
+        _check_pattern(pattern)
+
+
+def _check_interval(interval_ms: int) -> None:
     if not _LEAST_INTERVAL_MS <= interval_ms <= _MOST_INTERVAL_MS:
         raise _invalid_request(
-            f"Invalid value {text} for interval.ms, interval must be between {_LEAST_INTERVAL_MS} and "
+            f"Invalid value {interval_ms} for interval.ms, interval must be between {_LEAST_INTERVAL_MS} and "
             f"{_MOST_INTERVAL_MS} (1 hour)"
         )
 
 
 def _check_pattern(pattern: str) -> None:
     key, equals, expression = pattern.partition("=")
+    if "=" in expression:
+        equals = ""
     try:
         re.compile(expression)
     except re.error:

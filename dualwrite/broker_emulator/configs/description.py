@@ -134,9 +134,10 @@ def topic_entries(settings: Mapping[str, Setting], own: Mapping[str, str | None]
 
 
 def group_entries(own: Mapping[str, str], values: Mapping[str, str], layers: BrokerLayers) -> list[Entry]:
-    """Return every setting of a group; `values` are the effective ones."""
+    """Return the settings of a group; `values` are the effective ones. Internal settings are shown once altered."""
     entries = []
-    for name, setting in GROUP_SETTINGS.items():
+    for name in dict.fromkeys([*_shown(GROUP_SETTINGS), *own]):
+        setting = GROUP_SETTINGS[name]
         of_brokers = BROKER_SETTING_OF_GROUP.get(name)
         if of_brokers is None:
             synonyms = [Synonym(name, setting.default, ConfigSource.DEFAULT_CONFIG)]
@@ -149,17 +150,13 @@ def group_entries(own: Mapping[str, str], values: Mapping[str, str], layers: Bro
 
 
 def client_metrics_entries(own: Mapping[str, str]) -> list[Entry]:
-    """Return every setting of a client metrics subscription."""
-    return [
-        _entry(
-            name,
-            setting,
-            own.get(name, setting.default),
-            ConfigSource.CLIENT_METRICS_CONFIG if name in own else ConfigSource.DEFAULT_CONFIG,
-            (),
-        )
-        for name, setting in CLIENT_METRICS_SETTINGS.items()
-    ]
+    """Return every setting of a client metrics subscription; a default has no synonyms, not even itself."""
+    entries = []
+    for name, setting in CLIENT_METRICS_SETTINGS.items():
+        value, source = own.get(name, setting.default), ConfigSource.CLIENT_METRICS_CONFIG
+        synonyms = [Synonym(name, value, source)] if name in own else []
+        entries.append(_entry(name, setting, value, source if name in own else ConfigSource.DEFAULT_CONFIG, synonyms))
+    return entries
 
 
 def logger_entries(levels: Mapping[str, str]) -> list[Entry]:
@@ -313,6 +310,7 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "transaction.remove.expired.transaction.cleanup.interval.ms": (
         "How often transactional ids are checked for expiry."
     ),
+    "transaction.state.log.min.isr": "min.insync.replicas of the topic of transactions, when it is created.",
     "transaction.state.log.num.partitions": "How many partitions the topic of transactions gets when it is created.",
     "transaction.state.log.segment.bytes": "segment.bytes of the topic of transactions.",
     "transaction.two.phase.commit.enable": (

@@ -40,6 +40,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "segment.bytes": Difference("as log.segment.bytes", "67108864", Between(14)),
     "transaction.state.log.segment.bytes": Difference("the whole log is read at every change of leader", "262144"),
     "offsets.topic.segment.bytes": Difference("the whole log is read at every change of leader", "262144"),
+    "transaction.state.log.min.isr": Difference("two nodes are enough for transactions, and one may then crash", "1"),
     "log.flush.interval.ms": Difference(
         "Kafka relies on replicas instead; applies with fsync=interval", "1000", Between(1)
     ),

@@ -1,7 +1,7 @@
 """Parse a broker's settings, given by Kafka's names and as text: check them, and convert them to `BrokerConfig` fields.
 
 Settings with a field have an effect, as do those of `READ_ELSEWHERE` and of a listener's security. All other settings
-of Kafka are accepted without effect; unknown ones are refused.
+of Kafka are accepted without effect, and so are unknown ones, as in Kafka: they may be those of a plugin.
 """
 
 from __future__ import annotations
@@ -71,14 +71,17 @@ def base_name(name: str) -> str:
     return whole if whole in KNOWN else found[1]
 
 
-def check_known(name: str, more: Collection[str] = ()) -> None:
-    """Raise ValueError for an unknown setting, with the most similar name. `more` are names of fields."""
+def problem_of_name(name: str, more: Collection[str] = ()) -> str | None:
+    """Return why a setting is ignored, with the most similar name, or None if it is known.
+
+    `more` are names of fields.
+    """
     known = {*KNOWN, *more}
     if base_name(name) in known or name.startswith(_PLUGIN_PREFIXES):
-        return
+        return None
     if name in DYNAMIC_ONLY_SETTINGS:
-        raise ValueError(f"the broker setting {name} can only be altered while the broker runs")
-    raise ValueError(f"unknown broker setting {name!r}{did_you_mean(name, known)}")
+        return f"the broker setting {name} can only be altered while the broker runs"
+    return f"unknown broker setting {name!r}{did_you_mean(name, known)}"
 
 
 def field_values(given: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,6 +142,6 @@ _IN_UNITS: Final = ("log.retention.minutes", "log.retention.hours", "log.roll.ho
 
 
 def without_effect(given: Collection[str], fields: Collection[str]) -> list[str]:
-    """Return the names of `given` that have no effect here."""
+    """Return the settings of Kafka in `given` that have no effect here."""
     effective = {field.replace("_", ".") for field in fields} | READ_ELSEWHERE
     return sorted(name for name in given if name not in effective and base_name(name) not in EFFECTIVE)

@@ -125,6 +125,7 @@ GROUP_SETTINGS: Final[Mapping[str, Setting]] = by_name(
         Setting("streams.session.timeout.ms", ConfigType.INT, "45000", Between(1)),
         Setting("streams.heartbeat.interval.ms", ConfigType.INT, "5000", Between(1)),
         Setting("streams.num.standby.replicas", ConfigType.INT, "0", Between(0)),
+        Setting("streams.num.warmup.replicas", ConfigType.INT, "2", Between(0), is_internal=True),
         Setting("streams.initial.rebalance.delay.ms", ConfigType.INT, "3000", Between(0)),
         Setting("streams.assignment.interval.ms", ConfigType.INT, "1000", Between(0)),
         Setting("streams.assignor.name", ConfigType.STRING, None),
@@ -147,6 +148,7 @@ BROKER_SETTING_OF_GROUP: Final[Mapping[str, str]] = {
     "streams.session.timeout.ms": "group.streams.session.timeout.ms",
     "streams.heartbeat.interval.ms": "group.streams.heartbeat.interval.ms",
     "streams.num.standby.replicas": "group.streams.num.standby.replicas",
+    "streams.num.warmup.replicas": "group.streams.num.warmup.replicas",
     "streams.initial.rebalance.delay.ms": "group.streams.initial.rebalance.delay.ms",
     "streams.assignment.interval.ms": "group.streams.assignment.interval.ms",
     "streams.assignor.name": "group.streams.assignors",
@@ -156,8 +158,8 @@ BROKER_SETTING_OF_GROUP: Final[Mapping[str, str]] = {
 
 CLIENT_METRICS_SETTINGS: Final[Mapping[str, Setting]] = by_name(
     (
-        Setting("metrics", ConfigType.LIST, ""),
         Setting("interval.ms", ConfigType.INT, "300000"),
         Setting("match", ConfigType.LIST, ""),
+        Setting("metrics", ConfigType.LIST, ""),
     )
 )

@@ -14,24 +14,43 @@ from dualwrite.broker_emulator.groups.records import (
     decode_offset_key,
     decode_offset_value,
 )
-from dualwrite.broker_emulator.log.record_batch import Record, iter_records, parse_end_txn_marker, parse_header
+from dualwrite.broker_emulator.log.record_batch import (
+    BatchHeader,
+    Record,
+    iter_records,
+    parse_end_txn_marker,
+    parse_header,
+)
+from dualwrite.broker_emulator.log.unreadable import UnreadableRecordError
 
 
 def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:
-    """Return the groups and offsets that the records leave; an offset of an unknown group creates a group."""
+    """Return the groups and offsets that the records leave; an offset of an unknown group creates a group.
+
+    Raises UnreadableRecordError, and StorageError as `batches` does.
+    """
     groups: dict[str, AnyGroup] = {}
     offsets = OffsetTable()
     for batch in batches:
         header = parse_header(batch)
-        for record in iter_records(batch):
-            if header.is_control:
-                marker = parse_end_txn_marker(record)
-                if marker is not None:
-                    offsets.complete_transaction(header.producer_id, commit=marker.commit)
-            elif record.key is not None:
-                producer_id = header.producer_id if header.is_transactional else None
-                _replay(groups, offsets, record, record.key, producer_id)
+        offset = header.base_offset
+        try:
+            for record in iter_records(batch):
+                offset = record.offset
+                _replay_record(groups, offsets, header, record)
+        except Exception as error:  # whatever a decoder meets in bytes that no coordinator wrote
+            raise UnreadableRecordError(offset, error) from error
     return groups, offsets
+
+
+def _replay_record(groups: dict[str, AnyGroup], offsets: OffsetTable, header: BatchHeader, record: Record) -> None:
+    if header.is_control:
+        marker = parse_end_txn_marker(record)
+        if marker is not None:
+            offsets.complete_transaction(header.producer_id, commit=marker.commit)
+    elif record.key is not None:
+        producer_id = header.producer_id if header.is_transactional else None
+        _replay(groups, offsets, record, record.key, producer_id)
 
 
 def _replay(

@@ -291,6 +291,8 @@ class GroupShard:
         """Commit offsets by OffsetCommit of `version`. An unknown group is created."""
         group = self.groups.get(group_id)
         error = self._commit_error(group, committer, offsets, transactional=False, version=version)
+        if error is ErrorCode.none and not offsets:  # all of them were refused: that makes a group, too
+            self._ensure_group(group_id)
         if error is not ErrorCode.none or not offsets:
             return error
         if isinstance(group, Group) and is_kept_alive_by_commit(group, committer):
@@ -313,6 +315,8 @@ class GroupShard:
     ) -> ErrorCode:
         """Make offsets pending under the transaction's producer id. An unknown group is created."""
         error = self._commit_error(self.groups.get(group_id), committer, offsets, transactional=True, version=0)
+        if error is ErrorCode.none and not offsets:
+            self._ensure_group(group_id)
         if error is not ErrorCode.none or not offsets:
             return error
         base_offset, error = self.append(_offset_records(group_id, offsets), transaction)

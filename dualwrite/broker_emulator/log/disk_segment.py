@@ -94,6 +94,7 @@ class DiskSegment:
         "_max_timestamps",
         "_offsets",
         "_positions",
+        "_unproven",
         "aborted",
         "base_offset",
         "max_timestamp",
@@ -118,6 +119,11 @@ class DiskSegment:
         self._positions = array("q", [0])
         self._max_timestamps = array("q", [NO_TIMESTAMP])
         self._indexed_to = 0
+        self._unproven = bytearray()  # of each entry of an adopted index: 1 until its batches are read
+
+    @property
+    def location(self) -> str:
+        return str(self.path)
 
     def index(self) -> IndexFile:
         """Return the index of the segment as it is now."""
@@ -142,6 +148,7 @@ class DiskSegment:
         self.aborted = index.aborted
         self._offsets, self._positions, self._max_timestamps = index.offsets, index.positions, index.max_timestamps
         self._indexed_to = self._positions[-1]
+        self._unproven = bytearray(b"\1" * len(index.positions))
 
     def append(self, batches: Sequence[StoredBatch]) -> None:
         if self._broken is not None:
@@ -189,7 +196,7 @@ class DiskSegment:
         self.size_bytes, self.next_offset = self._positions[keep - 1], self._offsets[keep - 1]
         self.max_timestamp = self._max_timestamps[keep - 1]
         self._indexed_to = self.size_bytes
-        del self._offsets[keep:], self._positions[keep:], self._max_timestamps[keep:]
+        del self._offsets[keep:], self._positions[keep:], self._max_timestamps[keep:], self._unproven[keep:]
         for data in self._batches_from(self.size_bytes, index.size_bytes):
             [(header, _)] = split_batches(data)
             if header.base_offset >= offset:
@@ -225,10 +232,38 @@ class DiskSegment:
             yield position, size, base_offset + last_offset_delta + 1
             position += size
 
+    def _prove(self, entry: int, end: int) -> None:
+        """Check what an earlier process wrote when it is first read: a start reads the index alone.
+
+        Offsets are not covered by a batch's CRC. But they must lead from each entry of the index to the next.
+        """
+        while entry < len(self._unproven) and self._positions[entry] < end:
+            if self._unproven[entry]:
+                self._prove_entry(entry)
+                self._unproven[entry] = 0
+            entry += 1
+
+    def _prove_entry(self, entry: int) -> None:
+        start, offset = self._positions[entry], self._offsets[entry]
+        is_last = entry + 1 == len(self._positions)
+        end = self.size_bytes if is_last else self._positions[entry + 1]
+        end_offset = self.next_offset if is_last else self._offsets[entry + 1]
+        try:
+            for header, _ in split_batches(self._pread(end - start, start)):
+                if header.base_offset < offset or header.last_offset < header.base_offset:
+                    raise CorruptRecordError(f"a batch begins at offset {header.base_offset}, after {offset - 1}")
+                offset = header.last_offset + 1
+        except CorruptRecordError as error:
+            raise StorageError(f"{self.path} is damaged after position {start}: {error}") from error
+        if offset != end_offset:
+            raise StorageError(f"{self.path} is damaged after position {start}: offset {offset}, not {end_offset}")
+
     def _find(self, offset: int) -> tuple[int, int, int]:
         """Return position, size and next offset of the first batch that ends above `offset`; the end if none does."""
         if offset < self.next_offset:
             entry = max(bisect_right(self._offsets, offset) - 1, 0)
+            if self._unproven:
+                self._prove(entry, self._positions[entry] + 1)
             for found in self._walk(self._positions[entry]):
                 if found[2] > offset:
                     return found
@@ -239,6 +274,8 @@ class DiskSegment:
         if not first_size or next_offset > limit_offset or (first_size > max_bytes and not at_least_one):
             return b"", offset
         end, next_offset = self._end(start + first_size, next_offset, limit_offset, start + max_bytes)
+        if self._unproven:
+            self._prove(bisect_right(self._positions, start) - 1, end)
         data = self._pread(end - start, start)
         if len(data) != end - start:
             raise StorageError(f"{self.path} ends at {start + len(data)} instead of {self.size_bytes}")

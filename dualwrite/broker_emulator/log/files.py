@@ -11,11 +11,13 @@ from pathlib import Path
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def write_atomically(path: Path, data: bytes, *, sync: bool) -> None:
+def write_atomically(path: Path, data: bytes, *, sync: bool, mode: int | None = None) -> None:
     """Create or replace a file: after a crash, it is complete or as before. Raises OSError; then nothing changed."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         with temporary.open("wb") as file:
+            if mode is not None:  # before anything is in it
+                os.fchmod(file.fileno(), mode)
             file.write(data)
             if sync:
                 file.flush()

@@ -51,6 +51,8 @@ class MemoryBudget:
 class MemorySegment:
     """A segment that keeps its batches in a list."""
 
+    location = "memory"
+
     __slots__ = (
         "_batches",
         "_budget",
@@ -157,6 +159,9 @@ class MemoryStorage:
         for segment in segments:
             assert isinstance(segment, MemorySegment)
             segment.forget()
+
+    def truncating(self, offset: int) -> None:
+        pass
 
     def truncated(self, active: Segment) -> None:
         pass

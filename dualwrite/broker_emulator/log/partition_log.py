@@ -512,6 +512,14 @@ class PartitionLog:
             current_start_offset=self.leader_epoch_start_offset,
         )
 
+    def leader_epoch_at(self, offset: int) -> int:
+        """Return the epoch of the leader that appended the first record at `offset` or above.
+
+        Above the last record it is the current leader's, which begins there. Raises StorageError.
+        """
+        batch = None if offset >= self.leader_epoch_start_offset else self._epoch_at(offset)
+        return self.leader_epoch if batch is None else batch.leader_epoch
+
     def _epoch_at(self, offset: int) -> EpochOfBatch | None:
         batch, next_offset = self._segments.read(offset, self._log_end_offset, 1, at_least_one=True)
         if not batch:
@@ -536,6 +544,10 @@ class PartitionLog:
     def batches(self, from_offset: int = 0) -> Iterator[bytes]:
         """Yield every stored batch from the one with `from_offset`, for replay; control batches included."""
         return self._segments.iterate(max(from_offset, self.log_start_offset))
+
+    def location(self, offset: int) -> str:
+        """Return where the batch with `offset` is stored, for messages."""
+        return self._segments.location(offset)
 
     @property
     def oldest_transaction_append_ms(self) -> int | None:

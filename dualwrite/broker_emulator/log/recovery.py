@@ -8,6 +8,7 @@ and only the owner of the data can decide what to do.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ _MAGIC_AT = 16
 _MAGIC = b"\x02"
 _CHECKED_FROM = 21
 _LENGTH_ENDS_AT = 12
+_FIRST_FIELDS = struct.Struct(">qi")  # base offset, length
+_CHECKS_PER_BYTE = 4
+_LEAST_BUDGET = 1 << 20
 
 
 class Damage(NamedTuple):
@@ -41,17 +45,20 @@ def scan(
     accept: Callable[[BatchHeader, memoryview], None],
     *,
     may_have_gaps: bool,
+    must_search: Callable[[], bool] = lambda: True,
 ) -> Damage | None:
     """Call `accept` for every intact batch of `data`; return the damage at the first that is not intact or not next.
 
-    `next_offset` is that of the first batch. `may_have_gaps`: compaction may have removed batches.
+    `next_offset` is that of the first batch. `may_have_gaps`: compaction may have removed batches. `must_search` is
+    called at a batch that is not intact: whether intact ones after it would matter.
     """
     position = 0
     while position < len(data):
         try:
             header, batch = _intact_batch(data, position)
         except CorruptRecordError as error:
-            return Damage(position, str(error), _find_intact(data, position + 1))
+            after = _find_intact(data, position + 1, next_offset) if must_search() else None
+            return Damage(position, str(error), after)
         if header.base_offset < next_offset or (header.base_offset > next_offset and not may_have_gaps):
             return Damage(position, f"offset {header.base_offset} where {next_offset} is next", position)
         accept(header, batch)
@@ -75,22 +82,35 @@ def _intact_batch(data: memoryview, position: int) -> tuple[BatchHeader, memoryv
     return header, batch
 
 
-def _find_intact(data: memoryview, position: int) -> int | None:
-    """Return the position of the first intact batch that begins at `position` or at any later byte."""
+def _find_intact(data: memoryview, position: int, offset: int) -> int | None:
+    """Return the position of the first batch, intact and above `offset`, that begins at `position` or at a later byte.
+
+    A record of the torn batch may hold bytes that look like batches: as clients send them, with offset 0, they cannot
+    be ones that follow. Bytes made to look like very many of them use up the budget; then the first of those that
+    were not looked at is taken for intact, because nothing may be truncated that is not known to be torn.
+    """
     contents = bytes(data[position:])
+    budget = _CHECKS_PER_BYTE * len(contents) + _LEAST_BUDGET
     magic_at = contents.find(_MAGIC, _MAGIC_AT)
     while magic_at >= 0:
         start = position + magic_at - _MAGIC_AT
-        if _is_intact(data, start):
-            return start
+        size = _plausible_size(data, start, offset)
+        if size:
+            budget -= size
+            if budget < 0 or _is_intact(data, start):
+                return start
         magic_at = contents.find(_MAGIC, magic_at + 1)
     return None
 
 
+def _plausible_size(data: memoryview, position: int, offset: int) -> int:
+    """Return the size of what may be a batch above `offset`; 0 if it is none by its first fields."""
+    base_offset, length = _FIRST_FIELDS.unpack_from(data, position)
+    size: int = length + _LENGTH_ENDS_AT
+    return size if base_offset > offset and HEADER_BYTES <= size <= len(data) - position else 0
+
+
 def _is_intact(data: memoryview, position: int) -> bool:
-    size = int.from_bytes(data[position + 8 : position + _LENGTH_ENDS_AT], "big", signed=True) + _LENGTH_ENDS_AT
-    if not HEADER_BYTES <= size <= len(data) - position:
-        return False
     try:
         _intact_batch(data, position)
     except CorruptRecordError:

@@ -44,6 +44,10 @@ class Segment(Protocol):
     """First offset of the earliest transaction open when the segment began, else `base_offset`."""
 
     @property
+    def location(self) -> str:
+        """Where the segment is, for messages."""
+
+    @property
     def aborted(self) -> AbortedIndex:
         """The aborted transactions whose markers are in this segment."""
 
@@ -113,6 +117,9 @@ class LogStorage(Protocol):
 
     def discard(self, segments: Sequence[Segment]) -> None:
         """Delete segments that are no longer part of the log."""
+
+    def truncating(self, offset: int) -> None:
+        """Note that every batch from `offset` on is about to be removed. Raises StorageError."""
 
     def truncated(self, active: Segment) -> None:
         """Note that the log was truncated and now ends with `active`; later segments were discarded."""
@@ -202,6 +209,10 @@ class Segments:
             return len(self._segments) - 1
         return max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
 
+    def location(self, offset: int) -> str:
+        """Return where the segment is to which `offset` belongs, for messages."""
+        return self._segments[self._holding(offset)].location
+
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
         """Read whole batches as `Segment.read` does, from as many segments as needed."""
         if offset >= self.active.base_offset:
@@ -262,6 +273,7 @@ class Segments:
 
     def truncate(self, offset: int) -> None:
         """Remove every batch from `offset` on, at which a batch must begin. Raises StorageError."""
+        self._storage.truncating(offset)
         keep = self._holding(offset) + 1
         removed = self._segments[keep:]
         del self._segments[keep:]

@@ -2,10 +2,13 @@
 
 ```
 metadata.journal                     cluster id, features, topics, leader epochs, allocated producer ids, other values
+log-ends                             how far the journal and each log reached (`log_ends.py`)
 <topic>-<partition>/<offset>.log     record batches, in Kafka's layout (`log/disk_log.py`)
 .lock                                locked by the process that uses the directory
 .clean-shutdown                      exists while no process uses the directory, if the last one stopped in order
 ```
+
+Nothing is deleted but what the journal records as deleted. A folder that it does not know belongs to somebody else.
 """
 
 from __future__ import annotations
@@ -14,18 +17,21 @@ import asyncio
 import fcntl
 import logging
 import os
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog
+from dualwrite.broker_emulator.log.disk_loading import segment_paths
+from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog, remove_folder
 from dualwrite.broker_emulator.log.files import OpenFiles, write_atomically
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.storage import journal
 from dualwrite.broker_emulator.storage.flusher import Flusher
+from dualwrite.broker_emulator.storage.log_ends import LogEnds
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, Space, StoredTopic
 
 logger = logging.getLogger(__name__)
@@ -33,6 +39,7 @@ logger = logging.getLogger(__name__)
 _LOCK = ".lock"
 _CLEAN_SHUTDOWN = ".clean-shutdown"
 _JOURNAL = "metadata.journal"
+_ENDS = "log-ends"
 
 
 @dataclass(slots=True)
@@ -43,6 +50,7 @@ class DataDirectory:
     _lock: int
     _flusher: Flusher
     _journal: journal.MetadataJournal
+    _ends: LogEnds
     _stopped_cleanly: bool
     _stored: list[StoredTopic]
     _files: OpenFiles = field(default_factory=OpenFiles)
@@ -52,24 +60,45 @@ class DataDirectory:
         """Open a directory, and create it if it does not exist. Raises StorageError with a sentence for the user."""
         lock = _lock(path)
         try:
-            metadata = journal.MetadataJournal(path / _JOURNAL, sync=fsync is not Fsync.NEVER)
-            folders = _partition_folders(path)
-            if folders and not (path / _JOURNAL).exists():
-                raise StorageError(f"{path} has partitions ({folders[0].name}, ...) but no {_JOURNAL}; restore it")
-            metadata.open()
-            stored = list(metadata.topics.values())
+            ends = LogEnds(path / _ENDS)
+            metadata = journal.MetadataJournal(
+                path / _JOURNAL, sync=fsync is not Fsync.NEVER, on_growth=ends.journal_written
+            )
+            ends.read()
+            _check_presence(path, has_ends=ends.journal is not None)
+            metadata.read()
+            _check_journal(path, metadata, ends)
             stopped_cleanly = (path / _CLEAN_SHUTDOWN).exists()
-            (path / _CLEAN_SHUTDOWN).unlink(missing_ok=True)
-            _remove_deleted(folders, stored)
         except OSError as error:
             os.close(lock)
             raise StorageError(f"{path} cannot be used: {error}") from error
         except StorageError:
             os.close(lock)
             raise
+        stored = list(metadata.topics.values())
         if stored and not stopped_cleanly:
             logger.warning("%s was not closed cleanly: checking what was written last", path)
-        return cls(path, lock, Flusher(fsync, loop), metadata, stopped_cleanly, stored)
+        return cls(path, lock, Flusher(fsync, loop), metadata, ends, stopped_cleanly, stored)
+
+    def recovered(self) -> None:
+        try:
+            self._finish_deletions()
+            self._journal.rewrite()
+            self._ends.open(self._journal.mark)
+            (self.path / _CLEAN_SHUTDOWN).unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be used: {error}") from error
+        unknown = ", ".join(folder.name for folder in _unknown_folders(self.path, self._journal))
+        if unknown:
+            logger.warning("%s has folders that belong to no topic, and they are left alone: %s", self.path, unknown)
+
+    def _finish_deletions(self) -> None:
+        """Delete what is left of topics whose deletion is recorded. Raises OSError."""
+        for topic in list(self._journal.doomed.values()):
+            for folder in _folders_of(self.path, topic):
+                logger.info("removing %s: it belongs to a deleted topic", folder)
+                remove_folder(folder)
+            del self._journal.doomed[topic.name]
 
     @property
     def log_dir(self) -> str:
@@ -104,15 +133,42 @@ class DataDirectory:
 
     def log(self, topic: str, partition: int) -> DiskLog:
         folder = self.path / f"{topic}-{partition}"
-        return DiskLog(folder, self._files, self._flusher, stopped_cleanly=self._stopped_cleanly)
+        try:
+            end = self._ends.of(self._journal.topics[topic].topic_id, partition)
+        except OSError as error:
+            raise StorageError(f"{self._ends.path} cannot be written: {error.strerror}") from error
+        return DiskLog(folder, self._files, self._flusher, stopped_cleanly=self._stopped_cleanly, end=end)
 
     def topic_created(self, topic: StoredTopic) -> None:
+        self._make_room(topic.name, range(len(topic.leader_epochs)))
         self._journal.record(journal.topic_created(topic))
 
     def topic_deleted(self, name: str) -> None:
         self._journal.record(journal.topic_deleted(name))
 
+    def topic_destroyed(self, name: str) -> None:
+        topic = self._journal.doomed[name]
+        try:
+            self._ends.remove(topic.topic_id, len(topic.leader_epochs))
+        except OSError as error:
+            raise StorageError(f"{self._ends.path} cannot be written: {error.strerror}") from error
+        if not any((self.path / f"{name}-{partition}").exists() for partition in range(len(topic.leader_epochs))):
+            self._journal.record(journal.topic_destroyed(name))
+
+    def _make_room(self, topic: str, partitions: Iterable[int]) -> None:
+        """Check that nothing is in the way of new partitions, and make room for their ends. Raises StorageError."""
+        names = [f"{topic}-{partition}" for partition in partitions]
+        for name in names:
+            if (self.path / name).exists():
+                raise StorageError(f"{self.path / name} exists, and belongs to no topic: move it away")
+        try:
+            self._ends.make_room(len(names))
+        except OSError as error:
+            raise StorageError(f"{self._ends.path} cannot be written: {error.strerror}") from error
+
     def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+        begin = len(self._journal.topics[topic].leader_epochs)
+        self._make_room(topic, range(begin, begin + len(replicas)))
         self._journal.record(journal.partitions_created(topic, replicas))
 
     def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
@@ -149,6 +205,7 @@ class DataDirectory:
         finally:
             self._files.close_all()
             self._journal.close()
+            self._ends.close()
             os.close(self._lock)
 
 
@@ -169,15 +226,67 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _partition_folders(path: Path) -> list[Path]:
+def _check_presence(path: Path, *, has_ends: bool) -> None:
+    """Refuse a directory without a journal that is not a new one. Raises StorageError."""
+    if (path / _JOURNAL).exists():
+        return
+    folders = [folder.name for folder in _folders(path) if _is_partition(folder)]
+    if folders:
+        raise StorageError(f"{path} has partitions ({folders[0]}, ...) but no {_JOURNAL}; restore it")
+    if has_ends:
+        raise StorageError(f"{path} has {_ENDS} but no {_JOURNAL}; restore it, or empty the directory")
+
+
+def _check_journal(path: Path, metadata: journal.MetadataJournal, ends: LogEnds) -> None:
+    """Compare the journal with what was noted of it. Raises StorageError if its end is missing."""
+    found, noted = metadata.mark, ends.journal
+    if noted is None or noted.generation < found.generation - 1:
+        if found.generation:
+            logger.warning("%s is missing or of another time: what is missing in %s may go unnoticed", ends.path, path)
+        ends.forget()
+        _check_unknown(path, metadata)
+        return
+    if (found.generation, found.size_bytes) < noted:
+        raise StorageError(
+            f"{path / _JOURNAL} has lost its end: {found.size_bytes} bytes of generation {found.generation}, of "
+            f"{noted.size_bytes} of generation {noted.generation}. It must not be believed: restore it"
+        )
+
+
+def _check_unknown(path: Path, metadata: journal.MetadataJournal) -> None:
+    """Refuse folders like those of partitions, which the journal may know in its missing end. Raises StorageError."""
+    for folder in _unknown_folders(path, metadata):
+        if _is_partition(folder):
+            raise StorageError(
+                f"{folder} has records, and {path / _JOURNAL} knows no such partition. It may have lost its end: "
+                "restore it, or move the folder away if it is not the broker's"
+            )
+
+
+def _folders(path: Path) -> list[Path]:
     return sorted(folder for folder in path.iterdir() if folder.is_dir())
 
 
-def _remove_deleted(folders: Sequence[Path], stored: Sequence[StoredTopic]) -> None:
-    """Delete what a crash left of deleted topics, which are no longer in the journal."""
-    known = {f"{topic.name}-{partition}" for topic in stored for partition in range(len(topic.leader_epochs))}
-    for folder in folders:
-        is_partition = folder.name.rpartition("-")[2].isdecimal()
-        if folder.name.endswith(DELETED_SUFFIX) or (is_partition and folder.name not in known):
-            logger.info("removing %s: it belongs to a deleted topic", folder)
-            shutil.rmtree(folder)
+def _is_partition(folder: Path) -> bool:
+    """Return whether a folder looks like one of a partition with records."""
+    return re.fullmatch(r".+-\d+", folder.name) is not None and bool(segment_paths(folder))
+
+
+def _unknown_folders(path: Path, metadata: journal.MetadataJournal) -> Iterator[Path]:
+    """Return the folders that belong neither to a topic nor to one whose deletion is recorded."""
+    known = {
+        f"{topic.name}-{partition}"
+        for topic in metadata.topics.values()
+        for partition in range(len(topic.leader_epochs))
+    }
+    known |= {folder.name for topic in metadata.doomed.values() for folder in _folders_of(path, topic)}
+    return (folder for folder in _folders(path) if folder.name not in known)
+
+
+def _folders_of(path: Path, topic: StoredTopic) -> Iterator[Path]:
+    """Return the folders of a deleted topic that are still there, renamed or not."""
+    name = re.compile(rf"{re.escape(topic.name)}-(\d+)((\.[0-9a-f]{{8}})?{DELETED_SUFFIX})?")
+    for folder in _folders(path):
+        found = name.fullmatch(folder.name)
+        if found is not None and int(found[1]) < len(topic.leader_epochs):
+            yield folder

@@ -1,8 +1,11 @@
 """The metadata journal of a data directory: one line per change of the cluster, each with a checksum.
 
-At every start the file is rewritten with the present state only. A line that was cut short by a crash is the last one
-and never took effect, because every change is in the file before it takes effect; damage before the last line is an
-error.
+At every start the file is rewritten with the present state only, as a new generation; its first line says how many
+lines that were. A line that was cut short by a crash is the last one and never took effect, because every change is in
+the file before it takes effect; damage before the last line is an error. Lines that are gone altogether are noticed by
+the size that `log_ends.py` keeps: a journal that lost its end must not be believed.
+
+The file holds the keys of SCRAM users, so only its owner may read it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +22,87 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.files import write_atomically
 from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.storage.log_ends import JournalMark
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, StoredTopic, StoredValues, put_value
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
+_OLD_FORMAT = 1
+"""Without a generation and the number of lines."""
+_OWNER_ONLY = 0o600
 
 
 class MetadataJournal:
     """The id of the cluster, its features, topics (ids, settings, leader epochs), producer ids, and values by kind."""
 
-    def __init__(self, path: Path, *, sync: bool) -> None:
+    def __init__(self, path: Path, *, sync: bool, on_growth: Callable[[JournalMark], None] | None = None) -> None:
         self._path = path
         self._sync = sync
+        self._on_growth = on_growth
         self._file = -1
         self._size = 0
+        self._generation = 0
         self.cluster_id = uuid.uuid4().hex[:22]
         self.next_producer_id: int | None = None
         self.finalized_features = FinalizedFeatures()
         self.topics: dict[str, StoredTopic] = {}
+        self.doomed: dict[str, StoredTopic] = {}
+        """Topics whose deletion is recorded, and that of their folders is not."""
         self.values: StoredValues = {}
+
+    @property
+    def mark(self) -> JournalMark:
+        """How far the journal reaches; generation 0 is a journal of an old format, or none."""
+        return JournalMark(self._generation, self._size)
 
     def open(self) -> None:
         """Read the file, and rewrite it with the present state. Raises StorageError."""
+        self.read()
+        self.rewrite()
+
+    def read(self) -> None:
+        """Read the file, if there is one. Raises StorageError."""
         try:
-            if self._path.exists():
-                for change in _changes(self._path, self._path.read_bytes()):
-                    self._apply(change)
-                self.topics = {name: _after_restart(topic) for name, topic in self.topics.items()}
-            data = b"".join(map(_line, self._everything()))
-            write_atomically(self._path, data, sync=self._sync)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-            self._size = len(data)
+            if not self._path.exists():
+                return
+            data = self._path.read_bytes()
         except OSError as error:
             raise StorageError(f"{self._path} cannot be used: {error.strerror}") from error
+        least, lines = 1, 0
+        for change in _changes(self._path, data):
+            if lines == 0:
+                least = self._begin(change)
+            self._apply(change)
+            lines += 1
+        if lines < least:
+            raise StorageError(
+                f"{self._path} has {lines} whole lines; it was written with at least {least}. Something else has cut "
+                "it off, or emptied it: restore the file"
+            )
+        self._size = data.rfind(b"\n") + 1
+        self.topics = {name: _after_restart(topic) for name, topic in self.topics.items()}
+
+    def _begin(self, change: dict[str, Any]) -> int:
+        """Return how many lines there must be by the first one."""
+        if "format" not in change:
+            raise StorageError(f"{self._path} does not begin with its format: its first lines are missing")
+        self._generation = change.get("generation", 0)
+        lines: int = change.get("lines", 1)
+        return lines
+
+    def rewrite(self) -> None:
+        """Write the present state as a new generation, and open the file for changes. Raises StorageError."""
+        self._generation += 1
+        present = list(self._everything())
+        head = {"format": _FORMAT, "cluster_id": self.cluster_id, "generation": self._generation}
+        data = b"".join(map(_line, [head | {"lines": 1 + len(present)}, *present]))
+        try:
+            write_atomically(self._path, data, sync=self._sync, mode=_OWNER_ONLY)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be used: {error.strerror}") from error
+        self._size = len(data)
 
     def close(self) -> None:
         """Close the file."""
@@ -68,6 +118,8 @@ class MetadataJournal:
                 raise OSError(0, "the disk is full")
             if self._sync:
                 os.fdatasync(self._file)
+            if self._on_growth is not None:
+                self._on_growth(JournalMark(self._generation, self._size + len(line)))
         except OSError as error:
             os.truncate(self._path, self._size)
             raise StorageError(f"{self._path} cannot be written: {error.strerror}") from error
@@ -75,11 +127,13 @@ class MetadataJournal:
         self._apply(change)
 
     def _everything(self) -> Iterator[dict[str, Any]]:
-        yield {"format": _FORMAT, "cluster_id": self.cluster_id}
         if self.next_producer_id is not None:
             yield producer_ids_allocated(self.next_producer_id)
         if self.finalized_features.epoch:
             yield features_finalized(self.finalized_features)
+        for topic in self.doomed.values():
+            yield topic_created(topic)
+            yield topic_deleted(topic.name)
         for topic in self.topics.values():
             yield topic_created(topic)
         for kind, values in self.values.items():
@@ -89,7 +143,7 @@ class MetadataJournal:
     def _apply(self, change: dict[str, Any]) -> None:
         match change:
             case {"format": format_version, "cluster_id": cluster_id}:
-                if format_version != _FORMAT:
+                if format_version not in (_OLD_FORMAT, _FORMAT):
                     raise StorageError(f"{self._path} has format {format_version}; this broker reads format {_FORMAT}")
                 self.cluster_id = cluster_id
             case {"next_producer_id": next_producer_id}:
@@ -99,12 +153,16 @@ class MetadataJournal:
             case {"created": name, "id": topic_id, "configs": configs, "leader_epochs": leader_epochs}:
                 replicas = change.get("replicas", [])
                 self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs, replicas)
+                self.doomed.pop(name, None)
             case {"extended": name, "replicas": replicas}:
                 self.topics[name] = _with_partitions(self.topics[name], replicas)
             case {"assigned": name, "partition": partition, "replicas": replicas}:
                 self.topics[name] = _with_replicas(self.topics[name], partition, replicas)
             case {"deleted": name}:
-                self.topics.pop(name, None)
+                if (topic := self.topics.pop(name, None)) is not None:
+                    self.doomed[name] = topic
+            case {"destroyed": name}:
+                self.doomed.pop(name, None)
             case {"elected": name, "partition": partition, "leader_epoch": leader_epoch}:
                 epochs = list(self.topics[name].leader_epochs)
                 epochs[partition] = leader_epoch
@@ -129,6 +187,11 @@ def topic_created(topic: StoredTopic) -> dict[str, Any]:
 def topic_deleted(name: str) -> dict[str, Any]:
     """Return the change for a deleted topic."""
     return {"deleted": name}
+
+
+def topic_destroyed(name: str) -> dict[str, Any]:
+    """Return the change for a deleted topic of whose folders nothing is left."""
+    return {"destroyed": name}
 
 
 def partitions_created(topic: str, replicas: Sequence[Sequence[int]]) -> dict[str, Any]:

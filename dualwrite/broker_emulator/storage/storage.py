@@ -83,14 +83,20 @@ class Storage(Protocol):
     def topics(self) -> Sequence[StoredTopic]:
         """Return the stored topics, in the order of their creation."""
 
+    def recovered(self) -> None:
+        """Note that all stored logs are loaded: only from now on is anything changed. Raises StorageError."""
+
     def log(self, topic: str, partition: int) -> LogStorage:
-        """Return the storage of a partition's segments."""
+        """Return the storage of a partition's segments. Raises StorageError."""
 
     def topic_created(self, topic: StoredTopic) -> None:
         """Store a new topic."""
 
     def topic_deleted(self, name: str) -> None:
-        """Remove a topic; its logs are destroyed afterwards."""
+        """Store that a topic is deleted; its logs are destroyed afterwards."""
+
+    def topic_destroyed(self, name: str) -> None:
+        """Note that the logs of a deleted topic are destroyed."""
 
     def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
         """Store new partitions of a topic, with replicas on these nodes."""
@@ -144,6 +150,9 @@ class MemoryOnly:
     def topics(self) -> Sequence[StoredTopic]:
         return ()
 
+    def recovered(self) -> None:
+        pass
+
     def log(self, topic: str, partition: int) -> LogStorage:
         return MemoryStorage(self._budget)
 
@@ -151,6 +160,9 @@ class MemoryOnly:
         pass
 
     def topic_deleted(self, name: str) -> None:
+        pass
+
+    def topic_destroyed(self, name: str) -> None:
         pass
 
     def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:

@@ -209,6 +209,33 @@ def _initialise(
     return CoordinatorDecision(InitProducerIdResult(NO_ERROR, *pair), transition)
 
 
+def decide_next_epoch(
+    transactional_id: str,
+    metadata: TransactionMetadata | None,
+    producer_epoch: int,
+    *,
+    new_producer_id: int,
+    now_ms: int,
+) -> Transition | None:
+    """Decide that the next InitProducerId of an id returns this epoch, for tests; None while a transaction is open.
+
+    The id is left as if its producer had used the epoch before. A new producer id has no such epoch for 0.
+    """
+    if metadata is None:
+        metadata = transitions.new_transactional_id(transactional_id, new_producer_id, _TIMEOUT_MS, now_ms)
+    elif metadata.pending_state is not None or metadata.state in _OPEN_STATES:
+        return None
+    pair = ProducerPair(metadata.producer_id, producer_epoch - 1)
+    return transitions.initialised(
+        metadata, pair, last_producer_epoch=NO_PRODUCER_EPOCH, timeout_ms=metadata.timeout_ms, now_ms=now_ms
+    )
+
+
+_OPEN_STATES: Final = PREPARE_STATES | {TransactionState.ONGOING}
+_TIMEOUT_MS: Final = 60_000
+"""The timeout of an id before its first InitProducerId, which replaces it; the default of Kafka's producers."""
+
+
 # --- adding and verifying partitions --------------------------------------------------------------------------------
 
 

@@ -10,11 +10,12 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 class ProducerIdBlocks:
     """The controller's side: which ids are allocated. One per cluster."""
 
-    __slots__ = ("_allocated", "_next_producer_id")
+    __slots__ = ("_allocated", "_next_producer_id", "first_epoch")
 
     def __init__(self, first_producer_id: int = 0, allocated: Callable[[int], None] | None = None) -> None:
         self._next_producer_id = first_producer_id
         self._allocated = allocated
+        self.first_epoch = 0  # at which producers without a transactional id start; tests change it
 
     def allocate(self) -> range:
         """Allocate the next block of ids; no two callers get the same.
@@ -36,6 +37,11 @@ class ProducerIdManager:
     def __init__(self, blocks: ProducerIdBlocks) -> None:
         self._blocks = blocks
         self._ids = iter(range(0))
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch at which producers without a transactional id start."""
+        return self._blocks.first_epoch
 
     def next_producer_id(self) -> int:
         """Return a producer id that was never used in the cluster before; ids of one node are not contiguous."""

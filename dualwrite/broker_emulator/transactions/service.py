@@ -8,8 +8,7 @@ run to its end, as a broker finishes a request whose client is gone: cancelling 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Collection, Coroutine, Iterator
 
 from kio.schema.errors import ErrorCode
 
@@ -41,6 +40,7 @@ from dualwrite.broker_emulator.transactions.metadata import (
     TransactionMetadata,
 )
 from dualwrite.broker_emulator.transactions.owned_partition import MarkerRun, OwnedPartition, Progress
+from dualwrite.broker_emulator.transactions.ports import MarkerSender, ProducerIdSource, StateLog
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,
     ONGOING,
@@ -60,39 +60,6 @@ from dualwrite.broker_emulator.transactions.transaction_log import (
 from dualwrite.broker_emulator.transactions.transitions import Transition
 
 RETRY_BACKOFF_S = 0.01
-
-
-class StateLog(Protocol):
-    """The coordinator's view of `__transaction_state`."""
-
-    async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
-        """Append one record (a tombstone when `value` is None) with acks=-1; NONE once it is replicated."""
-
-    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
-        """Return every record of the partition, in order."""
-
-
-class ProducerIdSource(Protocol):
-    """The source of fresh producer ids (`producer_ids.ProducerIdManager`)."""
-
-    def next_producer_id(self) -> int:
-        """Return a producer id that was never used in the cluster before."""
-
-
-class MarkerSender(Protocol):
-    """Sends one transaction marker to the partition's leader."""
-
-    async def send(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> ErrorCode | None:
-        """Send the marker and return the leader's response to WriteTxnMarkers; None if the topic was deleted."""
 
 
 class TransactionCoordinator:
@@ -216,7 +183,7 @@ class TransactionCoordinator:
         if error is not NO_ERROR:
             return InitProducerIdResult(error)
         if transactional_id is None:
-            return InitProducerIdResult(NO_ERROR, self._producer_ids.next_producer_id(), 0)
+            return InitProducerIdResult(NO_ERROR, self._producer_ids.next_producer_id(), self._producer_ids.first_epoch)
         owned = self._owner_of(transactional_id)
         if owned is None:
             return InitProducerIdResult(self._not_owned_error(transactional_id))
@@ -232,6 +199,18 @@ class TransactionCoordinator:
         if decision.transition is not None:
             error = await self._carry_out(owned, decision.transition)
         return decision.response if error is NO_ERROR else InitProducerIdResult(error)
+
+    async def set_next_epoch(self, transactional_id: str, producer_epoch: int) -> ErrorCode:
+        """Have the next InitProducerId of the id return this epoch; 51 while a transaction is open. For tests."""
+        owned = self._owner_of(transactional_id)
+        if owned is None:
+            return self._not_owned_error(transactional_id)
+        metadata = owned.ids.get(transactional_id)
+        spare, now_ms = self._spare_producer_id(metadata), self._clock.now_ms()
+        transition = decisions.decide_next_epoch(
+            transactional_id, metadata, producer_epoch, new_producer_id=spare, now_ms=now_ms
+        )
+        return ErrorCode.concurrent_transactions if transition is None else await self._carry_out(owned, transition)
 
     async def add_partitions(
         self,

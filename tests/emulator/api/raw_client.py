@@ -172,6 +172,12 @@ class RawClient:
             data += received
         return data
 
+    def read_to_the_end(self) -> None:
+        """Shut down the sending half, and read whatever comes until the broker closes the connection."""
+        self._socket.shutdown(socket.SHUT_WR)
+        while self._socket.recv(1 << 16):
+            pass
+
     def is_silent(self, duration_s: float = 0.05) -> bool:
         """Return whether nothing arrives for a while."""
         self._socket.settimeout(duration_s)
@@ -312,6 +318,7 @@ def fetch_fields(
     max_bytes: int = 2**31 - 1,
     partition_max_bytes: int = 2**20,
     session_id: int = 0,
+    session_epoch: int = -1,
     current_leader_epoch: int = -1,
 ) -> dict[str, Any]:
     parts = request_parts("fetch", version)
@@ -328,7 +335,7 @@ def fetch_fields(
         "max_bytes": max_bytes,
         "isolation_level": isolation_level,
         "session_id": session_id,
-        "session_epoch": -1,
+        "session_epoch": session_epoch,
         "topics": (parts.FetchTopic(topic=topic, topic_id=topic, partitions=(partition,)),),
         "forgotten_topics_data": (),
         "rack_id": "",

@@ -411,3 +411,24 @@ def test_kafka_3_9_has_its_own_settings() -> None:
         assert describe(client, CLIENT_METRICS, "s") == {}
         assert alter(client, CLIENT_METRICS, "s", ("interval.ms", SET, "1000")) == DONE
         assert describe(client, CLIENT_METRICS, "s").keys() == {"interval.ms"}
+
+
+def test_a_group_has_the_settings_of_the_broker_that_describes_it(client: RawClient) -> None:
+    name, of_brokers = "consumer.assignment.interval.ms", "group.consumer.assignment.interval.ms"
+    assert alter(client, BROKER, "", (of_brokers, SET, "200")) == (0, None)
+    assert values_of(client, GROUP, "g", name) == [("200", 3)]
+    assert alter(client, BROKER, "0", (of_brokers, SET, "300")) == (0, None)
+    assert values_of(client, GROUP, "g", name) == [("300", 2)]
+
+
+def test_the_topics_of_the_coordinators_have_kafkas_settings(client: RawClient) -> None:
+    """Topic settings as Apache Kafka 4.4.0 creates them, but for the sizes of segments."""
+    own = 1
+    assert values_of(
+        client, TOPIC, "__transaction_state", "cleanup.policy", "compression.type", "unclean.leader.election.enable"
+    ) == [("compact", own), ("uncompressed", own), ("false", own)]
+    assert values_of(client, TOPIC, "__transaction_state", "min.insync.replicas") == [("1", own)]
+    assert values_of(client, TOPIC, "__consumer_offsets", "cleanup.policy", "compression.type") == [
+        ("compact", own),
+        ("producer", own),
+    ]

@@ -110,9 +110,18 @@ def test_unknown_topics_do_not_wait(client: RawClient) -> None:
     assert client.fetch(client.topic_id("t"), version=13).error_code == 0
 
 
-def test_a_session_that_was_never_given(client: RawClient) -> None:
-    response = client.call("fetch", 12, **fetch_fields(12, "t", session_id=5))
-    assert (response.error_code, response.responses) == (70, ())
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_aborted_transactions_of_a_partition_that_is_not_read(client: RawClient, isolation_level: int) -> None:
+    """None of them, instead of null, which says that nobody asked for them."""
+    assert client.fetch("nope", isolation_level=isolation_level).aborted_transactions == ()
+    assert client.fetch("t", isolation_level=isolation_level, current_leader_epoch=1).aborted_transactions is None
+    assert client.fetch("t", isolation_level=isolation_level, offset=99).aborted_transactions is None
+
+
+def test_an_isolation_level_that_does_not_exist(client: RawClient) -> None:
+    response = client.call("fetch", 12, **fetch_fields(12, "t", isolation_level=2))
+    assert (response.error_code, response.responses) == (-1, ())
+    assert client.fetch("t", isolation_level=2, version=6).error_code == -1
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (0, 0), (1, 75)])

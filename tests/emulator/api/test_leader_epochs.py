@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient, plain_batch, request_parts
+from dualwrite.broker_emulator.log.record_batch import build_batch
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, request_parts
 
 
 def end_of_epoch(client: RawClient, leader_epoch: int, *, topic: str = "t", **values: Any) -> tuple[int, int, int]:
@@ -72,3 +73,55 @@ def test_an_epoch_of_which_nothing_is_left(asked: int) -> None:
             assert log.leader_epoch == 6
             assert end_of_epoch(client, asked) == (0, asked, 0)
             assert end_of_epoch(client, 6, current_leader_epoch=5) == (74, -1, -1)
+
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+TIMES = (LATEST, EARLIEST, MAX_TIMESTAMP, 0, 1000, 2000, 3000, 3001)
+
+
+def found(client: RawClient, topic: str = "t") -> dict[int, tuple[int, int]]:
+    """Return offset and leader epoch of ListOffsets for each of the times."""
+    parts = request_parts("list_offsets", 7)
+    rows = {}
+    for time in TIMES:
+        partition = parts.ListOffsetsPartition(partition_index=0, timestamp=time, current_leader_epoch=-1)
+        topics = (parts.ListOffsetsTopic(name=topic, partitions=(partition,)),)
+        response = client.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics)
+        row = response.topics[0].partitions[0]
+        rows[time] = (row.offset, row.leader_epoch)
+    return rows
+
+
+def delete_before(client: RawClient, offset: int) -> None:
+    parts = request_parts("delete_records", 2)
+    partitions = (parts.DeleteRecordsPartition(partition_index=0, offset=offset),)
+    topics = (parts.DeleteRecordsTopic(name="t", partitions=partitions),)
+    response = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
+    assert response.topics[0].partitions[0].error_code == 0
+
+
+def test_list_offsets_has_the_epoch_of_the_batch(tmp_path: Path) -> None:
+    """As Apache Kafka 4.4.0 did over its own restarts."""
+    nothing = (-1, -1)
+    for epoch in range(3):
+        with (
+            Emulator(data_dir=tmp_path / "data", topics={"t": 1, "empty": 1}) as emulator,
+            RawClient(emulator.bootstrap_servers) as client,
+        ):
+            begin = 2 * epoch
+            earlier = found(client)
+            assert earlier[LATEST] == (begin, epoch)
+            assert earlier[EARLIEST] == (0, 0)
+            assert found(client, "empty")[EARLIEST] == (0, epoch)
+            batch = build_batch([(None, b"1"), (None, b"2")], timestamp_ms=1000 * (epoch + 1))
+            assert client.produce("t", batch).error_code == 0
+    with (
+        Emulator(data_dir=tmp_path / "data") as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+    ):
+        every = {EARLIEST: (0, 0), 0: (0, 0), 1000: (0, 0), 2000: (2, 1), 3000: (4, 2), MAX_TIMESTAMP: (4, 2)}
+        assert found(client) == every | {LATEST: (6, 3), 3001: nothing}
+        delete_before(client, 3)
+        assert found(client)[EARLIEST] == (3, 1)
+        delete_before(client, 6)
+        assert found(client)[EARLIEST] == (6, 3)

@@ -32,6 +32,11 @@ def commit(
     return int(response.topics[0].partitions[0].error_code)
 
 
+def delete(client: RawClient, group_id: str) -> int:
+    response = client.call("delete_groups", 2, groups_names=(group_id,))
+    return int(response.results[0].error_code)
+
+
 def offset_of(client: RawClient, group_id: str, **values: Any) -> tuple[int, int]:
     row = client.offset_fetch(group_id, "t", **values)
     return int(row.error_code), row.committed_offset
@@ -57,9 +62,25 @@ def test_commit_and_fetch(client: RawClient) -> None:
 
 def test_commits_that_are_refused(client: RawClient) -> None:
     assert commit(client, "g", 1, topic="nope") == 3
-    assert commit(client, "g", 1, metadata="x" * 4097) == 12
     assert commit(client, "g", 1, generation_id_or_member_epoch=3) == 69
+    assert commit(client, "g", 1, metadata="x" * 4097) == 12
     assert offset_of(client, "g") == (0, -1)
+
+
+def test_a_group_of_which_nothing_is_stored(client: RawClient) -> None:
+    """Its first commit makes it a group, even if no offset of it is valid."""
+    assert commit(client, "g", 1, topic="nope") == 3
+    assert delete(client, "g") == 69
+    assert commit(client, "g", 1, metadata="x" * 4097) == 12
+    assert commit(client, "g", 1, generation_id_or_member_epoch=3) == 25
+    assert delete(client, "g") == 0
+    assert delete(client, "g") == 69
+
+
+def test_a_group_of_which_nothing_is_stored_in_a_transaction(client: RawClient) -> None:
+    producer = client.init_producer_id("x")
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, metadata="x" * 4097) == 12
+    assert delete(client, "g") == 0
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -111,8 +132,8 @@ def test_transactional_commits_that_are_refused(client: RawClient) -> None:
     producer = client.init_producer_id("x")
     assert client.txn_offset_commit("x", producer, "", "t", 1) == 24
     assert client.txn_offset_commit("x", producer, "g", "nope", 1) == 3
-    assert client.txn_offset_commit("x", producer, "g", "t", 1, metadata="x" * 4097) == 12
     assert client.txn_offset_commit("x", producer, "g", "t", 1, generation_id=1) == 22
+    assert client.txn_offset_commit("x", producer, "g", "t", 1, metadata="x" * 4097) == 12
     client.init_producer_id("x")
     assert client.txn_offset_commit("x", producer, "g", "t", 1) == 47
     assert offset_of(client, "g") == (0, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -51,7 +52,9 @@ def test_all_topics(client: RawClient, version: int, everything: Any) -> None:
 def test_a_topic_is_created_by_asking_for_it(client: RawClient) -> None:
     (absent,) = metadata(client, 13, named(13, "fresh"), auto_create=False).topics
     assert (absent.error_code, absent.partitions) == (3, ())
-    (created,) = metadata(client, 13, named(13, "fresh")).topics
+    (creating,) = metadata(client, 13, named(13, "fresh")).topics
+    assert (creating.error_code, creating.partitions) == (3, ())
+    (created,) = metadata(client, 13, named(13, "fresh"), auto_create=False).topics
     assert (created.error_code, len(created.partitions)) == (0, 1)
     assert created.topic_id == client.topic_id("fresh")
 
@@ -72,7 +75,7 @@ def test_metadata_by_topic_id(client: RawClient) -> None:
     parts = request_parts("metadata", 12)
     known = (parts.MetadataRequestTopic(name=None, topic_id=client.topic_id("t")),)
     assert metadata(client, 12, known).topics[0].name == "t"
-    unknown = metadata(client, 12, (parts.MetadataRequestTopic(name=None, topic_id=None),)).topics[0]
+    unknown = metadata(client, 12, (parts.MetadataRequestTopic(name=None, topic_id=uuid.uuid4()),)).topics[0]
     assert (unknown.error_code, unknown.name) == (100, None)
 
 

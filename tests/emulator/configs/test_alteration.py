@@ -160,10 +160,13 @@ def test_the_limits_of_groups_are_their_brokers() -> None:
     ("configs", "error", "said"),
     [
         ({"interval.ms": "99"}, 42, "interval must be between 100 and 3600000"),
-        ({"interval.ms": "often"}, 42, "Not a number of type INT"),
+        ({"interval.ms": "often"}, 40, "Not a number of type INT"),
+        ({"interval.ms": "99", "colour": "blue"}, 42, "Unknown client metrics configuration: colour"),
+        ({"metrics": "a,,b"}, 40, "Configuration 'metrics' values must not be empty."),
         ({"colour": "blue"}, 42, "Unknown client metrics configuration: colour"),
         ({"match": "client_id=a,colour=b"}, 40, "Illegal client matching pattern: colour=b"),
         ({"match": "client_id=["}, 40, "Illegal client matching pattern: client_id=["),
+        ({"match": "client_id=a=b"}, 40, "Illegal client matching pattern: client_id=a=b"),
         ({"match": "client_id"}, 40, "Illegal client matching pattern: client_id"),
     ],
 )

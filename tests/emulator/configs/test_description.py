@@ -126,8 +126,8 @@ def test_a_group() -> None:
 
 def test_a_subscription_to_client_metrics() -> None:
     entries = client_metrics_entries({"interval.ms": "100"})
-    assert [(found.name, found.value, found.source) for found in entries] == [
-        ("metrics", "", DEFAULT),
-        ("interval.ms", "100", CLIENT_METRICS),
-        ("match", "", DEFAULT),
+    assert [(found.name, found.value, found.source, found.synonyms) for found in entries] == [
+        ("interval.ms", "100", CLIENT_METRICS, [("interval.ms", "100", CLIENT_METRICS)]),
+        ("match", "", DEFAULT, []),
+        ("metrics", "", DEFAULT, []),
     ]

@@ -87,9 +87,6 @@ def test_what_a_setting_means(properties: dict[str, Any], field: str, value: obj
 @pytest.mark.parametrize(
     ("properties", "said"),
     [
-        ({"num.partitons": 1}, "unknown broker setting 'num.partitons'; did you mean 'num.partitions'"),
-        ({"colour": "blue"}, "unknown broker setting 'colour'$"),
-        ({"listener.name.inside.ssl.keystore.locaton": "x"}, "did you mean"),
         ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
         ({"message.max.bytes": "big"}, "Not a number of type INT"),
         ({"num.io.threads": "0"}, "Value must be at least 1"),
@@ -98,12 +95,34 @@ def test_what_a_setting_means(properties: dict[str, Any], field: str, value: obj
         ({"log.retention.ms": "-2"}, "Value must be at least -1"),
         ({"profile": "kafka-2.8"}, "String must be one of: kip-939, kafka-4.3, kafka-3.9"),
         ({"process.roles": "controller"}, "process.roles must include broker"),
-        ({"leader.replication.throttled.rate": "1"}, "can only be altered while the broker runs"),
     ],
 )
 def test_what_is_refused(properties: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         BrokerConfig.from_properties(properties)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("num.partitons", "ignored: unknown broker setting 'num.partitons'; did you mean 'num.partitions'?"),
+        ("colour", "ignored: unknown broker setting 'colour'"),
+        (
+            "listener.name.inside.ssl.keystore.locaton",
+            "ignored: unknown broker setting 'listener.name.inside.ssl.keystore.locaton'; did you mean "
+            "'zookeeper.ssl.keystore.location'?",
+        ),
+        (
+            "leader.replication.throttled.rate",
+            "ignored: the broker setting leader.replication.throttled.rate can only be altered while the broker runs",
+        ),
+    ],
+)
+def test_an_unknown_setting_is_a_warning(caplog: pytest.LogCaptureFixture, name: str, said: str) -> None:
+    """As in Kafka, where it may be that of a plugin."""
+    config = BrokerConfig.from_properties({name: "7", "num.partitions": "4"})
+    assert (config.num_partitions, config.properties[name]) == (4, "7")
+    assert caplog.messages == [said]
 
 
 def test_settings_of_listeners_and_plugins_are_known_by_what_follows_their_prefix() -> None:

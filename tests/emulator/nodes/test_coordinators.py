@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator, PausePoint
+from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, parse_header
 from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, request_parts
 from tests.emulator.nodes.conftest import NODES, Connect, wait_until
@@ -345,3 +345,22 @@ def test_a_delayed_end_txn_of_a_recovered_transaction(
     assert client.end_txn("x", recovering, commit=True).error_code == 90
     assert state(emulator) == "Ongoing"
     assert [commit for commit, _, _ in markers(emulator)] == [True]
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_the_coordinator_writes_only_with_enough_replicas(least: int) -> None:
+    """15 for the client, as by Kafka, whose append is refused with NOT_ENOUGH_REPLICAS."""
+    config = BrokerConfig.from_properties(
+        {"transaction.state.log.min.isr": least, "transaction.state.log.num.partitions": 1}
+    )
+    with Emulator(nodes=3, config=config) as emulator:
+        coordinator = emulator.coordinator(transactional_id="x")
+        others = [node_id for node_id in range(3) if node_id != coordinator]
+        with RawClient(emulator.bootstrap_servers.split(",")[coordinator]) as client:
+            for in_sync in (3, 2, 1):
+                assert client.init_producer_id("x").error_code == (0 if in_sync >= least else 15)
+                if others:
+                    emulator.crash_node(others.pop())
+            emulator.start_node(0 if coordinator else 1)
+            emulator.start_node(2 if coordinator != 2 else 1)
+            assert client.init_producer_id("x").error_code == 0

@@ -338,6 +338,22 @@ CASES: Final[Mapping[str, Case]] = {
         "Invalid value x for configuration share.isolation.level: String must be one of: read_committed, "
         "read_uncommitted",
     ),
+    "warm-up replicas": Case(GROUP, "g", (("streams.num.warmup.replicas", SET, "3"),), 0, None),
+    "no warm-up replicas": Case(GROUP, "g", (("streams.num.warmup.replicas", SET, "0"),), 0, None),
+    "fewer than no warm-up replicas": Case(
+        GROUP,
+        "g",
+        (("streams.num.warmup.replicas", SET, "-1"),),
+        40,
+        "Invalid value -1 for configuration streams.num.warmup.replicas: Value must be at least 0",
+    ),
+    "more warm-up replicas than the broker allows": Case(
+        GROUP,
+        "g",
+        (("streams.num.warmup.replicas", SET, "21"),),
+        40,
+        "streams.num.warmup.replicas must be less than or equal to 20",
+    ),
     "an offset by duration": Case(GROUP, "g", (("share.auto.offset.reset", SET, "by_duration:P1D"),), 0, None),
     "too many standbys": Case(
         GROUP,
@@ -353,6 +369,23 @@ CASES: Final[Mapping[str, Case]] = {
         (("interval.ms", SET, "1"),),
         42,
         "Invalid value 1 for interval.ms, interval must be between 100 and 3600000 (1 hour)",
+    ),
+    "a subscription with an interval that is no number": Case(
+        CLIENT_METRICS, "s", (("interval.ms", SET, "x"),), 40, _number("interval.ms", "x", "INT")
+    ),
+    "a subscription with two problems": Case(
+        CLIENT_METRICS,
+        "s",
+        (("interval.ms", SET, "99"), ("colour", SET, "1")),
+        42,
+        "Unknown client metrics configuration: colour",
+    ),
+    "no metrics": Case(CLIENT_METRICS, "s", (("metrics", SET, ""),), 0, None),
+    "an empty metric": Case(
+        CLIENT_METRICS, "s", (("metrics", SET, "a,,b"),), 40, "Configuration 'metrics' values must not be empty."
+    ),
+    "a pattern with two equals signs": Case(
+        CLIENT_METRICS, "s", (("match", SET, "client_id=a=b"),), 40, "Illegal client matching pattern: client_id=a=b"
     ),
     "metrics appended": Case(CLIENT_METRICS, "s", (("metrics", APPEND, "a"),), 40, _no_list("metrics", "APPEND")),
     "a match of nothing known": Case(

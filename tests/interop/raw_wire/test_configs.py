@@ -150,6 +150,31 @@ def test_a_created_topic_is_answered_with_its_settings(real: Wire, emulated: Wir
             assert ours == theirs
 
 
+@pytest.mark.compared
+def test_the_settings_of_altered_resources_are_described_as_by_apache_kafka(real: Wire, emulated: Wire) -> None:
+    changes = {
+        CLIENT_METRICS: {"interval.ms": "1000", "match": "client_id=a"},
+        GROUP: {"consumer.session.timeout.ms": "46000", "streams.num.warmup.replicas": "3"},
+    }
+    for resource_type, configs in changes.items():
+        name = f"altered-{next(_names)}"
+        of_real, of_emulated = (described_after(wire, resource_type, name, configs) for wire in (real, emulated))
+        assert of_real.keys() == of_emulated.keys()
+        for key in of_real.keys() - DESCRIBED_DIFFERENTLY.keys():
+            assert told(of_emulated[key]) == told(of_real[key])
+
+
+def described_after(wire: Wire, resource_type: int, name: str, configs: Mapping[str, str]) -> dict[str, Any]:
+    """Alter a resource, and return its settings."""
+    kind = IncrementalAlterConfigsRequest.AlterConfigsResource
+    rows = [kind.AlterableConfig(name=key, value=value, config_operation=0) for key, value in configs.items()]
+    resource = kind(resource_type=resource_type, resource_name=name, configs=rows)
+    answer = wire.call(IncrementalAlterConfigsRequest(version=1, resources=[resource], validate_only=False))
+    assert answer.responses[0].error_code == 0, answer
+    key, value = next(iter(configs.items()))
+    return wait_for(lambda: described(wire, resource_type, name), lambda found: bool(found[key].value == value))
+
+
 def answer_to(wire: Wire, topic: str, case_name: str) -> tuple[int, str | None]:
     case = CASES[case_name]
     request_class: Any = IncrementalAlterConfigsRequest if case.is_incremental else AlterConfigsRequest

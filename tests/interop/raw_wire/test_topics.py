@@ -48,6 +48,9 @@ CREATED: Final = {
     "a long name": New(
         17, f"Topic name is invalid: the length of '{'a' * 250}' is longer than the max allowed length 249", "a" * 250
     ),
+    "the log of the controllers": New(
+        42, "Creation of internal topic __cluster_metadata is prohibited.", "__cluster_metadata"
+    ),
     "twice": New(42, "Duplicate topic name.", times=2),
     "partitions and their copies": New(42, _MANUAL.format("numPartitions"), replicas=-1, assigned=((0, (1,)),)),
     "their number and copies": New(42, _MANUAL.format("replication factor"), partitions=-1, assigned=((0, (1,)),)),

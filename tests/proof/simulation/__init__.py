@@ -6,5 +6,5 @@ the same history, byte for byte. `run.py` runs one seed; `python -m tests.proof.
 `loop.py` is the event loop and its clock, `network.py` the connections, `determinism.py` replaces what else would come
 from outside. `brokers.py` has the emulator's nodes, with the client's and the emulator's real code on both ends of the
 wire, `disk.py` what they store, `database.py` and `leases.py` the database, `application.py` the processes that write,
-`faults.py` what goes wrong, `history.py` what was seen, and what must hold.
+`faults.py` what goes wrong, `history.py` what was seen, `judge.py` what must hold.
 """

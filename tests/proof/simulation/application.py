@@ -125,9 +125,12 @@ def group_of(transactional_id: str) -> str:
     return f"group of {transactional_id}"
 
 
-def outcomes(found: Resolution | list[Resolution]) -> str:
-    """Return what recover() found."""
-    return ", ".join(each.outcome.name for each in (found if isinstance(found, list) else [found]))
+def recovered(history: History, transactional_id: str, found: Resolution | list[Resolution], by: str = "") -> None:
+    """Note what recover() has returned."""
+    all_found = found if isinstance(found, list) else [found]
+    for each in all_found:
+        history.recover(each)
+    history.note(f"{by}recover({transactional_id}) found {', '.join(each.outcome.name for each in all_found)}")
 
 
 class Application:
@@ -204,6 +207,7 @@ class Application:
         tx: Handle | None = None
         failed: DualWriteError | DatabaseGoneError | None = None
         why = ""
+        self._history.begin(write)
         try:
             async with writer.scope() as tx:
                 for partition in range(PARTITIONS):
@@ -247,4 +251,4 @@ class Application:
             self._history.note(f"{self._name}: recover({transactional_id}) raised {type(error).__name__}")
             await self._after(error, writer)
         else:
-            self._history.note(f"{self._name}: recover({transactional_id}) found {outcomes(found)}")
+            recovered(self._history, transactional_id, found, by=f"{self._name}: ")

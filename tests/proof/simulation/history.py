@@ -1,6 +1,7 @@
-"""What was seen in a simulation, and what must hold of it.
+"""What was seen in a simulation: what callers were told, what was decided, and what readers got.
 
 A *write* is one dual write: a row in the database, and one record in each partition, with the write's name as value.
+`judge.py` says what must hold of it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,50 @@ from typing import Final, NamedTuple
 
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, split_batches
+from dualwrite.recipes.core.dual_write import Resolution
 from tests.proof.simulation.loop import SimulatedLoop
+
+
+class Begun(NamedTuple):
+    """A dual write that a process has begun."""
+
+    at_s: float
+    process: str
+    write: str
+
+
+class Decided(NamedTuple):
+    """A dual write that the database has decided: it is durable."""
+
+    at_s: float
+    transactional_id: str
+    prepared_state: str
+
+
+class Recovered(NamedTuple):
+    """What recover() has returned."""
+
+    at_s: float
+    process: str
+    found: Resolution
+
+
+class Got(NamedTuple):
+    """What a reader got at a time: writes with their offsets."""
+
+    at_s: float
+    records: tuple[tuple[int, str], ...]
+    position: int
+    last_stable_offset: int
 
 
 class Told(NamedTuple):
     """What the caller of a dual write was told: an outcome, or None if it is not known."""
 
+    at_s: float
     write: str
     outcome: str | None
+    why: str
 
 
 class History:
@@ -28,9 +65,11 @@ class History:
         self._position = 0
         self.events: Final[list[tuple[float, str]]] = []
         self.problems: Final[list[str]] = []
+        self.begun: Final[list[Begun]] = []
         self.told: Final[list[Told]] = []
-        self.decided: Final[dict[str, str]] = {}
-        """The writes that the database has decided, in order, each with its transactional id."""
+        self.recovered: Final[list[Recovered]] = []
+        self.decided: Final[dict[str, Decided]] = {}
+        """By write, in the order in which the database has decided them."""
         self.is_decided: Callable[[str], bool] = self.decided.__contains__
 
     def next_position(self) -> int:
@@ -47,15 +86,27 @@ class History:
         self.note(f"WRONG: {text}")
         self.problems.append(text)
 
+    def begin(self, write: str) -> None:
+        """Note that a block begins."""
+        self.begun.append(Begun(self._loop.now_s, str(self._loop.current), write))
+
+    def recover(self, found: Resolution) -> None:
+        """Note what recover() has returned."""
+        self.recovered.append(Recovered(self._loop.now_s, str(self._loop.current), found))
+
     def tell(self, write: str, outcome: str | None, why: str) -> None:
         """Note what a caller was told."""
-        self.told.append(Told(write, outcome))
+        self.told.append(Told(self._loop.now_s, write, outcome, why))
         self.note(f"{self._loop.current}: {write} is {outcome or 'unknown'} {why}")
 
-    def decide(self, write: str, transactional_id: str) -> None:
+    def decide(self, write: str, transactional_id: str, prepared_state: str) -> None:
         """Note a decision: it is durable."""
         self.note(f"database: {write} of {transactional_id} is decided")
-        self.decided[write] = transactional_id
+        self.decided[write] = Decided(self._loop.now_s, transactional_id, prepared_state)
+
+    def get(self, records: list[tuple[int, str]], position: int, last_stable_offset: int) -> Got:
+        """Return what a reader gets now."""
+        return Got(self._loop.now_s, tuple(records), position, last_stable_offset)
 
     def lines(self) -> list[str]:
         """Return the events as numbered lines."""
@@ -69,9 +120,18 @@ class Reader:
         self._history = history
         self._partition = partition
         self.position = 0
-        self.seen: dict[str, int] = {}
-        """The offset of each write."""
+        self.got: list[Got] = []
         self.follow(partition)
+
+    @property
+    def name(self) -> str:
+        """The partition, as Kafka prints it."""
+        return f"{self._partition.topic.name}-{self._partition.index}"
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The last stable offset, and the end of the log."""
+        return self._partition.log.last_stable_offset, self._partition.log.log_end_offset
 
     def follow(self, partition: Partition) -> None:
         """Read from now on from the log of this partition: the cluster was restarted."""
@@ -80,55 +140,40 @@ class Reader:
 
     def read(self) -> None:
         """Read what can be read."""
-        log, history = self._partition.log, self._history
-        name = f"{self._partition.topic.name}-{self._partition.index}"
-        if log.last_stable_offset < self.position:
-            history.wrong(f"the last stable offset of {name} went back from {self.position}")
-            self.position = log.last_stable_offset
-        if log.last_stable_offset == self.position:
+        history, stable = self._history, self._partition.log.last_stable_offset
+        if stable < self.position:
+            history.wrong(f"the last stable offset of {self.name} went back from {self.position}")
+            self.position = stable
+        if stable == self.position:
             return
-        found = log.read(self.position, max_bytes=1 << 30, read_committed=True, at_least_one=True)
-        aborted = sorted(((entry.first_offset, entry.producer_id) for entry in found.aborted or ()), reverse=True)
-        skipped: set[int] = set()
-        for header, batch in split_batches(found.records):
-            while aborted and aborted[-1][0] <= header.last_offset:
-                skipped.add(aborted.pop()[1])
-            if header.is_control:
-                marker = parse_end_txn_marker(next(iter_records(batch)))
-                if marker is not None and not marker.commit:
-                    skipped.discard(header.producer_id)
-            elif header.producer_id not in skipped or not header.is_transactional:
-                for record in iter_records(batch):
-                    assert record.value is not None
-                    self._see(name, record.value.decode(), record.offset)
-            self.position = header.last_offset + 1
+        records, self.position = read_committed(self._partition, self.position)
+        self.got.append(history.get(records, self.position, stable))
+        for offset, write in records:
+            history.note(f"reader: {write} is visible in {self.name} at {offset}")
+            if not history.is_decided(write):
+                history.wrong(f"{write} is visible in {self.name} before it was decided")
 
-    def _see(self, name: str, write: str, offset: int) -> None:
-        history = self._history
-        history.note(f"reader: {write} is visible in {name} at {offset}")
-        if write in self.seen:
-            history.wrong(f"{write} is visible twice in {name}: at {self.seen[write]} and {offset}")
-        if not history.is_decided(write):
-            history.wrong(f"{write} is visible in {name} before it was decided")
-        self.seen[write] = offset
+    def at_rest(self) -> list[tuple[int, str]]:
+        """Return what a new reader gets."""
+        return read_committed(self._partition, 0)[0]
 
 
-def check_at_rest(history: History, readers: list[Reader], committed: dict[str, str]) -> None:
-    """Check what must hold when everything was healed and recovered. `committed`: what the database has, in order."""
-    for reader, number in zip(readers, range(len(readers)), strict=True):
-        for write in committed:
-            if write not in reader.seen:
-                history.wrong(f"{write} is committed and not visible in partition {number}")
-        for write in reader.seen:
-            if write not in committed:
-                history.wrong(f"{write} is visible in partition {number} and not committed")
-        for transactional_id in sorted(set(committed.values())):
-            by_row = [write for write, its_id in committed.items() if its_id == transactional_id]
-            by_log = [write for write in reader.seen if committed.get(write) == transactional_id]
-            if sorted(by_row) == sorted(by_log) and by_row != by_log:
-                history.wrong(f"{transactional_id}: committed in the order {by_row}, published as {by_log}")
-    for write, outcome in history.told:
-        if outcome == "COMMITTED" and write not in committed:
-            history.wrong(f"{write} was said to be committed, and is not")
-        if outcome == "ROLLED_BACK" and write in committed:
-            history.wrong(f"{write} was said to be rolled back, and is committed")
+def read_committed(partition: Partition, position: int) -> tuple[list[tuple[int, str]], int]:
+    """Return the writes that are visible from a position on, with their offsets, and the next position."""
+    found = partition.log.read(position, max_bytes=1 << 30, read_committed=True, at_least_one=True)
+    aborted = sorted(((entry.first_offset, entry.producer_id) for entry in found.aborted or ()), reverse=True)
+    skipped: set[int] = set()
+    records: list[tuple[int, str]] = []
+    for header, batch in split_batches(found.records):
+        while aborted and aborted[-1][0] <= header.last_offset:
+            skipped.add(aborted.pop()[1])
+        if header.is_control:
+            marker = parse_end_txn_marker(next(iter_records(batch)))
+            if marker is not None and not marker.commit:
+                skipped.discard(header.producer_id)
+        elif header.producer_id not in skipped or not header.is_transactional:
+            for record in iter_records(batch):
+                assert record.value is not None
+                records.append((record.offset, record.value.decode()))
+        position = header.last_offset + 1
+    return records, position

@@ -17,14 +17,15 @@ from tests.proof.simulation.application import (
     Writer,
     group_of,
     new_writer,
-    outcomes,
+    recovered,
 )
 from tests.proof.simulation.brokers import Brokers
 from tests.proof.simulation.database import Change, DatabaseServer
 from tests.proof.simulation.determinism import nothing_from_outside
 from tests.proof.simulation.disk import Disk, disk_for
 from tests.proof.simulation.faults import Faults
-from tests.proof.simulation.history import History, Reader, check_at_rest
+from tests.proof.simulation.history import History, Reader
+from tests.proof.simulation.judge import judge_writers
 from tests.proof.simulation.leases import LeaseTable
 from tests.proof.simulation.loop import LivelockError, Process, SimulatedLoop
 from tests.proof.simulation.network import Network
@@ -206,10 +207,10 @@ class Writers(World):
         return self._recovered == len(self._ids)
 
     def _on_durable(self, change: Change) -> None:
-        of = _id_of(change)
-        for (table, _), value in change.rows.items():
-            if table == "writes":
-                self.history.decide(value, of)
+        found = next(((key, row) for (table, key), row in change.rows.items() if table == "state"), ("", ("", "")))
+        transactional_id, (prepared_state, _) = found
+        for write in _written(change):
+            self.history.decide(write, transactional_id, prepared_state)
 
     # ---- processes ------------------------------------------------------------------------------------------
 
@@ -262,7 +263,7 @@ class Writers(World):
                 self.history.note(f"recover({transactional_id}) raised {type(error).__name__}: {error}")
                 await asyncio.sleep(1.0)
             else:
-                self.history.note(f"recover({transactional_id}) found {outcomes(found)}")
+                recovered(self.history, transactional_id, found)
                 break
         else:
             self.history.wrong(f"nobody could recover {transactional_id}")
@@ -282,19 +283,14 @@ class Writers(World):
     def check(self) -> None:
         """Compare the database, Kafka, and what callers were told."""
         history = self.history
-        committed = {
-            value: _id_of(change)
-            for change in self.database.log
-            for (table, _), value in change.rows.items()
-            if table == "writes"
-        }
-        if list(history.decided.items()) != list(committed.items()):
-            history.wrong(f"the database lost decisions: {history.decided.keys() ^ committed.keys()}")
+        rows = [write for change in self.database.log for write in _written(change)]
+        if list(history.decided) != rows:
+            history.wrong(f"the database lost decisions: {set(history.decided).symmetric_difference(rows)}")
         for transactional_id, position in self._consumed().items():
             at = self.brokers.committed_offset(group_of(transactional_id))
             if at != position:
                 history.wrong(f"{group_of(transactional_id)} is at {at}, and was committed with {position}")
-        check_at_rest(history, self.readers, committed)
+        judge_writers(history, self.readers, rows, in_pool=self._ids == [POOL])
 
     def _consumed(self) -> dict[str, int]:
         """Return the last committed position of each id."""
@@ -306,8 +302,8 @@ class Writers(World):
         }
 
 
-def _id_of(change: Change) -> str:
-    return next((key for table, key in change.rows if table == "state"), "")
+def _written(change: Change) -> list[str]:
+    return [write for (table, _), write in change.rows.items() if table == "writes"]
 
 
 def _never() -> bool:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from tests.proof.simulation.blocking import no_threads
+from tests.proof.simulation.judge import judge_query
 from tests.proof.simulation.loop import Process
 from tests.proof.simulation.run import Result, World, simulate
 from tests.proof.simulation.spark import Query
@@ -85,7 +86,8 @@ class SparkQuery(World):
 
     def check(self) -> None:
         """Compare the table and Kafka."""
-        self.query.check_at_rest([int(value) for reader in self.readers for value in reader.seen])
+        expected, rows = self.query.at_rest()
+        judge_query(self.history, self.readers, list(map(str, expected)), list(map(str, rows)))
 
     def _add(self, process: Process) -> None:
         self._running[process] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -13,7 +14,8 @@ from dualwrite.broker_emulator.control.errors import conflict
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
 
 _STEP_MS: Final = 600_000
-"""Virtual time per step. Clients are served between steps: a year in one step would block them for seconds."""
+_SLICE_S: Final = 0.005
+"""How much virtual and real time passes until clients, and what the timers started, are served in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +47,12 @@ async def advance(controlled: ControlledEmulator, body: Advance) -> ClockView:
     clock = controlled.cluster.clock
     if not isinstance(clock, VirtualClock):
         raise conflict("the clock is the machine's; only a virtual clock (--clock virtual) can be advanced")
-    left_ms = body.duration_ms
-    while left_ms > 0:
-        step_ms = min(left_ms, _STEP_MS)
-        clock.advance(step_ms)
-        left_ms -= step_ms
-        await asyncio.sleep(0)
+    served_ms, served_s = clock.now_ms(), time.monotonic()
+    for _ in clock.passing(body.duration_ms):
+        if clock.now_ms() - served_ms >= _STEP_MS or time.monotonic() - served_s >= _SLICE_S:
+            await asyncio.sleep(0)
+            served_ms, served_s = clock.now_ms(), time.monotonic()
+    await asyncio.sleep(0)
     return view(controlled)
 
 

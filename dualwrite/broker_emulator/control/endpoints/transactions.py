@@ -10,10 +10,10 @@ from typing import Annotated, TypeAlias
 
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.errors import bad_request, not_found
-from dualwrite.broker_emulator.control.shapes import Limit
+from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
+from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost, Limit
 from dualwrite.broker_emulator.suggestions import did_you_mean
-from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
+from dualwrite.broker_emulator.transactions.metadata import LAST_USABLE_EPOCH, TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import PREPARE_STATES, STATE_BY_LABEL, TransactionState
 
 
@@ -160,7 +160,28 @@ async def list_all(controlled: ControlledEmulator, query: TransactionQuery) -> T
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextEpoch:
+    """The epoch that the next InitProducerId returns."""
+
+    producer_epoch: Annotated[int, AtLeast(0), AtMost(LAST_USABLE_EPOCH)]
+    transactional_id: Annotated[str | None, "Null: for every producer without one."] = None
+
+
+async def set_next_epoch(controlled: ControlledEmulator, body: NextEpoch) -> NextEpoch:
+    with as_conflict():
+        await controlled.operations.set_next_epoch(body.producer_epoch, body.transactional_id)
+    return body
+
+
 ENDPOINTS = (
+    Endpoint(
+        "POST",
+        "/v1/producer-epoch",
+        set_next_epoch,
+        "Set the epoch that the next InitProducerId returns",
+        (HTTPStatus.CONFLICT,),
+    ),
     Endpoint(
         "GET", "/v1/transactions", list_all, "Transactional ids with everything that is known", (HTTPStatus.NOT_FOUND,)
     ),

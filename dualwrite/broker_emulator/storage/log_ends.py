@@ -1,0 +1,254 @@
+"""How far the journal and each log reached, in a file of their own, so that a start notices what is missing.
+
+A log that lost its last batches looks like one that never had them; only something outside of it can tell. Each append
+is noted here before it is acknowledged: one small write, not synced. What is noted survives a kill of the process, as
+the appends do. After a power failure (another boot of the machine) only what had been synced is relied on.
+
+The file is a header and an entry per partition, each 64 bytes with a checksum, and is written anew at every start. It
+proves things and holds nothing that cannot be rebuilt: without it, a start goes on with what it finds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from dualwrite.broker_emulator.log.files import write_atomically
+
+logger = logging.getLogger(__name__)
+
+_BLOCK_BYTES: Final = 64
+_MAGIC: Final = b"dwe1"
+_HEADER: Final = struct.Struct(">4s16sqq")  # magic, boot, generation and size of the journal
+_KEY: Final = struct.Struct(">16si")  # topic id, partition
+_ENDS: Final = struct.Struct(">qqq")
+_CRC: Final = struct.Struct(">I")
+_BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+_UNKNOWN_BOOT: Final = bytes(16)
+
+
+class Ends(NamedTuple):
+    """How far one log reached."""
+
+    start: int
+    """The log start offset: everything below it was deleted."""
+    written: int
+    """The offset after the last append that may have been acknowledged."""
+    synced: int
+    """The offset up to which the disk has the log."""
+
+
+class JournalMark(NamedTuple):
+    """How far the metadata journal reached."""
+
+    generation: int
+    size_bytes: int
+
+
+_NOTHING: Final = Ends(0, 0, 0)
+
+
+class LogEnd:
+    """The ends of one log: what the previous process left of them, and from now on what this one notes.
+
+    On its own, without a file, it keeps nothing and knows nothing of an earlier process.
+    """
+
+    __slots__ = ("_file", "_key", "_position", "_start", "_synced", "_written", "found", "is_exact")
+
+    def __init__(self, key: bytes = b"", found: Ends | None = None, *, is_exact: bool = False) -> None:
+        self.found = found
+        """What the previous process noted; None if that is unknown."""
+        self.is_exact = is_exact and found is not None
+        """Whether what was written, and only that, must be there: nothing but the process has died since."""
+        self._key = key
+        self._start, self._written, self._synced = found or _NOTHING
+        self._file: LogEnds | None = None
+        self._position = -1
+
+    @property
+    def required(self) -> int:
+        """The offset up to which the log must be there."""
+        if self.found is None:
+            return 0
+        return self.found.written if self.is_exact else self.found.synced
+
+    @property
+    def start(self) -> int:
+        """The log start offset as it was noted, 0 if that is unknown."""
+        return self._start
+
+    def loaded(self, start: int, end: int) -> None:
+        """Note the log as it was loaded."""
+        self._start, self._written = start, end
+        self._synced = 0 if self.found is None else min(self.found.synced, end)
+
+    def start_moved(self, offset: int) -> None:
+        """Note a new log start offset. Raises OSError."""
+        self._start = offset
+        self._note()
+
+    def written(self, offset: int) -> None:
+        """Note an append that ends before `offset`. Raises OSError."""
+        self._written = offset
+        self._note()
+
+    def synced(self, offset: int) -> None:
+        """Note that the disk has the log up to `offset`. Raises OSError."""
+        self._written, self._synced = max(self._written, offset), offset
+        self._note()
+
+    def truncated(self, offset: int) -> None:
+        """Note that the log ends at `offset`, before anything is removed. Raises OSError."""
+        self._written, self._synced = min(self._written, offset), min(self._synced, offset)
+        self._note()
+
+    def _note(self) -> None:
+        if self._file is not None:
+            self._file.write(self._position, self.encode())
+
+    def encode(self) -> bytes:
+        """Encode the entry of the file."""
+        body = self._key + _ENDS.pack(self._start, self._written, self._synced)
+        return body + _CRC.pack(crc32c(body))
+
+    def keep_in(self, file: LogEnds, position: int) -> None:
+        """Note everything in this file from now on. Raises OSError."""
+        self._file, self._position = file, position
+        self._note()
+
+    def drop(self) -> int:
+        """Note nothing any more, and return the position of the entry, -1 if there is none."""
+        position, self._file, self._position = self._position, None, -1
+        return position
+
+
+class LogEnds:
+    """The file of all ends of a data directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.journal: JournalMark | None = None
+        """How far the journal reached; None if that is unknown."""
+        self._found: dict[bytes, Ends] = {}
+        self._is_exact = False
+        self._logs: dict[bytes, LogEnd] = {}
+        self._free: list[int] = []
+        self._size = 0
+        self._file = -1
+
+    # reading
+
+    def read(self) -> None:
+        """Read what the previous process left; a file that is damaged is as good as none. Raises OSError."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        header = _checked(data[:_BLOCK_BYTES], _HEADER.size)
+        if header is None or not header.startswith(_MAGIC):
+            logger.warning("%s is damaged: whether the end of a log is missing cannot be said", self.path)
+            return
+        _, boot, generation, size = _HEADER.unpack(header)
+        self.journal = JournalMark(generation, size)
+        self._is_exact = boot == _boot() != _UNKNOWN_BOOT
+        self._found = dict(_entries(self.path, data))
+
+    def forget(self) -> None:
+        """Rely on nothing that was read: the file belongs to another state of the directory."""
+        self.journal, self._found, self._is_exact = None, {}, False
+
+    def of(self, topic_id: uuid.UUID, partition: int) -> LogEnd:
+        """Return the ends of one log. Raises OSError."""
+        key = _KEY.pack(topic_id.bytes, partition)
+        log = self._logs[key] = LogEnd(key, self._found.get(key), is_exact=self._is_exact)
+        if self._file >= 0:
+            self.make_room(1)
+            log.keep_in(self, self._free.pop())
+        return log
+
+    # writing
+
+    def open(self, journal: JournalMark) -> None:
+        """Write the file anew, with all logs as they were loaded. Raises OSError."""
+        blocks = [self._header(journal)]
+        for log in self._logs.values():
+            log.keep_in(self, _BLOCK_BYTES * len(blocks))  # not yet open: nothing is written here
+            blocks.append(log.encode().ljust(_BLOCK_BYTES, b"\0"))
+        write_atomically(self.path, b"".join(blocks), sync=False)
+        self._size = _BLOCK_BYTES * len(blocks)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        self._found = {}
+
+    def journal_written(self, journal: JournalMark) -> None:
+        """Note how far the journal reaches. Raises OSError."""
+        self.write(0, self._header(journal))
+
+    def make_room(self, partitions: int) -> None:
+        """Reserve entries for new partitions, so that no full disk refuses them later. Raises OSError."""
+        missing = partitions - len(self._free)
+        if missing <= 0 or self._file < 0:
+            return
+        self.write(self._size, bytes(_BLOCK_BYTES * missing))
+        self._free += range(self._size, self._size + _BLOCK_BYTES * missing, _BLOCK_BYTES)
+        self._size += _BLOCK_BYTES * missing
+
+    def remove(self, topic_id: uuid.UUID, partitions: int) -> None:
+        """Remove the entries of a deleted topic. Raises OSError."""
+        for partition in range(partitions):
+            log = self._logs.pop(_KEY.pack(topic_id.bytes, partition), None)
+            position = -1 if log is None else log.drop()
+            if position >= 0:
+                self._free.append(position)
+                self.write(position, bytes(_BLOCK_BYTES))
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write a part of the file in place. Raises OSError."""
+        if self._file >= 0 and os.pwrite(self._file, data, position) < len(data):
+            raise OSError(0, "the disk is full")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    @staticmethod
+    def _header(journal: JournalMark) -> bytes:
+        body = _HEADER.pack(_MAGIC, _boot(), *journal)
+        return (body + _CRC.pack(crc32c(body))).ljust(_BLOCK_BYTES, b"\0")
+
+
+def _entries(path: Path, data: bytes) -> Iterator[tuple[bytes, Ends]]:
+    damaged = 0
+    for position in range(_BLOCK_BYTES, len(data), _BLOCK_BYTES):
+        block = data[position : position + _BLOCK_BYTES]
+        entry = _checked(block, _KEY.size + _ENDS.size)
+        if entry is not None:
+            yield entry[: _KEY.size], Ends(*_ENDS.unpack(entry[_KEY.size :]))
+        elif block.strip(b"\0"):
+            damaged += 1
+    if damaged:
+        logger.warning("%s: %d entries are damaged, and the ends of so many logs cannot be checked", path, damaged)
+
+
+def _checked(block: bytes, size: int) -> bytes | None:
+    """Return the first `size` bytes of a block if the checksum after them is theirs."""
+    if len(block) < size + _CRC.size or _CRC.unpack_from(block, size)[0] != crc32c(block[:size]):
+        return None
+    return block[:size] if any(block[:size]) else None
+
+
+def _boot() -> bytes:
+    """Return the id of the machine's present boot; zeros where the system has none."""
+    try:
+        return uuid.UUID(_BOOT_FILE.read_text().strip()).bytes
+    except (OSError, ValueError):
+        return _UNKNOWN_BOOT

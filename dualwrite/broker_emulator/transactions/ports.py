@@ -1,0 +1,47 @@
+"""What a transaction coordinator (`service.py`) needs of its node and its cluster, as protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.cluster.topics import TopicPartition
+
+
+class StateLog(Protocol):
+    """The coordinator's view of `__transaction_state`."""
+
+    async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
+        """Append one record (a tombstone when `value` is None) with acks=-1; NONE once it is replicated."""
+
+    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
+        """Return every record of the partition, in order."""
+
+
+class ProducerIdSource(Protocol):
+    """The source of fresh producer ids (`producer_ids.ProducerIdManager`)."""
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch at which producers without a transactional id start."""
+
+    def next_producer_id(self) -> int:
+        """Return a producer id that was never used in the cluster before."""
+
+
+class MarkerSender(Protocol):
+    """Sends one transaction marker to the partition's leader."""
+
+    async def send(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> ErrorCode | None:
+        """Send the marker and return the leader's response to WriteTxnMarkers; None if the topic was deleted."""

@@ -1,0 +1,163 @@
+"""Each file of a data directory, damaged in each way: nothing is lost silently, and nothing foreign is deleted."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.log.segments import StorageError
+from tests.emulator.storage.directories import CONFIG, DAMAGE, FOREIGN, Prepared, judge, prepare
+
+NOTICED = {
+    "metadata.journal": "refused",
+    "log-ends": "",
+    ".clean-shutdown": "",
+    ".lock": "",
+    "t-*/*0.log": "noticed",
+    "t-*/*[1-9].log": "noticed",
+    "trimmed-*/*.log": "noticed",
+    "__*/*.log": "refused",
+    "*/*.index": "",
+    "*/*.snapshot": "",
+    "*/log-start-offset": "",
+}
+"""By the pattern of files: what a damage leads to. Where it is "", everything is there in spite of it."""
+
+FEW = [
+    ("metadata.journal", "removed"),
+    ("metadata.journal", "emptied"),
+    ("metadata.journal", "without the last unit"),
+    ("metadata.journal", "flipped at the last byte"),
+    ("log-ends", "removed"),
+    ("t-*/*0.log", "removed"),
+    ("t-*/*[1-9].log", "without the last unit"),
+    ("trimmed-*/*.log", "flipped at the last byte"),
+    ("*/log-start-offset", "removed"),
+]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
+    return prepare(tmp_path_factory.mktemp("prepared"))
+
+
+def check(prepared: Prepared, pattern: str, damage: str, folder: Path) -> int:
+    """Damage each file of a pattern on its own; return how many there are."""
+    files = sorted(path.relative_to(prepared.path) for path in prepared.path.glob(pattern))
+    files = [name for name in files if str(name) not in FOREIGN]
+    damaged = 0
+    for name in files:
+        path = prepared.copy(folder / "data")
+        if damage == "removed" or (path / name).stat().st_size:
+            DAMAGE[damage](path / name)
+            noticed = judge(path, prepared.expected)
+            assert _kind(noticed) in _accepted(NOTICED[pattern]), f"{name}, {damage}: {noticed or 'not noticed'}"
+            damaged += 1
+        shutil.rmtree(path)
+    return damaged
+
+
+def _kind(noticed: str) -> str:
+    return noticed.partition(":")[0]
+
+
+def _accepted(kind: str) -> set[str]:
+    return {"refused", "readers see it"} if kind == "noticed" else {kind}
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+@pytest.mark.parametrize(("pattern", "damage"), FEW)
+def test_a_damage(prepared: dict[str, Prepared], end: str, pattern: str, damage: str, tmp_path: Path) -> None:
+    assert check(prepared[end], pattern, damage, tmp_path)
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("pattern", NOTICED)
+def test_every_damage_to_every_file(
+    prepared: dict[str, Prepared], end: str, pattern: str, damage: str, tmp_path: Path
+) -> None:
+    check(prepared[end], pattern, damage, tmp_path)
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_every_file_has_its_pattern(prepared: dict[str, Prepared], end: str) -> None:
+    root = prepared[end].path
+    matched = {path for pattern in NOTICED for path in root.glob(pattern)}
+    every = {path for path in root.rglob("*") if path.is_file() and str(path.relative_to(root)) not in FOREIGN}
+    assert every <= matched
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_what_nothing_happened_to_is_all_there(prepared: dict[str, Prepared], end: str, tmp_path: Path) -> None:
+    path = prepared[end].copy(tmp_path / "data")
+    assert judge(path, prepared[end].expected) == ""
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+@pytest.mark.parametrize("name", ["t-0", "t-1", "trimmed-0", "__transaction_state-0", "__consumer_offsets-0"])
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_a_folder_that_is_gone(
+    prepared: dict[str, Prepared], end: str, name: str, is_emptied: bool, tmp_path: Path
+) -> None:
+    path = prepared[end].copy(tmp_path / "data")
+    shutil.rmtree(path / name)
+    if is_emptied:
+        (path / name).mkdir()
+    with pytest.raises(StorageError, match=rf"{name} .*the records up to offset \d+ were acknowledged and are missing"):
+        Emulator(data_dir=path, config=CONFIG).start()
+
+
+def test_the_loss_of_a_topic_can_be_accepted(prepared: dict[str, Prepared], tmp_path: Path) -> None:
+    path = prepared["killed"].copy(tmp_path / "data")
+    shutil.rmtree(path / "t-1")
+    (path / "log-ends").unlink()
+    with Emulator(data_dir=path, config=CONFIG) as emulator:
+        assert emulator.log("t", 1).log_end_offset == 0
+        assert emulator.log("t", 0).log_end_offset > 0
+
+
+def test_a_folder_of_another_is_named_and_never_becomes_a_partition(
+    prepared: dict[str, Prepared], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = prepared["stopped"].copy(tmp_path / "data")
+    shutil.copytree(path / "t-0", path / "saved-1")
+    with caplog.at_level(logging.WARNING), Emulator(data_dir=path, config=CONFIG) as emulator:
+        assert "belong to no topic, and they are left alone: backup-2024, saved-1" in caplog.text
+        with pytest.raises(StorageError, match="saved-1 exists, and belongs to no topic: move it away"):
+            emulator.create_topic("saved", 2)
+        emulator.create_topic("saved", 1)
+        with pytest.raises(StorageError, match="saved-1 exists, and belongs to no topic: move it away"):
+            emulator.create_partitions("saved", 2)
+    assert (path / "saved-1" / "00000000000000000000.log").exists()
+
+
+def test_without_the_ends_a_folder_like_a_partition_is_suspicious(
+    prepared: dict[str, Prepared], tmp_path: Path
+) -> None:
+    path = prepared["stopped"].copy(tmp_path / "data")
+    shutil.copytree(path / "t-0", path / "saved-1")
+    (path / "log-ends").unlink()
+    with pytest.raises(StorageError, match=r"saved-1 has records, and .*metadata\.journal knows no such partition"):
+        Emulator(data_dir=path, config=CONFIG).start()
+
+
+def test_an_older_journal_is_not_believed(prepared: dict[str, Prepared], tmp_path: Path) -> None:
+    path = prepared["stopped"].copy(tmp_path / "data")
+    old = (path / "metadata.journal").read_bytes()
+    with Emulator(data_dir=path, config=CONFIG) as emulator:
+        emulator.create_topic("newer")
+    (path / "metadata.journal").write_bytes(old)
+    with pytest.raises(StorageError, match=r"metadata\.journal has lost its end: .* generation 1, of .* generation 2"):
+        Emulator(data_dir=path, config=CONFIG).start()
+
+
+def test_only_its_owner_reads_the_keys_of_users(prepared: dict[str, Prepared], tmp_path: Path) -> None:
+    path = prepared["stopped"].copy(tmp_path / "data")
+    (path / "metadata.journal").chmod(0o644)  # as earlier versions left it
+    with Emulator(data_dir=path, config=CONFIG):
+        assert (path / "metadata.journal").stat().st_mode & 0o777 == 0o600

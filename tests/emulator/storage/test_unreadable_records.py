@@ -1,0 +1,72 @@
+"""Records of the coordinators' topics that cannot be read: a start is refused with the file and the offset."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.log.segments import StorageError
+from tests.emulator.api.raw_client import RawClient
+
+CONFIG = BrokerConfig(transaction_state_log_num_partitions=2, offsets_topic_num_partitions=2)
+TIME_MS = 1_700_000_000_000
+
+UNREADABLE = {
+    "a key that is cut off": ("__transaction_state", b"\0\0\0\5ab", b""),
+    "a value that is cut off": ("__transaction_state", b"\0\0\0\1a", b"\0\1\0"),
+    "a value of no version": ("__transaction_state", b"\0\0\0\1a", b"\x7f\xff" + bytes(40)),
+    "an offset that is cut off": ("__consumer_offsets", b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\3\0"),
+    "a key of an offset that is cut off": ("__consumer_offsets", b"\0\1\0\1g", b"\0\3\0"),
+    "an empty key": ("__consumer_offsets", b"", b"value"),
+    "a group that is cut off": ("__consumer_offsets", b"\0\2\0\1g", b"\0\3\0"),
+    "a member that is cut off": ("__consumer_offsets", b"\0\5\0\1g\0\1m", b"\0\0\x7f"),
+    "a name that is no text": ("__consumer_offsets", b"\0\2\0\1\xff", b"\0\3\0"),
+}
+
+
+def put(emulator: Emulator, topic: str, key: bytes, value: bytes) -> None:
+    """Append a record to partition 1."""
+
+    def append() -> None:
+        partition = emulator.cluster.topics[topic].partitions[1]
+        assert partition.log.append_own(key, value, now_ms=TIME_MS) is ErrorCode.none
+
+    emulator.call_in_loop(append)
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_start_is_refused_with_file_and_offset(tmp_path: Path, kind: str) -> None:
+    topic, key, value = UNREADABLE[kind]
+    with Emulator(data_dir=tmp_path, config=CONFIG) as emulator:
+        for number in range(8):  # some of them are in partition 1
+            with RawClient(emulator.bootstrap_servers) as client:
+                assert client.init_producer_id(f"id-{number}").error_code is ErrorCode.none
+        offset = emulator.log(topic, 1).log_end_offset
+        put(emulator, topic, key, value)
+    where = rf"{topic}-1/0{{20}}\.log: the record at offset {offset} of {topic}-1 cannot be read"
+    for _ in range(2):
+        with pytest.raises(StorageError, match=where):
+            Emulator(data_dir=tmp_path, config=CONFIG).start()
+
+
+@pytest.mark.parametrize("kind", ["a value that is cut off", "a group that is cut off"])
+def test_a_failover_serves_every_other_partition(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    topic, key, value = UNREADABLE[kind]
+    with Emulator(nodes=2, topics={"t": 4}, config=CONFIG) as emulator:
+        put(emulator, topic, key, value)
+        leader = emulator.log(topic, 1).leader_id
+        with caplog.at_level(logging.ERROR):
+            emulator.crash_node(leader)
+        assert f"the record at offset 0 of {topic}-1 cannot be read" in caplog.text
+        assert "Traceback" not in caplog.text
+        assert {emulator.log("t", index).leader_id for index in range(4)} == {1 - leader}
+        answers = []
+        with RawClient(emulator.bootstrap(None).split(",")[1 - leader]) as client:
+            for number in range(16):
+                answers.append(client.init_producer_id(f"id-{number}").error_code)
+        refused = {ErrorCode.not_coordinator} if topic == "__transaction_state" else set()
+        assert set(answers) == {ErrorCode.none} | refused

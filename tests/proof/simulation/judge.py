@@ -1,0 +1,112 @@
+"""What must hold of a simulation: the verdict of the history checker, `dualwrite/verify`.
+
+All rows have one key, whose versions are the commits of the database, in their order; so have all records, and the
+writes of one transactional id are a sequence (`Invoke.sequence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from dualwrite.recipes.core.decisions import Outcome as Resolved
+from dualwrite.verify.checker import check
+from dualwrite.verify.history import (
+    Change,
+    Deciding,
+    Event,
+    Fail,
+    Invoke,
+    Isolation,
+    Ok,
+    Outcome,
+    PartitionAtRest,
+    Poll,
+    Record,
+    RecordAtRest,
+    Recover,
+    RowAtRest,
+    Unknown,
+)
+from tests.proof.simulation.history import Begun, History, Reader, Told
+
+_KEY: Final = "the key"
+_FOUND: Final[Mapping[Resolved, Outcome]] = {
+    Resolved.COMMITTED: Outcome.COMMITTED,
+    Resolved.REPAIRED: Outcome.COMMITTED,
+    Resolved.ROLLED_BACK: Outcome.ROLLED_BACK,
+}
+
+
+def judge_writers(history: History, readers: Sequence[Reader], rows: Sequence[str], *, in_pool: bool) -> None:
+    """Note what is wrong with dual writes. `rows`: the writes in the database, in the order of their commits.
+
+    In a pool, a process has several dual writes at a time.
+    """
+    names = [reader.name for reader in readers]
+    events: list[Event] = [_begin(history, begun, names, in_pool=in_pool) for begun in history.begun]
+    for write, decided in history.decided.items():
+        events.append(Deciding(decided.at_s, "database", write, prepared_state=decided.prepared_state))
+    events += [_ended(told) for told in history.told]
+    for at_s, process, found in history.recovered:
+        if found.outcome in _FOUND:
+            state = str(found.prepared_state)
+            events.append(Recover(at_s, process, found.transactional_id, _FOUND[found.outcome], state))
+    events += [RowAtRest(_KEY, write, version) for version, write in enumerate(rows)]
+    for reader in readers:
+        events += _read(reader, partial(_in, reader.name))
+    _note(history, events)
+
+
+def judge_query(history: History, readers: Sequence[Reader], values: Sequence[str], rows: Sequence[str]) -> None:
+    """Note what is wrong with a query that has ended: each value is a dual write, in the partition of its choice."""
+    events: list[Event] = []
+    for value in values:
+        events += [Invoke(0.0, value, value, (Change(_KEY, value),), (Change(_KEY, value),)), Ok(0.0, value, value)]
+    events += [RowAtRest(_KEY, row) for row in rows]
+    for reader in readers:
+        events += _read(reader, str)
+    _note(history, events)
+
+
+def _note(history: History, events: Iterable[Event]) -> None:
+    for finding in check(events).findings:
+        history.wrong(str(finding))
+
+
+def _in(partition: str, write: str) -> str:
+    """Return the value of a record: the checker wants another one for each record of a dual write."""
+    return f"{write} in {partition}"
+
+
+def _begin(history: History, begun: Begun, partitions: Iterable[str], *, in_pool: bool) -> Event:
+    decided = history.decided.get(begun.write)
+    of = None if decided is None else decided.transactional_id
+    records = tuple(Change(_KEY, _in(name, begun.write)) for name in partitions)
+    process = begun.write if in_pool else begun.process
+    return Invoke(begun.at_s, process, begun.write, (Change(_KEY, begun.write),), records, of, of)
+
+
+def _ended(told: Told) -> Event:
+    if told.outcome == "COMMITTED":
+        return Ok(told.at_s, "caller", told.write)
+    return (Fail if told.outcome == "ROLLED_BACK" else Unknown)(told.at_s, "caller", told.write, told.why)
+
+
+def _read(reader: Reader, value_of: Callable[[str], str]) -> Iterator[Event]:
+    """Yield what a reader got, and what another one would get now."""
+    for got in reader.got:
+        records = tuple(Record(offset, _KEY, value_of(write)) for offset, write in got.records)
+        yield Poll(
+            got.at_s,
+            f"the reader of {reader.name}",
+            Isolation.READ_COMMITTED,
+            reader.name,
+            records,
+            got.position,
+            got.last_stable_offset,
+        )
+    for offset, write in reader.at_rest():
+        yield RecordAtRest(reader.name, offset, _KEY, value_of(write))
+    yield PartitionAtRest(reader.name, *reader.ends)
