@@ -103,3 +103,13 @@ def test_the_container_has_every_file_that_it_copies() -> None:
     for words in copied:
         for name in words.split()[:-1]:
             assert (ROOT / name).exists(), name
+
+
+def test_control_is_published_on_this_machine_only() -> None:
+    commands = re.findall(r"podman run .*", (SERVICE / "Containerfile").read_text())
+    assert commands
+    assert all("-p 127.0.0.1:9644:9644" in command and "-p 9644" not in command for command in commands)
+
+
+def test_the_unit_limits_memory() -> None:
+    assert re.search(r"^MemoryMax=\d+G$", (SERVICE / "dualwrite-broker.service").read_text(), re.MULTILINE)

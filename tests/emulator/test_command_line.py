@@ -42,6 +42,7 @@ def assert_refused(status: int | str | None, output: str, errors: str, said: str
         (("--topic", "orders:0"), "0 is less than 1"),
         (("--topic", "orders:-1"), "-1 is less than 1"),
         (("--add-scram", "alice:"), "expected NAME:PASSWORD"),
+        (("--scram-users", "no-such-file"), "no-such-file cannot be read: No such file"),
         (("--config", "listeners=PLAINTEXT:9092"), "'PLAINTEXT:9092' is not NAME://HOST:PORT"),
         (("--config", "listeners=SSL://127.0.0.1:0"), "listener SSL: TLS needs either ssl.keystore.location"),
         (("--config", "num.partitions=0"), "configuration num.partitions: Value must be at least 1"),

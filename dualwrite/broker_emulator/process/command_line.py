@@ -88,7 +88,7 @@ def _emulator(options: argparse.Namespace, parser: _Parser) -> Emulator:
             listen=f"{host}:{port}" if options.listen else None,
             config=BrokerConfig.from_properties(_properties(options)),
             topics=dict(options.topic),
-            scram_users=dict(options.add_scram),
+            scram_users={**options.scram_users, **dict(options.add_scram)},
             data_dir=options.data_dir,
             clock=_CLOCKS[options.clock](),
             control=options.control and "{}:{}".format(*options.control),
@@ -189,7 +189,14 @@ def _parser(prog: str) -> _Parser:
         action="append",
         default=[],
         metavar="NAME:PASSWORD",
-        help="allow this user to log in by SCRAM; repeatable",
+        help="allow this user to log in by SCRAM; repeatable; everybody on this machine can read it (ps)",
+    )
+    parser.add_argument(
+        "--scram-users",
+        type=_users,
+        default={},
+        metavar="FILE",
+        help="allow the users in this properties file, NAME=PASSWORD, to log in by SCRAM",
     )
     parser.add_argument(
         "--config",
@@ -239,6 +246,17 @@ def _user(text: str) -> tuple[str, str]:
     if not (colon and name and password):
         raise argparse.ArgumentTypeError("expected NAME:PASSWORD")
     return name, password
+
+
+def _users(path: str) -> Mapping[str, str]:
+    """Return the users of --scram-users."""
+    try:
+        users = read_properties(path)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not all(name and password for name, password in users.items()):
+        raise argparse.ArgumentTypeError(f"{path}: expected NAME=PASSWORD in each line")
+    return users
 
 
 def _settings(text: str) -> Mapping[str, str]:

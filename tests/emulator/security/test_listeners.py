@@ -308,7 +308,9 @@ def test_jaas_that_cannot_be_read_is_not_repeated(text: str) -> None:
     assert not text or text not in str(caught.value)
 
 
-def test_as_a_process_it_prints_every_listener() -> None:
+def test_as_a_process_it_prints_every_listener(tmp_path: Path) -> None:
+    users = tmp_path / "users.properties"
+    users.write_text("bob=password-of-bob\n")
     settings = ("listeners=PLAINTEXT://127.0.0.1:0,LOGIN://127.0.0.1:0", "sasl.enabled.mechanisms=SCRAM-SHA-256")
     protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT"
     arguments = [part for setting in (*settings, protocols) for part in ("--config", setting)]
@@ -320,6 +322,8 @@ def test_as_a_process_it_prints_every_listener() -> None:
         "2",
         "--add-scram",
         "alice:a:b",
+        "--scram-users",
+        str(users),
         *arguments,
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -327,10 +331,11 @@ def test_as_a_process_it_prints_every_listener() -> None:
         plaintext, login = process.stdout.readline().strip(), process.stdout.readline().strip()
         assert told(plaintext) == plaintext.split(",")
         assert login.startswith("LOGIN://")
-        with RawClient(login.removeprefix("LOGIN://")) as client:
-            client.call("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
-            known = client.call("sasl_authenticate", 2, auth_bytes=b"n,,n=alice,r=nonce")
-            assert known.error_code == 0
+        for user in (b"alice", b"bob"):
+            with RawClient(login.removeprefix("LOGIN://")) as client:
+                client.call("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
+                known = client.call("sasl_authenticate", 2, auth_bytes=b"n,,n=" + user + b",r=nonce")
+                assert known.error_code == 0
         process.terminate()
         assert process.wait(30) == 0
 
