@@ -380,8 +380,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         _PRODUCERS,
-        "header.producer_epoch >= entry.producer_epoch:",
-        "header.producer_epoch >= 0:",
+        "if header.producer_epoch >= last_epoch:",
+        "if header.producer_epoch >= 0:",
         "emulator/log/test_producer_state.py",
     ),
     Mutant(

@@ -6,6 +6,7 @@ Every method may be called from any thread.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -211,7 +212,6 @@ class Emulator:
             self._listeners.reserve(node_id)
             await self._add_node(node_id)
         cluster.restore_topics()
-        self._storage.recovered()
         self._is_recovered = True
         self.operations.add_acls(self._acls)
         for name, password in self._scram_users.items():
@@ -235,7 +235,9 @@ class Emulator:
         from dualwrite.broker_emulator.control.server import ControlServer
 
         controlled = ControlledEmulator(self.cluster, self.operations, self.bootstrap_servers, self._start_node)
-        server = ControlServer(controlled, own_name=host)
+        advertised = ",".join(self.bootstrap(name) for name in self.listeners).split(",")
+        own_names = {host, socket.gethostname(), *(address.rpartition(":")[0] for address in advertised)}
+        server = ControlServer(controlled, own_names)
         await server.start(host.strip("[]"), port)
         return server, f"http://{host}:{server.port}"
 

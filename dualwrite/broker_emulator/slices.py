@@ -22,13 +22,26 @@ _ITEMS_PER_LOOK: Final = 32
 
 
 async def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return what `function` makes of each item, in order."""
+    """Return what `function` makes of each item, in order. Nothing else may change `items` meanwhile."""
     results: list[R] = []
     following: Iterator[T] = iter(items)
     while True:
         if not _take_slice(function, following, results):
             return results
         await asyncio.sleep(0)
+
+
+class Pace:
+    """Keeps a loop that has to wait now and then from going on for longer than a slice in one piece."""
+
+    def __init__(self) -> None:
+        self._ends_ns = perf_counter_ns() + SLICE_NS
+
+    async def keep(self) -> None:
+        """Let others run if a slice of time has passed; call it once for each item."""
+        if perf_counter_ns() > self._ends_ns:
+            await asyncio.sleep(0)
+            self._ends_ns = perf_counter_ns() + SLICE_NS
 
 
 async def selected(test: Callable[[T], bool], items: Iterable[T]) -> list[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import threading
@@ -27,9 +28,10 @@ from tests.support.forked_broker import end_broker, start_broker
 class KillableBroker:
     """`python -m dualwrite.broker_emulator --data-dir`, on one port over all restarts."""
 
-    def __init__(self, data_dir: Path, fsync: str) -> None:
-        self.address = f"127.0.0.1:{_free_port()}"
-        self._arguments = ["--listen", self.address, "--topic", "orders:2"]
+    def __init__(self, data_dir: Path, fsync: str, nodes: int = 1) -> None:
+        port = _free_port(nodes)
+        self.address = ",".join(f"127.0.0.1:{port + node}" for node in range(nodes))
+        self._arguments = ["--listen", f"127.0.0.1:{port}", "--nodes", str(nodes), "--topic", "orders:2"]
         self._arguments += ["--data-dir", str(data_dir), "--config", f"fsync={fsync}"]
         self._arguments += ["--config", "log.segment.bytes=20000", "--config", "log.cleaner.backoff.ms=200"]
         self._arguments += ["--config", "transaction.abort.timed.out.transaction.cleanup.interval.ms=100"]
@@ -61,11 +63,16 @@ class KillableBroker:
         return self._process is not None and self._process.is_alive()
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def _free_port(nodes: int) -> int:
+    """Return a port that is free, with as many after it as the other nodes need."""
+    while True:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port: int = listener.getsockname()[1]
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for node in range(1, nodes):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port + node))
+            return port
 
 
 @pytest.fixture

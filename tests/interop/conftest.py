@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.names import next_name
-from tests.support.real_kafkas import TIMEOUT_SCAN_MS, Kind, shared_kafka
+from tests.support.real_kafkas import OLDER, TIMEOUT_SCAN_MS, Kind, shared_kafka
 from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 from tests.support.unavailable import skip
 
@@ -118,6 +118,19 @@ def emulated_kafka_4_3() -> Iterator[Broker]:
     """The emulator as a released Kafka with its unstable API versions enabled."""
     with _emulate(Profile.KAFKA_4_3) as emulator:
         yield Broker("the emulator as Kafka 4.3", emulator.bootstrap_servers, RELEASED, emulator)
+
+
+@pytest.fixture(scope="session")
+def emulated_kafka_3_9() -> Iterator[Broker]:
+    """The emulator as Kafka 3.9, without transaction version 2."""
+    with _emulate(Profile.KAFKA_3_9) as emulator:
+        yield Broker("the emulator as Kafka 3.9", emulator.bootstrap_servers, RELEASED, emulator)
+
+
+@pytest.fixture(scope="session")
+def apache_kafka_3_9() -> Broker:
+    """A real Apache Kafka 3.9."""
+    return shared(OLDER)
 
 
 @pytest.fixture(scope="session", params=["emulated_kafka", "emulated_kafka_4_3", "apache_kafka"])

@@ -24,6 +24,11 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
     ),
     "partitions of internal topics, asked for by CreatePartitions": "42; Kafka adds them, and breaks",
     "an internal topic, to be deleted": "42; Kafka deletes it, with all that its coordinators know",
+    "records for internal topics, produced as `__admin_client`": (
+        "87 for what a coordinator could not read; Kafka accepts it, and its next coordinator stumbles over it"
+    ),
+    "Produce with one partition twice": "both batches are appended; Kafka takes the last, and answers once",
+    "Produce with null in place of records": "87; Kafka fails, and does not answer",
     "a reassignment that another one replaces": (
         "only what the new target lacks is removed; Kafka 4.4 keeps what the first one was to remove"
     ),

@@ -67,6 +67,7 @@ class Code(IntEnum):
     INVALID_REQUIRED_ACKS = 21
     ILLEGAL_GENERATION = 22
     INVALID_GROUP_ID = 24
+    TOPIC_AUTHORIZATION_FAILED = 29
     UNKNOWN_MEMBER_ID = 25
     UNSUPPORTED_VERSION = 35
     INVALID_REQUEST = 42
@@ -230,9 +231,9 @@ class Wire:
 
     # -- frames
 
-    def call(self, request: ApiMessage) -> Any:
+    def call(self, request: ApiMessage, client_id: str = "wire") -> Any:
         """Send `request` and return the decoded answer."""
-        request.with_header(correlation_id=next(self._correlation_ids), client_id="wire")
+        request.with_header(correlation_id=next(self._correlation_ids), client_id=client_id)
         answer = self.exchange(request.encode(header=True))
         response_class = request.header.get_response_class()
         return response_class.decode(answer, version=request.API_VERSION, header=True)
@@ -506,6 +507,37 @@ class Wire:
         answer = self.call(request)
         result = answer.responses[0].partition_responses[0]
         return Produced(code_of(result.error_code), result.base_offset)
+
+    def produce_answer(self, topic: str, records: bytes) -> Any:
+        """Produce v11 to partition 0; everything that is said of it."""
+        data = ProduceRequest.TopicProduceData
+        topic_data = [data(name=topic, partition_data=[data.PartitionProduceData(index=0, records=records)])]
+        request = ProduceRequest(version=11, transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=topic_data)
+        return self.call(request).responses[0].partition_responses[0]
+
+    def produce_to(
+        self,
+        transactional_id: str | None,
+        *writes: tuple[tuple[str, int], bytes],
+        version: int = 12,
+        acks: int = -1,
+        client_id: str = "wire",
+    ) -> list[Code | int]:
+        """Produce to several partitions; the codes in the order of `writes`."""
+        data = ProduceRequest.TopicProduceData
+        topic_data = [
+            data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=records)])
+            for (topic, partition), records in writes
+        ]
+        request = ProduceRequest(
+            version=version, transactional_id=transactional_id, acks=acks, timeout_ms=10_000, topic_data=topic_data
+        )
+        codes = {
+            (topic.name, result.index): code_of(result.error_code)
+            for topic in self.call(request, client_id).responses
+            for result in topic.partition_responses
+        }
+        return [codes[partition] for partition, _ in writes]
 
     def produce_settled(self, transactional_id: str, identity: Identity, topic: str, sequence: int) -> Produced:
         """Produce repeated while the transaction before it is still being completed."""

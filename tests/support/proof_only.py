@@ -49,6 +49,8 @@ FILES: Final = frozenset(
         "tests/emulator/nodes/test_clients_in_motion.py",
         "tests/emulator/test_consumer_group_clients.py",
         "tests/emulator/test_group_clients.py",
+        "tests/emulator/storage/test_full_disk.py",
+        "tests/emulator/storage/test_many_kills.py",
         "tests/emulator/test_killed_broker_clients.py",
         "tests/examples/test_demo.py",
         "tests/examples/test_fastapi_service.py",

@@ -91,8 +91,9 @@ def test_the_session_has_a_lifetime() -> None:
 class ScramServer:
     """The server side of SCRAM (RFC 5802), for one user."""
 
-    def __init__(self, password: bytes, *, proves: bool = True) -> None:
-        self._salted = hashlib.pbkdf2_hmac("sha256", password, b"salt", 4096)
+    def __init__(self, password: bytes, *, proves: bool = True, iterations: int = 4096) -> None:
+        self._iterations = iterations
+        self._salted = hashlib.pbkdf2_hmac("sha256", password, b"salt", iterations)
         self._proves = proves
         self._said = ""
 
@@ -100,7 +101,7 @@ class ScramServer:
         text = message.decode()
         if text.startswith("n,,"):
             nonce = text.partition("r=")[2] + "server"
-            first = f"r={nonce},s={base64.b64encode(b'salt').decode()},i=4096"
+            first = f"r={nonce},s={base64.b64encode(b'salt').decode()},i={self._iterations}"
             self._said = f"{text.removeprefix('n,,')},{first},c=biws,r={nonce}"
             return 0, None, first.encode(), 0
         key = self._hmac(self._salted, b"Server Key" if self._proves else b"what a stranger would guess")
@@ -121,6 +122,15 @@ def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
     broker = Broker(ScramServer(b"pencil", proves=False), ("SCRAM-SHA-256",))
     with pytest.raises(AuthenticationError, match="does not prove that it knows the password"):
         log_in(broker, by_password("SCRAM-SHA-256"))
+
+
+@pytest.mark.parametrize("iterations", [1, 4095])
+def test_a_broker_that_asks_for_few_iterations_gets_no_proof(iterations: int) -> None:
+    """Whoever poses as a broker could find out the password from a proof that costs little to try."""
+    broker = Broker(ScramServer(b"pencil", iterations=iterations), ("SCRAM-SHA-256",))
+    with pytest.raises(AuthenticationError, match=f"asks for {iterations} iterations, at least 4096 are needed"):
+        log_in(broker, by_password("SCRAM-SHA-256"))
+    assert len(broker.messages) == 1
 
 
 @pytest.mark.parametrize("answer", [b"", b"e=unknown-user", b"r=x,s=y,i=z", b"\xff"])

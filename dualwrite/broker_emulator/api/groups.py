@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.slices import Pace
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -57,14 +58,16 @@ class OffsetsToCommit(NamedTuple):
         return {**refused, **dict.fromkeys(self.valid, error)}
 
 
-def offsets_to_commit(call: NodeCall) -> OffsetsToCommit:
+async def offsets_to_commit(call: NodeCall) -> OffsetsToCommit:
     """Read the offsets of an OffsetCommit or TxnOffsetCommit request."""
     offsets = OffsetsToCommit({}, {})
+    pace = Pace()
     for requested in call.request.topics:
         topic, _ = allowed_topic(call, requested, AclOperation.READ)
         if topic is None:
             continue
         for partition in requested.partitions:
+            await pace.keep()
             name = TopicPartition(topic.name, partition.partition_index)
             if not 0 <= name.partition < len(topic.partitions):
                 offsets.refused[name] = ErrorCode.unknown_topic_or_partition
@@ -88,28 +91,24 @@ def offset_response(call: NodeCall, prefix: str, errors: ErrorCode | Mapping[Top
     """Build the response from the types named `prefix`..., with one error for all partitions or one for each."""
     new = vars(call.new)
     partition_type = new[f"{prefix}ResponsePartition"]
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            new[f"{prefix}ResponseTopic"](
-                **topic_reference(requested),
-                partitions=tuple(
-                    partition_type(
-                        partition_index=partition.partition_index,
-                        error_code=_error(call, requested, partition.partition_index, errors),
-                    )
-                    for partition in requested.partitions
-                ),
-            )
-            for requested in call.request.topics
-        ),
-    )
+    topics = []
+    for requested in call.request.topics:
+        error_of = _errors_of_topic(call, requested, errors)
+        rows = tuple(
+            partition_type(partition_index=index, error_code=error_of(index))
+            for index in (partition.partition_index for partition in requested.partitions)
+        )
+        topics.append(new[f"{prefix}ResponseTopic"](**topic_reference(requested), partitions=rows))
+    return call.new.response(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-def _error(
-    call: NodeCall, requested: Any, index: int, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]
-) -> ErrorCode:
+def _errors_of_topic(
+    call: NodeCall, requested: Any, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]
+) -> Callable[[int], ErrorCode]:
     if isinstance(errors, ErrorCode):
-        return errors
+        return lambda _: errors
     topic, error = allowed_topic(call, requested, AclOperation.READ)
-    return error if topic is None else errors[TopicPartition(topic.name, index)]
+    if topic is None:
+        return lambda _: error
+    name = topic.name
+    return lambda index: errors[TopicPartition(name, index)]

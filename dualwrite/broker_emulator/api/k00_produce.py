@@ -11,16 +11,20 @@ Appends record batches of magic 2, unchanged, to partitions that this node leads
   `transaction.partition.verification.enable` is false), from v12 on it adds it. The tables below translate its errors.
   From v12 on, 51 is retried here every 20 ms for at most 100 ms (KAFKA-18654), because the markers of the previous
   transaction are usually on their way.
-* A transactional batch without a transactional id is 53 for the whole request; batches of more than one
-  (producer id, epoch) are 49. A transactional batch without a producer id belongs to no transaction and is appended
-  without verification.
-* A partition gets exactly one batch; more are 87, before the coordinator is involved.
+* The checks, in Kafka's order: 2 for the whole request if a first batch is corrupt; 53 for the whole request if a batch
+  is transactional, without a transactional id that the client may use; for each partition 29 and 3, 87 unless it gets
+  exactly one batch, 2 if more bytes follow that begin no batch; 49 for the whole request with batches of more than one
+  (producer id, epoch); the coordinator's errors; 21; 17 for an internal topic; 6; then those of the log.
+* A transactional batch without a producer id (below 0) belongs to no transaction and is appended without verification.
+* 47 without asking the coordinator for an epoch below the last one of the partition (KAFKA-19690; not in kafka-3.9).
+* Internal topics are written by the coordinators and by whoever calls himself `__admin_client`, as in Kafka.
 * A partition that this node does not lead, or no longer leads once the coordinator has responded: 6, from v10 on with
   the new leader (KIP-951).
 * acks=-1 with fewer in-sync replicas than `min.insync.replicas` is 19. It waits for the high watermark: 7 after the
   timeout of the request, 6 if another leader is elected.
 * Access (29, 53): WRITE on the topics; if a batch is transactional, on the transactional id too, for the whole request.
-* acks other than -1, 0, 1 is 21. With acks=0 there is no response; an error then closes the connection, as in Kafka.
+* acks other than -1, 0, 1 is 21, after the verification: a partition may have been added to the transaction by then.
+  With acks=0 there is no response; an error then closes the connection, as in Kafka.
 * Hidden by profile: v12+ in kafka-3.9.
 """
 
@@ -29,35 +33,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import repeat
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.call import CloseConnectionError
+from dualwrite.broker_emulator.api.internal_records import why_unreadable
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.api.topics import LeaderHints, allowed_topic, led_partition, topic_reference
+from dualwrite.broker_emulator.api.topics import LeaderHints, allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.compression import ZSTD
+from dualwrite.broker_emulator.log.framing import ProducedBatch, read_produced
 from dualwrite.broker_emulator.log.partition_log import AppendResult
-from dualwrite.broker_emulator.log.record_batch import (
-    NO_PRODUCER_ID,
-    BatchHeader,
-    CorruptRecordError,
-    parse_header,
-)
+from dualwrite.broker_emulator.log.record_batch import BatchHeader
 from dualwrite.broker_emulator.log.validation import CheckedContents, checked_contents
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 _IMPLICIT_ADD_VERSION = 12
 _ZSTD_VERSION = 7
 _ALL_REPLICAS = -1
 _ACKS = (_ALL_REPLICAS, 0, 1)
-_NO_PRODUCER = (NO_PRODUCER_ID, -1)
+_ADMIN_CLIENT: Final = "__admin_client"
+"""The client id that may write internal topics: nobody is kept out by it, but no client does so by mistake."""
 _WRITE = AclOperation.WRITE  # fast to read (see `error_codes.py`)
 
 _NOT_ENOUGH_REPLICAS = dict.fromkeys(
@@ -92,14 +95,12 @@ def error_table(version: int) -> Mapping[ErrorCode, ErrorCode]:
 class _Write(NamedTuple):
     """One partition of the request."""
 
-    topic: Any
-    data: Any
+    produced: ProducedBatch
     partition: Partition | None
-    header: BatchHeader | None
-    """The header of its batch; None for bytes without one, which the append will reject."""
+    """None if there is an error."""
     error: ErrorCode
     leader_epoch: int = -1
-    """The leader epoch when the request came: an append under an earlier one is fenced."""
+    """The leader epoch when the request came: an append under an earlier one is fenced. -1: led by another node."""
 
 
 class _Verified(NamedTuple):
@@ -113,79 +114,89 @@ _NOTHING_TO_VERIFY = _Verified({}, {})
 
 
 async def handle(call: NodeCall) -> Any:
-    if call.request.acks not in _ACKS:
-        return refuse(call, ErrorCode.invalid_required_acks)
-    writes = [_write(call, topic, data) for topic in call.request.topic_data for data in topic.partition_data]
-    error = _request_error(call, writes)
-    if error is not NO_ERROR:
-        return refuse(call, error)
-    unverified = _unverified(call, writes)
+    named = _named(call)
+    produced = await mapped(lambda pair: read_produced(pair[1].records), named)
+    refused = _refused_as_a_whole(call, produced)
+    if refused is not None:
+        return _refuse_all(call, refused)
+    asked = zip(named, produced, strict=True)
+    writes = await mapped(lambda each: _write(call, each[0][0], each[0][1].index, each[1]), asked)
+    unverified = _transactional(writes)
+    if len({(header.producer_id, header.producer_epoch) for _, header in unverified}) > 1:
+        return _refuse_all(call, _TWO_PRODUCERS)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
-    results = [_append(call, write, verified, await _check_contents(call, write)) for write in writes]
+    pace = Pace()
+    results = []
+    for write in writes:
+        await pace.keep()
+        results.append(_append(call, write, verified, await _check_contents(call, write)))
     if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
-    return _response(call, writes, results)
+    return await _response(call, results)
 
 
-def _write(call: NodeCall, requested: Any, data: Any) -> _Write:
-    topic, error = allowed_topic(call, requested, _WRITE)
-    header = _first_header(data.records)
-    if topic is None:
-        return _Write(requested, data, None, header, error)
-    partition, error = led_partition(call, topic, data.index)
-    if partition is not None and header is not None and _another_follows(header, data.records):
-        return _Write(requested, data, None, None, ErrorCode.invalid_record)
-    if header is not None and header.compression == ZSTD and call.version < _ZSTD_VERSION:
-        return _Write(requested, data, None, None, ErrorCode.unsupported_compression_type)  # KIP-110
-    return _Write(requested, data, partition, header, error, -1 if partition is None else partition.log.leader_epoch)
+def _named(call: NodeCall) -> list[tuple[Any, Any]]:
+    """Return each topic of the request with each of its partitions."""
+    return [(topic, data) for topic in call.request.topic_data for data in topic.partition_data]
 
 
-def _another_follows(header: BatchHeader, records: bytes) -> bool:
-    return header.size_bytes < len(records) and _first_header(records[header.size_bytes :]) is not None
+_FORBIDDEN = AppendResult(ErrorCode.transactional_id_authorization_failed)
+_TWO_PRODUCERS = AppendResult(
+    ErrorCode.invalid_producer_id_mapping,
+    error_message="Transactional records contained more than one producer ID",
+)
 
 
-def _first_header(records: bytes | None) -> BatchHeader | None:
-    try:
-        return None if records is None else parse_header(records)
-    except CorruptRecordError:
-        return None
+def _refused_as_a_whole(call: NodeCall, produced: list[ProducedBatch]) -> AppendResult | None:
+    """Return the result of every partition if the request fails before its topics are looked at.
 
-
-def _request_error(call: NodeCall, writes: list[_Write]) -> ErrorCode:
-    """Return an error of the whole request (2.11, rows 1 and 4), or NONE."""
-    transactional = [write.header for write in writes if write.header is not None and write.header.is_transactional]
-    if transactional and not _may_use(call, call.request.transactional_id):
-        return ErrorCode.transactional_id_authorization_failed
-    if len(transactional) > 1:
-        producers = {(header.producer_id, header.producer_epoch) for header in transactional} - {_NO_PRODUCER}
-        if len(producers) > 1:
-            return ErrorCode.invalid_producer_id_mapping
-    return NO_ERROR
+    Kafka reads the first batches until one is transactional, and no further.
+    """
+    for batch in produced:
+        if batch.is_corrupt:
+            return AppendResult(batch.error, error_message=batch.problem)
+        if batch.is_transactional:
+            return None if _may_use(call, call.request.transactional_id) else _FORBIDDEN
+    return None
 
 
 def _may_use(call: NodeCall, transactional_id: str | None) -> bool:
     return transactional_id is not None and call.may_write_id(transactional_id)
 
 
-def _unverified(call: NodeCall, writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
-    """Return the partitions that the coordinator has to verify or add, with the headers of their batches."""
+def _write(call: NodeCall, requested: Any, index: int, produced: ProducedBatch) -> _Write:
+    topic, error = allowed_topic(call, requested, _WRITE)
+    if topic is None:
+        return _Write(produced, None, error)
+    if not 0 <= index < len(topic.partitions):
+        return _Write(produced, None, ErrorCode.unknown_topic_or_partition)
+    if produced.error is not NO_ERROR:
+        return _Write(produced, None, produced.error)
+    if produced.header is not None and produced.header.compression == ZSTD and call.version < _ZSTD_VERSION:
+        return _Write(produced, None, ErrorCode.unsupported_compression_type)  # KIP-110
+    partition = topic.partitions[index]
+    is_led = partition.leader_id == call.node.node_id
+    return _Write(produced, partition, NO_ERROR, partition.log.leader_epoch if is_led else -1)
+
+
+def _transactional(writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
+    """Return the partitions that get a batch of a transaction, with the headers of their batches."""
     return [
-        (partition, header)
-        for _, _, partition, header, _, _ in writes
+        (partition, produced.header)
+        for produced, partition, _, leader_epoch in writes
         if partition is not None
-        and header is not None
-        and header.is_transactional
-        and header.producer_id != NO_PRODUCER_ID
-        and not partition.log.has_open_transaction(header.producer_id, header.producer_epoch)
+        and leader_epoch >= 0
+        and produced.header is not None
+        and produced.header.is_transactional
+        and produced.header.producer_id >= 0
     ]
 
 
-async def _verify(call: NodeCall, unverified: list[tuple[Partition, BatchHeader]]) -> _Verified:
+async def _verify(call: NodeCall, written: list[tuple[Partition, BatchHeader]]) -> _Verified:
     """Send the partitions to the coordinator; from v12 on, retry while it returns 51 and there is time."""
     waited_ms = 0
     while True:
-        guards, errors = await _ask_coordinator(call, unverified)
-        refused = {name: error for name, error in errors.items() if error is not NO_ERROR}
+        guards, refused = await _verify_once(call, written)
         if not refused:
             return _Verified(guards, refused)
         is_concurrent = ErrorCode.concurrent_transactions in refused.values()
@@ -204,56 +215,73 @@ def _max_retry_ms(call: NodeCall) -> int:
     return min(call.cluster.config.add_partitions_to_txn_retry_backoff_max_ms, timeout_ms)
 
 
-async def _ask_coordinator(
-    call: NodeCall, unverified: list[tuple[Partition, BatchHeader]]
-) -> tuple[dict[TopicPartition, VerificationGuard], Mapping[TopicPartition, ErrorCode]]:
-    """Send one request to the coordinator, and return guards and errors.
+async def _verify_once(
+    call: NodeCall, written: list[tuple[Partition, BatchHeader]]
+) -> tuple[dict[TopicPartition, VerificationGuard], dict[TopicPartition, ErrorCode]]:
+    """Send one request to the coordinator, and return the guards and the errors.
 
     The guards are taken before the request: a marker that is written meanwhile invalidates them. Without
     `transaction.partition.verification.enable`, requests below v12 are not verified.
     """
     adds = call.version >= _IMPLICIT_ADD_VERSION
-    guards = {
-        partition.name: partition.log.begin_verification(
-            header.producer_id, header.producer_epoch, header.base_sequence, supports_epoch_bump=adds
-        )
-        for partition, header in unverified
-    }
-    if not adds and not call.node.config.transaction_partition_verification_enable:
-        return guards, {}
-    header = unverified[0][1]
+    is_verified = adds or call.node.config.transaction_partition_verification_enable
+    guards: dict[TopicPartition, VerificationGuard] = {}
+    refused: dict[TopicPartition, ErrorCode] = {}
+    for partition, header in written:
+        log = partition.log
+        if is_verified and log.fences_verification(header.producer_id, header.producer_epoch):
+            refused[partition.name] = ErrorCode.invalid_producer_epoch
+        elif not log.has_open_transaction(header.producer_id, header.producer_epoch):
+            guards[partition.name] = log.begin_verification(
+                header.producer_id, header.producer_epoch, header.base_sequence, supports_epoch_bump=adds
+            )
+    if not guards or not is_verified:
+        return guards, refused
+    header = written[0][1]
     errors = await call.node.add_partitions_to_txn.add_or_verify(
         call.request.transactional_id, header.producer_id, header.producer_epoch, guards, add=adds
     )
-    return guards, errors
+    refused |= {name: error for name, error in errors.items() if error is not NO_ERROR}
+    return guards, refused
 
 
 async def _check_contents(call: NodeCall, write: _Write) -> CheckedContents | None:
     """Check the records of a batch before it is appended, as that may have to leave the event loop."""
-    if write.partition is None or write.header is None:
+    header, records = write.produced.header, write.produced.records
+    if write.partition is None or header is None:
         return None
-    now_ms = call.cluster.clock.now_ms()
-    return await checked_contents(write.header, write.data.records, write.partition.log.config, now_ms)
+    return await checked_contents(header, records, write.partition.log.config, call.cluster.clock.now_ms())
 
 
 def _append(call: NodeCall, write: _Write, verified: _Verified, contents: CheckedContents | None) -> AppendResult:
     partition = write.partition
     if partition is None:
         return AppendResult(write.error)
-    error = verified.refused.get(partition.name)
+    error = verified.refused.get(partition.name) or _error_before_append(call, write, partition)
     if error is not None:
         return AppendResult(error)
-    if not partition.is_led_by(call.node.node_id, write.leader_epoch):
-        return AppendResult(ErrorCode.not_leader_or_follower)
-    if call.request.acks == _ALL_REPLICAS and lacks_replicas(partition, call.cluster.nodes):
-        return AppendResult(ErrorCode.not_enough_replicas)
+    problem = why_unreadable(partition.topic.name, write.produced.records) if partition.topic.is_internal else None
+    if problem is not None:
+        return AppendResult(ErrorCode.invalid_record, error_message=problem)
     return partition.log.append(
-        write.data.records or b"",
+        write.produced.records,
         now_ms=call.cluster.clock.now_ms(),
         guard=verified.guards.get(partition.name),
         transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
         contents=contents,
     )
+
+
+def _error_before_append(call: NodeCall, write: _Write, partition: Partition) -> ErrorCode | None:
+    """Return the error of a write that does not get as far as the log, or None."""
+    if call.request.acks not in _ACKS:
+        return ErrorCode.invalid_required_acks
+    if partition.topic.is_internal and call.client_id != _ADMIN_CLIENT:
+        return ErrorCode.invalid_topic_exception
+    if not partition.is_led_by(call.node.node_id, write.leader_epoch):
+        return ErrorCode.not_leader_or_follower
+    is_short = call.request.acks == _ALL_REPLICAS and lacks_replicas(partition, call.cluster.nodes)
+    return ErrorCode.not_enough_replicas if is_short else None
 
 
 def _is_behind(write: _Write) -> bool:
@@ -267,39 +295,46 @@ async def _replicated(call: NodeCall, writes: list[_Write], results: list[Append
     replicated = []
     for write, result in zip(writes, results, strict=True):
         error = NO_ERROR
-        if write.partition is not None and write.header is not None and result.error is NO_ERROR:
+        header = write.produced.header
+        if write.partition is not None and header is not None and result.error is NO_ERROR:
             left_s = deadline_s - asyncio.get_running_loop().time()
-            end_offset = result.base_offset + write.header.last_offset_delta + 1
+            end_offset = result.base_offset + header.last_offset_delta + 1
             error = await wait_until_replicated(write.partition, end_offset, write.leader_epoch, left_s)
         replicated.append(result if error is NO_ERROR else AppendResult(error))
     return replicated
 
 
-def _response(call: NodeCall, writes: list[_Write], results: list[AppendResult]) -> Any:
+async def _response(call: NodeCall, results: list[AppendResult]) -> Any:
     if call.request.acks == 0:
         errors = {result.error for result in results} - {NO_ERROR}
         if errors:
             raise CloseConnectionError(f"Produce with acks=0 failed: {', '.join(error.name for error in errors)}")
         return None
-    return _build(call, iter(results), LeaderHints(call, [result.error for result in results]))
+    hints = LeaderHints(call, [result.error for result in results])
+    given = zip(_named(call), results, strict=True)
+    rows = await mapped(lambda each: _row(call.new, each[0][0], each[0][1].index, each[1], hints), given)
+    return _build(call, iter(rows), hints)
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
+    return _refuse_all(call, AppendResult(error))
+
+
+def _refuse_all(call: NodeCall, result: AppendResult) -> Any:
     if call.request.acks == 0:
-        raise CloseConnectionError(f"Produce with acks=0 failed: {error.name}")
-    return _build(call, repeat(AppendResult(error)), LeaderHints(call, ()))
+        raise CloseConnectionError(f"Produce with acks=0 failed: {result.error.name}")
+    hints = LeaderHints(call, ())
+    rows = (_row(call.new, topic, data.index, result, hints) for topic, data in _named(call))
+    return _build(call, rows, hints)
 
 
-def _build(call: NodeCall, results: Iterator[AppendResult], hints: LeaderHints) -> Any:
-    """Build the response with one result for each partition, in the order of the request."""
+def _build(call: NodeCall, rows: Iterator[Any], hints: LeaderHints) -> Any:
+    """Build the response with one row for each partition, in the order of the request."""
     new = call.new
     return new.response(
         responses=tuple(
             new.TopicProduceResponse(
-                **topic_reference(topic),
-                partition_responses=tuple(
-                    _partition_response(new, topic, data.index, next(results), hints) for data in topic.partition_data
-                ),
+                **topic_reference(topic), partition_responses=tuple(islice(rows, len(topic.partition_data)))
             )
             for topic in call.request.topic_data
         ),
@@ -308,7 +343,7 @@ def _build(call: NodeCall, results: Iterator[AppendResult], hints: LeaderHints) 
     )
 
 
-def _partition_response(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHints) -> Any:
+def _row(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHints) -> Any:
     return new.PartitionProduceResponse(
         index=index,
         error_code=result.error,

@@ -21,9 +21,9 @@ Serves whole batches from partitions that this node leads, and waits for them if
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
-from itertools import repeat
+from itertools import islice
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -42,6 +42,7 @@ from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult, wait_for_advance
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 _READ_COMMITTED = 1
 _LEADERS_ERRORS = (
@@ -73,7 +74,7 @@ class _Read(NamedTuple):
 async def handle(call: NodeCall) -> Any:
     if getattr(call.request, "session_epoch", _NO_SESSION) not in (_NEW_SESSION, _NO_SESSION):
         return refuse(call, ErrorCode.fetch_session_id_not_found)
-    read = _read(call)
+    read = await _read(call)
     if call.request.isolation_level not in _ISOLATION_LEVELS and read.is_in_a_log:
         return _refuse_isolation(call)
     max_wait_ms = call.request.max_wait // _MILLISECOND
@@ -81,7 +82,11 @@ async def handle(call: NodeCall) -> Any:
         read = await _read_when_enough(call, read, max_wait_ms / 1000)
     for log, size in zip(read.logs, read.sizes, strict=True):
         log.traffic.bytes_out += size
-    return _response(call, NO_ERROR, iter(read.results), [result.error for result in read.results])
+    hints = LeaderHints(call, [result.error for result in read.results])
+    named = ((topic, requested.partition) for topic in call.request.topics for requested in topic.partitions)
+    read_of = zip(named, read.results, strict=True)
+    rows = await mapped(lambda row: _partition_data(call.new, row[0][0], row[0][1], row[1], hints), read_of)
+    return _build(call, NO_ERROR, iter(rows), hints)
 
 
 async def _read_when_enough(call: NodeCall, read: _Read, max_wait_s: float) -> _Read:
@@ -90,11 +95,11 @@ async def _read_when_enough(call: NodeCall, read: _Read, max_wait_s: float) -> _
     deadline_s = loop.time() + max_wait_s
     while not read.is_enough and loop.time() < deadline_s:
         await wait_for_advance(read.logs, deadline_s)
-        read = _read(call)
+        read = await _read(call)
     return read
 
 
-def _read(call: NodeCall) -> _Read:
+async def _read(call: NodeCall) -> _Read:
     request = call.request
     most = call.node.quotas.most_fetched(call) if call.cluster.quotas.is_active else request.max_bytes
     most = min(most, call.cluster.config.fetch_max_bytes)
@@ -102,8 +107,10 @@ def _read(call: NodeCall) -> _Read:
     logs: list[PartitionLog] = []
     sizes: list[int] = []
     size = 0
+    pace = Pace()
     for topic in request.topics:
         for requested in topic.partitions:
+            await pace.keep()
             log, error = _led_log(call, topic, requested)
             if log is None:
                 results.append(_failed(error))
@@ -151,23 +158,27 @@ def _failed(error: ErrorCode) -> ReadResult:
     return ReadResult(error, b"", None if error in _LEADERS_ERRORS else [], -1, -1, -1)
 
 
-def _response(
-    call: NodeCall, error: ErrorCode, results: Iterator[ReadResult], failures: Sequence[ErrorCode] = ()
-) -> Any:
+def _response(call: NodeCall, error: ErrorCode, of_partitions: ErrorCode) -> Any:
+    """Build a response with one error, and one for each partition."""
+    hints, failed = LeaderHints(call, ()), _failed(of_partitions)
+    topics = call.request.topics
+    rows = (
+        _partition_data(call.new, topic, requested.partition, failed, hints)
+        for topic in topics
+        for requested in topic.partitions
+    )
+    return _build(call, error, rows, hints)
+
+
+def _build(call: NodeCall, error: ErrorCode, rows: Iterator[Any], hints: LeaderHints) -> Any:
+    """Build the response with one row for each partition, in the order of the request."""
     new = call.new
-    hints = LeaderHints(call, failures)
     return new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
         session_id=0,
         responses=tuple(
-            new.FetchableTopicResponse(
-                **topic_reference(topic),
-                partitions=tuple(
-                    _partition_data(new, topic, requested.partition, next(results), hints)
-                    for requested in topic.partitions
-                ),
-            )
+            new.FetchableTopicResponse(**topic_reference(topic), partitions=tuple(islice(rows, len(topic.partitions))))
             for topic in call.request.topics
         ),
         **hints.for_response(),
@@ -197,14 +208,14 @@ def refuse(call: NodeCall, error: ErrorCode) -> Any:
     # from v7 on, a top-level error comes without partitions; before, only partitions have an error
     if call.version >= 7:
         return call.new.response(throttle_time=NO_THROTTLE, error_code=error, session_id=0, responses=())
-    return _response(call, error, repeat(_failed(error)))
+    return _response(call, error, error)
 
 
 def _refuse_isolation(call: NodeCall) -> Any:
     """Return what Kafka answers where it fails: from v13 on without partitions, before with one error for each."""
     error = ErrorCode.unknown_server_error
-    return refuse(call, error) if call.version >= 13 else _response(call, error, repeat(_failed(error)))
+    return refuse(call, error) if call.version >= 13 else _response(call, error, error)
 
 
 def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, NO_ERROR, repeat(_failed(error)))
+    return _response(call, NO_ERROR, error)

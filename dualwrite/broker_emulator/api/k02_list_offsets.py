@@ -25,6 +25,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, led_partition
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.slices import mapped
 
 _READ_COMMITTED = 1
 _LATEST, _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
@@ -33,7 +34,9 @@ _FIRST_VERSION = {_LATEST: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_T
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, lambda topic, requested: _offset(call, topic, requested))
+    named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
+    rows = iter(await mapped(lambda pair: _offset(call, *pair), named))
+    return _response(call, lambda topic, requested: next(rows))
 
 
 def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:

@@ -33,6 +33,7 @@ from dualwrite.broker_emulator.cluster.topics import METADATA_TOPIC, NO_LEADER, 
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped, selected
 
 _IDS_VERSION = 12
 """The first version that serves topic ids; 10 and 11 only have the field."""
@@ -42,7 +43,7 @@ async def handle(call: NodeCall) -> Any:
     error = _problem(call.request.topics or (), call.version)
     if error is not NO_ERROR:
         return _response(call, _refused(call, error), NO_ERROR)
-    return _response(call, tuple(_topics(call)), NO_ERROR)
+    return _response(call, tuple(await _topics(call)), NO_ERROR)
 
 
 def _problem(topics: Sequence[Any], version: int) -> ErrorCode:
@@ -82,16 +83,17 @@ def _cluster_operations(call: NodeCall) -> int:
     return call.authorized_operations(ResourceType.CLUSTER) if is_shown else 0
 
 
-def _topics(call: NodeCall) -> list[Any]:
+async def _topics(call: NodeCall) -> list[Any]:
     requested = call.request.topics
     if requested is None or (call.version == 0 and not requested):
-        return [_describe(call, topic) for topic in call.cluster.topics.values() if _may_see(call, topic.name, False)]
+        seen = await selected(lambda topic: _may_see(call, topic.name, False), call.cluster.topics.values())
+        return await mapped(lambda topic: _describe(call, topic), seen)
     by_id = dict.fromkeys(filter(None, map(_id_of, requested)))
     if by_id:
-        return [_topic_by_id(call, topic_id) for topic_id in by_id]
+        return await mapped(lambda topic_id: _topic_by_id(call, topic_id), by_id)
     may_create = MAX_PARTITIONS_PER_REQUEST // max(call.cluster.config.num_partitions, 1)
     names = dict.fromkeys(topic.name for topic in requested)
-    return [_topic_by_name(call, name, place < may_create) for place, name in enumerate(names)]
+    return await mapped(lambda given: _topic_by_name(call, given[1], given[0] < may_create), enumerate(names))
 
 
 def _may_see(call: NodeCall, name: str, is_logged: bool = True) -> bool:
@@ -181,7 +183,18 @@ def _absent(call: NodeCall, name: str | None, topic_id: Any, error: ErrorCode) -
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, _refused(call, error), error)
+    rows = _refused(call, error)
+    if error is ErrorCode.illegal_sasl_state:  # whoever has not logged in is told nothing about the cluster
+        return call.new.response(
+            throttle_time=NO_THROTTLE,
+            brokers=(),
+            cluster_id=None,
+            controller_id=-1,
+            topics=rows,
+            error_code=error,
+            cluster_authorized_operations=NOT_ASKED_FOR,
+        )
+    return _response(call, rows, error)
 
 
 def _refused(call: NodeCall, error: ErrorCode) -> tuple[Any, ...]:

@@ -28,6 +28,7 @@ from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _MANY_GROUPS_VERSION = 8
 _MEMBER_VERSION = 9
@@ -37,7 +38,8 @@ _TOPIC_ID_VERSION = 10
 async def handle(call: NodeCall) -> Any:
     request = call.request
     if call.version >= _MANY_GROUPS_VERSION:
-        return _many(call, [_group(call, group, _offsets_for_member(call, group)) for group in request.groups])
+        found = await mapped(lambda group: _group(call, group, _offsets_for_member(call, group)), request.groups)
+        return _many(call, found)
     return _single(call, _offsets(call, request.group_id))
 
 

@@ -20,6 +20,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _GROUP, _SHARE_GROUP = 0, 2
 _SHARE_GROUPS_VERSION = 6
@@ -32,7 +33,8 @@ async def handle(call: NodeCall) -> Any:
     if call.version < 4:
         node, error = _find(call, request.key)
         return _single(call, node, error)
-    return _many(call, [(key, *_find(call, key)) for key in request.coordinator_keys])
+    rows = await mapped(lambda key: _coordinator(call, key, *_find(call, key)), request.coordinator_keys)
+    return _many(call, rows)
 
 
 def _asks_for_share_groups(call: NodeCall) -> bool:
@@ -64,17 +66,15 @@ def _single(call: NodeCall, node: ClusterNode | None, error: ErrorCode) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, **_address(call, node))
 
 
-def _many(call: NodeCall, found: list[tuple[str, ClusterNode | None, ErrorCode]]) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        coordinators=tuple(
-            call.new.Coordinator(key=key, error_code=error, error_message=None, **_address(call, node))
-            for key, node, error in found
-        ),
-    )
+def _coordinator(call: NodeCall, key: str, node: ClusterNode | None, error: ErrorCode) -> Any:
+    return call.new.Coordinator(key=key, error_code=error, error_message=None, **_address(call, node))
+
+
+def _many(call: NodeCall, coordinators: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, coordinators=tuple(coordinators))
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < 4:
         return _single(call, None, error)
-    return _many(call, [(key, None, error) for key in call.request.coordinator_keys])
+    return _many(call, [_coordinator(call, key, None, error) for key in call.request.coordinator_keys])

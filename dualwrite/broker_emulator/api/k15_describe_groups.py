@@ -22,12 +22,13 @@ from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.states import GroupState
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _UNKNOWN_GROUP_VERSION = 6
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, [_describe(call, group_id) for group_id in call.request.groups])
+    return _response(call, await mapped(lambda group_id: _describe(call, group_id), call.request.groups))
 
 
 def _response(call: NodeCall, groups: list[Any]) -> Any:

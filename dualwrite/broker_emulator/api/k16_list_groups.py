@@ -18,6 +18,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped, selected
 
 
 async def handle(call: NodeCall) -> Any:
@@ -26,15 +27,15 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.coordinator_load_in_progress)
     states = _lowered(getattr(call.request, "states_filter", ()))
     types = _lowered(getattr(call.request, "types_filter", ()))
-    listed = (group for shard in groups.shards() for group in shard.groups.values())
-    wanted = [
-        group
-        for group in listed
-        if (not states or group.state.lower() in states) and (not types or _type(group) in types)
-    ]
-    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER, is_logged=False):
-        wanted = [group for group in wanted if _is_shown(call, group)]
-    return _response(call, wanted)
+    listed = [group for shard in groups.shards() for group in shard.groups.values()]
+    shows_all = call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER, is_logged=False)
+
+    def is_wanted(group: AnyGroup) -> bool:
+        is_named = (not states or group.state.lower() in states) and (not types or _type(group) in types)
+        return is_named and (shows_all or _is_shown(call, group))
+
+    wanted = await selected(is_wanted, listed)
+    return _response(call, await mapped(lambda group: _row(call, group), wanted))
 
 
 def _type(group: AnyGroup) -> str:
@@ -49,20 +50,17 @@ def _lowered(names: Any) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-def _response(call: NodeCall, groups: list[AnyGroup], error: ErrorCode = ErrorCode.none) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        error_code=error,
-        groups=tuple(
-            call.new.ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state,
-                group_type=_type(group),
-            )
-            for group in groups
-        ),
+def _row(call: NodeCall, group: AnyGroup) -> Any:
+    return call.new.ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state,
+        group_type=_type(group),
     )
+
+
+def _response(call: NodeCall, rows: list[Any], error: ErrorCode = ErrorCode.none) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, groups=tuple(rows))
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:

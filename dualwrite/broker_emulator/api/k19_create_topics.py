@@ -34,6 +34,7 @@ from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _CONFIGS_VERSION = 5
 
@@ -44,7 +45,7 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
     given = Counter(topic.name for topic in call.request.topics)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
-    rows = [_create(call, topic, mutations, given[topic.name] > 1) for topic in _named_once(call)]
+    rows = await mapped(lambda topic: _create(call, topic, mutations, given[topic.name] > 1), _named_once(call))
     return call.new.response(throttle_time=mutations.throttle_time, topics=tuple(rows))
 
 

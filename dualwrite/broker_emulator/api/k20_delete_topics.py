@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _NAMED_IN_BOTH_WAYS: Final = "The provided topic name maps to an ID that was already supplied."
 _MESSAGES: Final = {
@@ -37,7 +38,7 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
     requested = Counter(_requested(call))
-    rows = (_delete(call, named, requested, mutations) for named in requested)
+    rows = await mapped(lambda named: _delete(call, named, requested, mutations), requested)
     return _response(call, [row for row in rows if row is not None], mutations.throttle_time)
 
 

@@ -23,6 +23,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _MANY_TRANSACTIONS_VERSION = 4
 
@@ -73,9 +74,10 @@ async def _add(
     transaction_version: int,
 ) -> ErrorCode | _Errors:
     """Add partitions; return one error for all of them, or an error for each if one of them cannot be added."""
-    errors = {name: error for name in names if (error := _check(call, name)) is not NO_ERROR}
-    if errors:
-        return {name: errors.get(name, ErrorCode.operation_not_attempted) for name in names}
+    checked = await mapped(lambda name: _check(call, name), names)
+    if any(error is not NO_ERROR for error in checked):
+        not_attempted = ErrorCode.operation_not_attempted
+        return {name: not_attempted if error is NO_ERROR else error for name, error in zip(names, checked, strict=True)}
     if not names:
         return NO_ERROR
     return await call.node.transactions.add_partitions(

@@ -55,7 +55,7 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.group_authorization_failed)
     if call.request.group_id == "":
         return refuse(call, ErrorCode.invalid_group_id)
-    offsets = offsets_to_commit(call)
+    offsets = await offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else NO_ERROR
     return offset_response(call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
 
@@ -89,8 +89,11 @@ async def _verify(call: NodeCall, partition: Partition) -> tuple[VerificationGua
     adds = call.version >= _IMPLICIT_ADD_VERSION
     if log.has_open_transaction(request.producer_id, request.producer_epoch):
         return None, NO_ERROR
+    is_verified = adds or call.node.config.transaction_partition_verification_enable
+    if is_verified and log.fences_verification(request.producer_id, request.producer_epoch):
+        return None, ErrorCode.invalid_producer_epoch
     guard = log.begin_verification(request.producer_id, request.producer_epoch, -1, supports_epoch_bump=adds)
-    if not adds and not call.node.config.transaction_partition_verification_enable:
+    if not is_verified:
         return guard, NO_ERROR
     errors = await call.node.add_partitions_to_txn.add_or_verify(
         request.transactional_id, request.producer_id, request.producer_epoch, [partition.name], add=adds

@@ -17,10 +17,12 @@ from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, {group_id: _delete(call, group_id) for group_id in call.request.groups_names})
+    names = dict.fromkeys(call.request.groups_names)
+    return _response(call, await mapped(lambda group_id: _row(call, group_id, _delete(call, group_id)), names))
 
 
 def _delete(call: NodeCall, group_id: str) -> ErrorCode:
@@ -30,14 +32,13 @@ def _delete(call: NodeCall, group_id: str) -> ErrorCode:
     return shard if isinstance(shard, ErrorCode) else shard.delete_group(group_id)
 
 
-def _response(call: NodeCall, errors: dict[str, ErrorCode]) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        results=tuple(
-            call.new.DeletableGroupResult(group_id=group_id, error_code=error) for group_id, error in errors.items()
-        ),
-    )
+def _row(call: NodeCall, group_id: str, error: ErrorCode) -> Any:
+    return call.new.DeletableGroupResult(group_id=group_id, error_code=error)
+
+
+def _response(call: NodeCall, rows: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, results=tuple(rows))
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, dict.fromkeys(call.request.groups_names, error))
+    return _response(call, [_row(call, group_id, error) for group_id in dict.fromkeys(call.request.groups_names)])

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader
 
-from dualwrite.broker_emulator.api.request_bounds import bounds_check
+from dualwrite.broker_emulator.api.request_bounds import bounds_check, lengths_check
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.metrics.counters import errors_of
 from dualwrite.broker_emulator.net.codec import builder, writer
@@ -40,6 +40,7 @@ class Schema:
         "_flexible_response_header",
         "_write",
         "check_bounds",
+        "check_large",
         "errors_of",
         "flexible_request_header",
         "key",
@@ -58,6 +59,7 @@ class Schema:
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
         self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
         self.check_bounds = bounds_check(request_type)
+        self.check_large = self.check_bounds or lengths_check(request_type)
         self.errors_of = errors_of(response_type)
         self._write = writer(response_type)
         self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))

@@ -2,8 +2,8 @@
 
 The codec allocates memory by the length that an array claims, and if the system refuses that much, the whole process
 aborts: fifteen bytes would end the broker. So the bytes of every request with arrays are walked first, without decoding
-them: an array may not claim more elements than the remaining bytes can hold, and all arrays together not more than the
-limit.
+them: an array may not claim more elements than the remaining bytes can hold, and all arrays and tagged fields together
+not more than the limit.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _FIXED_SIZES = {
     "error_code": 2,
 }
 
+_LONGEST_STRING = 32_767
+"""In bytes: what Kafka accepts in every version, since older versions and records have two bytes for the length."""
+
 Check = Callable[[bytes | memoryview, int, int], None]
 """Takes the frame, the offset of the request in it, and the maximum number of elements of all arrays together.
 
@@ -42,8 +45,11 @@ _Walk = Callable[[bytes | memoryview, int, int], tuple[int, int]]
 
 def bounds_check(request_type: Any) -> Check | None:
     """Generate the check for one version of a request; return None if it has no arrays."""
-    if not _has_arrays(request_type):
-        return None
+    return lengths_check(request_type) if _has_arrays(request_type) else None
+
+
+def lengths_check(request_type: Any) -> Check:
+    """Generate the check for one version of a request, with arrays or without: its strings can be too long."""
     source = _WalkSource()
     source.add_entity(request_type)
     walk = source.compiled()
@@ -88,6 +94,7 @@ class _WalkSource:
             "length_of_nothing": _length_of_nothing,
             "count_of_nothing": _count_of_nothing,
             "too_many": _too_many,
+            "too_long": _too_long,
         }
 
     def add_entity(self, entity_type: Any) -> None:
@@ -117,6 +124,8 @@ class _WalkSource:
             self._fixed_size += _FIXED_SIZES[kafka_type]
         elif flexible:
             self._add_unsigned_varint("size")
+            if kafka_type == "string":
+                self._line(f"if size > {_LONGEST_STRING + 1}: raise too_long(size - 1)")
             self._line("if size: position += size - 1")
         else:
             self._add_number("size", "int16" if kafka_type == "string" else "int32")
@@ -198,6 +207,9 @@ def _walk_of_field(member: Field[Any]) -> _Walk:
 def _walk_of_tags(known: dict[int, _Walk]) -> _Walk:
     def walk(frame: bytes | memoryview, position: int, left: int) -> tuple[int, int]:
         count, position = read_unsigned_varint(frame, position)
+        if count > left:
+            raise too_many_elements()
+        left -= count
         for _ in range(count):
             tag, position = read_unsigned_varint(frame, position)
             size, position = read_unsigned_varint(frame, position)
@@ -226,10 +238,23 @@ def _count_of_nothing(count: int, is_nullable: bool) -> int:
     return 0
 
 
+class TooManyElementsError(ValueError):
+    """The arrays and tagged fields of a request have more elements than allowed."""
+
+
+def too_many_elements() -> TooManyElementsError:
+    """Return the error for a request with more elements than the limit."""
+    return TooManyElementsError("the arrays have more elements than max.request.elements allows")
+
+
 def _too_many(count: int, left: int, left_bytes: int) -> ValueError:
     if count > left:
-        return ValueError("the arrays have more elements than max.request.elements allows")
+        return too_many_elements()
     return ValueError(f"an array claims {count} elements, {left_bytes} bytes are left")
+
+
+def _too_long(size: int) -> ValueError:
+    return ValueError(f"a string of {size} bytes, {_LONGEST_STRING} are allowed")
 
 
 def read_unsigned_varint(frame: bytes | memoryview, position: int) -> tuple[int, int]:

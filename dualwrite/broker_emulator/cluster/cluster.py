@@ -111,6 +111,8 @@ class ClusterNode(Protocol):
 
     def lead(self, partition: Partition) -> None: ...
 
+    def take_over(self, partition: Partition) -> None: ...
+
     def resign(self, partition: Partition) -> None: ...
 
     async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T: ...
@@ -218,6 +220,7 @@ class Cluster:
                 self._stored_assignments(stored),
                 stored.leader_epochs,
             )
+        self.storage.recovered()
 
     def _stored_assignments(self, stored: StoredTopic) -> list[Sequence[int]]:
         """Return the stored replicas on nodes that still exist, or new ones for a partition that has none left."""
@@ -433,10 +436,7 @@ class Cluster:
         if self._node_configs:
             self._configure_logs((partition,))
         if leader_id != NO_LEADER:
-            try:
-                self.nodes[leader_id].lead(partition)
-            except StorageError as error:  # the others must have their leaders all the same
-                logger.error("%s", error)
+            self.nodes[leader_id].take_over(partition)
 
     def replace_leader(self, leaving: ClusterNode) -> None:
         """Elect another leader for every partition that `leaving` leads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -16,14 +16,8 @@ from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TRANSACTION_
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
-from dualwrite.broker_emulator.log.record_batch import (
-    CorruptRecordError,
-    UnsupportedCompressionError,
-    iter_records,
-    parse_header,
-)
-from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.log.unreadable import UnreadableRecordError, unreadable
+from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+from dualwrite.broker_emulator.log.replay import UnreadableRecordError, replay
 from dualwrite.broker_emulator.metrics.counters import NodeCounters
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
@@ -31,7 +25,6 @@ from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
-from dualwrite.broker_emulator.transactions.transaction_log import TransactionLogError
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import ClientConnection
@@ -60,12 +53,11 @@ class Node:
         self.quotas = NodeQuotas(cluster.quotas, cluster.clock, cluster.config)
         self.groups = GroupCoordinator(cluster)
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
-        self._state_log = _TransactionStateLog(node_id, cluster)
         self.transactions = TransactionCoordinator(
             node_id=node_id,
             config=self.config,
             clock=cluster.clock,
-            log=self._state_log,
+            log=_TransactionStateLog(node_id, cluster),
             producer_ids=ProducerIdManager(cluster.producer_id_blocks),
             markers=_ClusterMarkers(cluster),
             pause_points=cluster.pause_points,
@@ -133,7 +125,7 @@ class Node:
     def lead(self, partition: Partition) -> None:
         """Become leader, and of an internal partition the coordinator. A test can hold the loading at a pause point.
 
-        Raises StorageError if a record of the partition cannot be read: then the node does not coordinate it.
+        Raises UnreadableRecordError if a record of the partition cannot be read: then the node does not coordinate it.
         """
         coordinator = self._coordinator_on(partition)
         if coordinator is None:
@@ -151,23 +143,24 @@ class Node:
         if partition.is_led_by(self.node_id, leader_epoch):
             try:
                 self._load_now(partition)
-            except StorageError as error:
+            except UnreadableRecordError as error:
                 logger.error("%s", error)
 
     def _load_now(self, partition: Partition) -> None:
-        try:
-            if partition.topic.name == TRANSACTION_STATE_TOPIC:
-                self._load_transactions(partition)
-            else:
-                self.groups.load_partition(partition)
-        except UnreadableRecordError as error:
-            raise unreadable(partition.log, f"{partition.topic.name}-{partition.index}", error) from error
-
-    def _load_transactions(self, partition: Partition) -> None:
-        try:
+        if partition.topic.name == TRANSACTION_STATE_TOPIC:
             self.transactions.load_partition(partition.index, partition.log.leader_epoch)
-        except (TransactionLogError, CorruptRecordError, UnsupportedCompressionError) as error:
-            raise UnreadableRecordError(self._state_log.replayed_offset, error) from error
+        else:
+            self.groups.load_partition(partition)
+
+    def take_over(self, partition: Partition) -> None:
+        """Become leader while the cluster runs; a coordinator whose log cannot be read stays in its loading state."""
+        try:
+            self.lead(partition)
+        except UnreadableRecordError as error:
+            logger.error("%s", error)
+            coordinator = self._coordinator_on(partition)
+            if coordinator is not None:
+                coordinator.begin_loading(partition.index)
 
     def resign(self, partition: Partition) -> None:
         """Cease to be leader, and of an internal partition the coordinator, which forgets what it loaded."""
@@ -222,8 +215,6 @@ class _TransactionStateLog:
     def __init__(self, node_id: int, cluster: Cluster) -> None:
         self._node_id = node_id
         self._cluster = cluster
-        self.replayed_offset = -1
-        """The offset of the record that the replay has come to."""
 
     async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
         state = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition]
@@ -237,15 +228,14 @@ class _TransactionStateLog:
             return await wait_until_replicated(state, log.log_end_offset, log.leader_epoch)
         return error
 
-    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
+    def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
         log = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition].log
-        for batch in log.batches() if log.log_end_offset else ():
-            self.replayed_offset = parse_header(batch).base_offset
-            for record in iter_records(batch):
-                self.replayed_offset = record.offset
-                if record.key is None:
-                    raise TransactionLogError("it has no key")
-                yield record.key, record.value
+
+        def apply_data(header: BatchHeader, record: Record) -> None:
+            if not header.is_control and record.key is not None:
+                apply(record.key, record.value)
+
+        replay(log, apply_data)
 
 
 class _ClusterMarkers:

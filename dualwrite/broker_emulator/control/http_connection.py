@@ -14,7 +14,7 @@ import asyncio
 import ipaddress
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -101,11 +101,19 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
-        if len(self._connections) >= self._max_connections:
+        if len(self._connections) >= self._max_connections and not self._take_place_of_idle():
             self._fail(ControlError(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "too many connections"))
             return
         self._connections.add(self)
         self._close_after(REQUEST_TIMEOUT_S)
+
+    def _take_place_of_idle(self) -> bool:
+        """Close a connection without a request, so that clients which only keep theirs open shut nobody out."""
+        idle = next((each for each in self._connections if each.work is None), None)
+        if idle is not None:
+            self._connections.discard(idle)
+            idle.abort()
+        return idle is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
@@ -279,20 +287,24 @@ def _headers(request: h11.Request) -> dict[str, str]:
     return headers
 
 
-def refusal_reason(method: str, headers: Mapping[str, str], own_name: str) -> str | None:
-    """Return why a request is refused, or None. `own_name` is the host that the port was configured to listen on."""
+def refusal_reason(method: str, headers: Mapping[str, str], own_names: Collection[str]) -> str | None:
+    """Return why a request is refused, or None. `own_names`, in lower case, are those that are known to lead here."""
     host = headers.get("host")
     if host is None:
         return "a request needs exactly one Host header"
     name = _name_of(host)
-    if name is None or not _is_private(name, own_name):
-        return f"the Host {host!r} is a name that any site could make point here: use an address or a short name"
+    if name is None or not _is_private(name, own_names):
+        return (
+            f"the Host {host!r} is a name that any site could make point here: use an address, localhost, or the name "
+            "in --control or advertised.listeners"
+        )
     origin = headers.get("origin")
     if origin is not None and origin not in (f"http://{host}", f"https://{host}"):  # https: behind a proxy
         return f"pages from {origin} may not use the control port"
     site = headers.get("sec-fetch-site")
-    if method not in ("GET", "HEAD") and site is not None and site not in _OWN_SITE:
-        return f"pages from another site may not change anything here (Sec-Fetch-Site: {site})"
+    is_link = method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
+    if site is not None and site not in _OWN_SITE and not (is_link and headers.get("sec-fetch-dest") == "document"):
+        return f"pages from another site may only link to this one (Sec-Fetch-Site: {site})"
     return None
 
 
@@ -305,9 +317,10 @@ def _name_of(host: str) -> str | None:
     return name.lower().removesuffix(".") if name and (not port or port.isdecimal()) else None
 
 
-def _is_private(name: str, own_name: str) -> bool:
+def _is_private(name: str, own_names: Collection[str]) -> bool:
+    """Return whether only this port can have the name. One without a dot can be a top-level domain, or a neighbour."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        return "." not in name or name == own_name.lower() or name.rpartition(".")[2] in _NEVER_PUBLIC
+        return name in own_names or name.rpartition(".")[2] in _NEVER_PUBLIC
     return True

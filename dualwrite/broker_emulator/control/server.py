@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -30,6 +30,9 @@ from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
 MAX_CONNECTIONS: Final = 128
+MAX_IN_PROGRESS: Final = 96
+"""Requests that may wait at the same time; the connections that are left are for health checks and short requests."""
+HEALTH: Final = "/v1/health"
 
 ROUTES: Final = Routes(ENDPOINTS)
 
@@ -37,9 +40,10 @@ ROUTES: Final = Routes(ENDPOINTS)
 class ControlServer:
     """Listens on one address."""
 
-    def __init__(self, controlled: ControlledEmulator, own_name: str) -> None:
+    def __init__(self, controlled: ControlledEmulator, own_names: Collection[str]) -> None:
         self._controlled = controlled
-        self._own_name = own_name
+        self._own_names = frozenset(name.lower() for name in own_names)
+        self._in_progress = 0
         self.connections: set[HttpConnection] = set()
         self._server: asyncio.AbstractServer | None = None
 
@@ -63,7 +67,7 @@ class ControlServer:
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Serve one request. Raises ControlError if it is invalid or cannot be done."""
-        refusal = refusal_reason(request.method, request.headers, self._own_name)
+        refusal = refusal_reason(request.method, request.headers, self._own_names)
         if refusal is not None:
             raise ControlError(HTTPStatus.FORBIDDEN, "refused", refusal)
         path, _, query = request.target.partition("?")
@@ -71,14 +75,23 @@ class ControlServer:
         if isinstance(endpoint, HttpResponse):
             return endpoint
         inputs = _inputs(endpoint, named, query, request)
-        try:
-            result = await endpoint.handle(self._controlled, **inputs)
-        except StorageError as error:
-            raise ControlError(HTTPStatus.INSUFFICIENT_STORAGE, "storage", str(error)) from None
+        result = await self._handled(endpoint, inputs)
         if isinstance(result, Content):
             return HttpResponse(endpoint.status, result.content_type, result.body)
         body = json.dumps(write(result), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         return HttpResponse(endpoint.status, JSON, body)
+
+    async def _handled(self, endpoint: Endpoint, inputs: Mapping[str, Any]) -> Any:
+        """Return the result of a request. Requests that wait leave connections to those that do not."""
+        if self._in_progress >= MAX_IN_PROGRESS and endpoint.template != HEALTH:
+            raise ControlError(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "too many requests are waiting")
+        self._in_progress += 1
+        try:
+            return await endpoint.handle(self._controlled, **inputs)
+        except StorageError as error:
+            raise ControlError(HTTPStatus.INSUFFICIENT_STORAGE, "storage", str(error)) from None
+        finally:
+            self._in_progress -= 1
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -21,36 +21,36 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_end_txn_marker,
     parse_header,
 )
-from dualwrite.broker_emulator.log.unreadable import UnreadableRecordError
 
 
 def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:
-    """Return the groups and offsets that the records leave; an offset of an unknown group creates a group.
-
-    Raises UnreadableRecordError, and StorageError as `batches` does.
-    """
-    groups: dict[str, AnyGroup] = {}
-    offsets = OffsetTable()
+    """Return the groups and offsets that the records leave; an offset of an unknown group creates a group."""
+    replayed = ReplayedGroups()
     for batch in batches:
         header = parse_header(batch)
-        offset = header.base_offset
-        try:
-            for record in iter_records(batch):
-                offset = record.offset
-                _replay_record(groups, offsets, header, record)
-        except Exception as error:  # whatever a decoder meets in bytes that no coordinator wrote
-            raise UnreadableRecordError(offset, error) from error
-    return groups, offsets
+        for record in iter_records(batch):
+            replayed.apply(header, record)
+    return replayed.groups, replayed.offsets
 
 
-def _replay_record(groups: dict[str, AnyGroup], offsets: OffsetTable, header: BatchHeader, record: Record) -> None:
-    if header.is_control:
-        marker = parse_end_txn_marker(record)
-        if marker is not None:
-            offsets.complete_transaction(header.producer_id, commit=marker.commit)
-    elif record.key is not None:
-        producer_id = header.producer_id if header.is_transactional else None
-        _replay(groups, offsets, record, record.key, producer_id)
+class ReplayedGroups:
+    """What the records leave that were applied so far."""
+
+    __slots__ = ("groups", "offsets")
+
+    def __init__(self) -> None:
+        self.groups: dict[str, AnyGroup] = {}
+        self.offsets = OffsetTable()
+
+    def apply(self, header: BatchHeader, record: Record) -> None:
+        """Apply one record of a batch with this header."""
+        if header.is_control:
+            marker = parse_end_txn_marker(record)
+            if marker is not None:
+                self.offsets.complete_transaction(header.producer_id, commit=marker.commit)
+        elif record.key is not None:
+            producer_id = header.producer_id if header.is_transactional else None
+            _replay(self.groups, self.offsets, record, record.key, producer_id)
 
 
 def _replay(

@@ -48,10 +48,11 @@ from dualwrite.broker_emulator.groups.offsets import (
 )
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance
 from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
-from dualwrite.broker_emulator.groups.replay import replay
+from dualwrite.broker_emulator.groups.replay import ReplayedGroups
 from dualwrite.broker_emulator.groups.states import GroupState
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch
+from dualwrite.broker_emulator.log.replay import replay
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 
 if TYPE_CHECKING:
@@ -103,7 +104,9 @@ class GroupShard:
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_open = True
         self.consumer = ConsumerGroups(self, cluster)
-        self.groups, self.offsets = replay(partition.log.batches())
+        replayed = ReplayedGroups()
+        replay(partition.log, replayed.apply)
+        self.groups, self.offsets = replayed.groups, replayed.offsets
         for group in list(self.groups.values()):
             if isinstance(group, ConsumerGroup):
                 self.consumer.after_load(group)

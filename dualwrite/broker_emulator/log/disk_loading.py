@@ -75,8 +75,11 @@ def encode_value(value: Any) -> bytes:
 
 def _decode_value(data: bytes) -> Any:
     """Decode the output of `encode_value`; earlier versions wrote no checksum. Raises ValueError."""
-    text, _, checksum = data.strip().rpartition(b" ") if b" " in data.strip() else (data.strip(), b"", b"")
-    if checksum and checksum != b"%08x" % crc32c(text):
+    with_checksum = re.fullmatch(rb"(.*) ([0-9a-f]{8})\n?", data)
+    if with_checksum is None:
+        return json.loads(data)
+    text, checksum = with_checksum.groups()
+    if checksum != b"%08x" % crc32c(text):
         raise ValueError("its checksum does not match")
     return json.loads(text)
 
@@ -100,6 +103,14 @@ def compacted_bases(folder: Path) -> list[int]:
     if not isinstance(bases, list) or not bases or not all(type(base) is int and base >= 0 for base in bases):
         raise StorageError(f"{path} is damaged: which segments were compacted is unknown. {_ADVICE}")
     return bases
+
+
+def is_index_of(index: Path, segment: Path) -> bool:
+    """Return whether an index file covers the whole of a segment's file."""
+    try:
+        return IndexFile.decode(index.read_bytes()).size_bytes == segment.stat().st_size
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def checked(data: bytes) -> bytes:

@@ -8,10 +8,11 @@ only what was appended since they were last written.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dualwrite.broker_emulator.config import Fsync
@@ -24,6 +25,7 @@ from dualwrite.broker_emulator.log.disk_loading import (
     checked,
     compacted_bases,
     encode_value,
+    is_index_of,
     missing_end,
     own_files,
     segment_paths,
@@ -69,6 +71,7 @@ class DiskLog:
         self._writing: set[DiskSegment] = set()  # segments whose index a thread may be writing
         self._names_changed = False
         self._generation = 0
+        self._is_note_missing = False
 
     # opening
 
@@ -115,20 +118,21 @@ class DiskLog:
             self._flushed = flushed
             self._flusher.mark(self, now=True)
             return
-        if not self._note(self._end.written, active.next_offset):
-            return
+        self._note(self._end.written, active.next_offset)
         flushed(active.next_offset)
         if is_due or self._sync:
             self._flusher.mark(self, now=is_due)
 
-    def _note(self, note: Callable[[int], None], offset: int) -> bool:
-        """Note how far the log reaches; if that fails, nothing more is acknowledged."""
+    def _note(self, note: Callable[[int], None], offset: int) -> None:
+        """Note how far the log reaches. If that fails, the next start can miss less of it; nothing else is wrong."""
         try:
             note(offset)
         except OSError as error:
-            self._flusher.fail(error)
-            return False
-        return True
+            if not self._is_note_missing:
+                logger.warning("the end of %s cannot be noted: %s", self._folder, error)
+            self._is_note_missing = True
+        else:
+            self._is_note_missing = False
 
     def begin_flush(self) -> FlushJob:
         complete, self._complete = self._complete, []
@@ -151,15 +155,27 @@ class DiskLog:
                     sync_data(path)
                 for folder in folders:
                     sync_folder(folder)
-            for path, data in files.items():
-                write_atomically(path, data, sync=self._sync)
-            self._drop_old_snapshots()
+            self._write_derived(files)
 
         def finished() -> None:
-            if generation == self._generation and (not self._sync or self._note(self._end.synced, end_offset)):
-                self._flushed(end_offset)
+            if generation != self._generation:
+                return
+            if self._sync:
+                self._note(self._end.synced, end_offset)
+            self._flushed(end_offset)
 
         return FlushJob(run, finished)
+
+    def _write_derived(self, files: Mapping[Path, bytes]) -> None:
+        """Write indexes and a snapshot. A full disk need not stop anything: only the next start takes longer."""
+        try:
+            for path, data in files.items():
+                write_atomically(path, data, sync=self._sync)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            logger.warning("%s has no index of what was written last: %s", self._folder, error)
+        self._drop_old_snapshots()
 
     def _checkpoint(self) -> dict[Path, bytes]:
         """Return the files by which a start need not read anything up to here; the snapshot last."""
@@ -289,11 +305,11 @@ class DiskLog:
         if cleaned.exists():
             for base_offset in bases[1:]:
                 self._unlink(segment_path(self._folder, base_offset))
+            index.unlink(missing_ok=True)  # whatever comes now, it is not that of another file
             cleaned.replace(path)
-            if cleaned_index.exists():
-                cleaned_index.replace(index)
-        else:  # it was renamed; or it is gone, and the originals must stay: in both cases the index is made again
-            index.unlink(missing_ok=True)
+        if is_index_of(cleaned_index, path):
+            cleaned_index.replace(index)
+        else:  # it was renamed; or the cleaned file is gone, and the originals stay as they are
             cleaned_index.unlink(missing_ok=True)
         if self._sync:
             sync_folder(self._folder)

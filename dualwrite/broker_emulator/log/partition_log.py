@@ -247,6 +247,14 @@ class PartitionLog:
         """Return whether this producer has an open transaction, of exactly this epoch unless any epoch counts."""
         return is_open(self._producers.get(producer_id), producer_epoch, any_epoch=self._open_at_any_epoch)
 
+    def fences_verification(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether an append of this epoch needs no verification, because a later one is known (KAFKA-19690).
+
+        Kafka 3.9 asks the coordinator nevertheless.
+        """
+        entry = self._producers.get(producer_id)
+        return entry is not None and producer_epoch < entry.producer_epoch and not self._open_at_any_epoch
+
     def begin_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
     ) -> VerificationGuard:
@@ -327,24 +335,33 @@ class PartitionLog:
         base_offset = self._log_end_offset
         for header, _ in batches:
             producer_id = header.producer_id
-            if producer_id != NO_PRODUCER_ID:
+            if producer_id > NO_PRODUCER_ID:
                 entry = entries.get(producer_id) or self._producers.get(producer_id)
                 duplicate = find_duplicate(entry, header) if from_client else None
                 if duplicate is not None:
                     return AppendResult(NO_ERROR, duplicate.base_offset, log_start_offset=self.log_start_offset)
                 verification = None if producer_id in entries else self._verifications.get(producer_id)
-                rejection = check_verified(entry, header, verification, guard, any_epoch=self._open_at_any_epoch)
-                rejection = rejection or _check_producer(entry, header, verification, from_client, transaction_version)
+                rejection = check_epoch(entry, header)
+                rejection = rejection or check_verified(
+                    entry, header, verification, guard, any_epoch=self._open_at_any_epoch
+                )
+                rejection = rejection or _check_order(entry, header, verification, from_client, transaction_version)
                 if rejection is not None:
-                    return _refused(rejection)
+                    return self._reject(rejection)
                 entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
             base_offset += header.last_offset_delta + 1
         if from_client:
             try:  # coordinators' appends skip this, so that transactions can always end
                 self._storage.check_room()
             except StorageError as error:
-                return _refused(Rejection(ErrorCode.kafka_storage_error, str(error)))
+                return self._reject(Rejection(ErrorCode.kafka_storage_error, str(error)))
         return self._store_accepted(batches, entries)
+
+    def _reject(self, rejection: Rejection) -> AppendResult:
+        """Return the result of an append that the log refuses: with its start, unless the batch is bad in itself."""
+        error, message = rejection[:2]
+        start = -1 if error in _WITHOUT_LOG_START else self._log_start_offset
+        return AppendResult(error, log_start_offset=start, error_message=message)
 
     def _check_batches(
         self,
@@ -637,17 +654,18 @@ def _refused(rejection: Rejection) -> AppendResult:
     return AppendResult(rejection.error, error_message=rejection.message)
 
 
-def _check_producer(
+_WITHOUT_LOG_START = frozenset({ErrorCode.message_too_large, ErrorCode.kafka_storage_error})
+
+
+def _check_order(
     entry: ProducerEntry | None,
     header: BatchHeader,
     verification: VerificationEntry | None,
     from_client: bool,
     transaction_version: int,
 ) -> Rejection | None:
-    """Check epoch, sequence and kind of a batch, in Kafka's order; duplicates and verification were checked before."""
-    rejection = check_epoch(entry, header)
-    if rejection is None and from_client:
-        rejection = check_sequence(entry, header, verification, transaction_version)
+    """Check sequence and kind of a batch, in Kafka's order; duplicate, epoch and verification were checked before."""
+    rejection = check_sequence(entry, header, verification, transaction_version) if from_client else None
     return rejection or check_same_kind(entry, header)
 
 

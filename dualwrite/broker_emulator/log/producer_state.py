@@ -30,6 +30,7 @@ RETAINED_BATCHES = 5
 """As many batches as an idempotent producer may have in flight: a retry of any of them is recognised."""
 
 NO_OFFSET = -1
+NO_EPOCH = -1
 NO_COORDINATOR_EPOCH = -1
 TRANSACTION_VERSION_2 = 2
 """`transaction.version` level from which each transaction has its own epoch (KIP-890 part 2)."""
@@ -117,12 +118,16 @@ def check_verified(
 
 
 def check_epoch(entry: ProducerEntry | None, header: BatchHeader) -> Rejection | None:
-    """Fence an epoch lower than the last one seen (47, never 90 on Produce: KAFKA-9911)."""
-    if entry is None or header.producer_epoch >= entry.producer_epoch:
+    """Fence an epoch lower than the last one seen (47, never 90 on Produce: KAFKA-9911).
+
+    It comes before the verification guard, without which a client would be told 48, fatal to it (KAFKA-19690).
+    """
+    last_epoch = NO_EPOCH if entry is None else entry.producer_epoch
+    if header.producer_epoch >= last_epoch:
         return None
     return Rejection(
         ErrorCode.invalid_producer_epoch,
-        f"producer {header.producer_id} epoch {header.producer_epoch} is older than epoch {entry.producer_epoch}",
+        f"producer {header.producer_id} epoch {header.producer_epoch} is older than epoch {last_epoch}",
     )
 
 
@@ -149,6 +154,8 @@ def _expected_sequence(
     transaction_version: int,
 ) -> int | None:
     """Return the only acceptable base sequence, or None if any is."""
+    if entry is not None and entry.producer_epoch == NO_EPOCH:
+        return None  # Kafka cannot tell it from a producer that it does not know
     if entry is not None:
         return next_sequence(entry.last_sequence) if producer_epoch == entry.producer_epoch else 0
     # Without state, an old client may continue where its expired state ended; a client that bumps its epoch for each
@@ -279,7 +286,7 @@ class ProducerStates:
         Aborted transactions are added to the index of `segment`; None if it has them already.
         """
         producer_id = header.producer_id
-        if producer_id == NO_PRODUCER_ID:
+        if producer_id <= NO_PRODUCER_ID:
             return
         entry = self.entries.get(producer_id)
         if not header.is_control:

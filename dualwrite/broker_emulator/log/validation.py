@@ -158,9 +158,6 @@ def _problem_of_header(header: BatchHeader, from_client: bool) -> str | None:
         return f"{header.record_count} records do not fit in the {header.size_bytes} bytes of their batch"
     if header.is_control:
         return "control records are written by WriteTxnMarkers only"
-    if header.producer_id != NO_PRODUCER_ID:
-        if header.producer_epoch < 0:
-            return f"producer {header.producer_id} sent the epoch {header.producer_epoch}"
-        if from_client and header.base_sequence < 0:
-            return f"producer {header.producer_id} sent the sequence {header.base_sequence}"
+    if from_client and header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
+        return f"producer {header.producer_id} sent the sequence {header.base_sequence}"
     return None

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,20 @@ from dualwrite.broker_emulator.api.call import Call, CloseConnectionError
 from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, PRODUCE, Api, Schema, Served, schema
-from dualwrite.broker_emulator.api.request_bounds import read_unsigned_varint
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.log_text import log_text
+from dualwrite.broker_emulator.net.requests import (
+    HEADER_BYTES,
+    SIZE_BYTES,
+    TooLargeToDecodeAtOnceError,
+    decoded,
+    encoded,
+    is_large,
+    rest_of_header,
+    unpack_header,
+    unpack_size,
+)
 from dualwrite.broker_emulator.quotas.client_quotas import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin
@@ -39,19 +48,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SIZE = struct.Struct(">i")
-_SIZE_BYTES = _SIZE.size
-_unpack_size = _SIZE.unpack_from
 _MAX_BUFFERED_WHILE_BUSY = 1 << 20
 """Bytes to buffer from a client that keeps sending while one of its requests waits; beyond that, reading pauses."""
 _MAX_UNREAD = 1 << 20
 """Bytes of responses to buffer for a client that does not read them; beyond that, none of its requests is served."""
 
-_HEADER = struct.Struct(">ihhih")  # frame size, api key, api version, correlation id, length of the client id
-_HEADER_BYTES = _HEADER.size
-_unpack_header = _HEADER.unpack_from
 
-
+_LONG_NS = 3_000_000
+"""A response that took longer to make may be large."""
 LINES_PER_INTERVAL = 50
 INTERVAL_S = 10.0
 
@@ -113,6 +117,8 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         """Whether it is unread or muted."""
         self._request_bytes = 0
+        self._handled_ns = 0
+        """How long the request that was handled last took."""
         self._ran_before_wait_ns = 0
         """How long the request in progress ran before it had to wait."""
         self._held_frames: list[bytes] | None = None
@@ -228,7 +234,7 @@ class Connection(asyncio.Protocol):
             response,
             request_bytes=self._request_bytes,
             request_ns=duration_ns if self._work is None else self._ran_before_wait_ns,
-            size_of=lambda sized: len(message.frame(0, sized)) - _SIZE.size,
+            size_of=lambda sized: len(message.frame(0, sized)) - SIZE_BYTES,
         )
         if throttle_ms:
             self.node.counters.of(call.api.key).throttle_ms += throttle_ms
@@ -253,11 +259,11 @@ class Connection(asyncio.Protocol):
         """Serve complete frames until none is left or a request has to wait; return the number of bytes served."""
         start, length = 0, len(buffer)
         try:
-            while length - start >= _SIZE_BYTES:
-                (size,) = _unpack_size(buffer, start)
+            while length - start >= SIZE_BYTES:
+                (size,) = unpack_size(buffer, start)
                 if not 0 < size <= self._max_frame_size:
                     raise MalformedFrameError(f"frame size {size}, allowed are 1 to {self._max_frame_size}")
-                end = start + _SIZE_BYTES + size
+                end = start + SIZE_BYTES + size
                 if end > length:
                     break
                 frame = buffer if end - start == length else bytes(memoryview(buffer)[start:end])
@@ -276,25 +282,46 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, frame: bytes | memoryview) -> None:
         """Serve one frame, including its size field."""
-        if len(frame) < _HEADER_BYTES:
-            raise MalformedFrameError(f"{len(frame) - _SIZE_BYTES} bytes are too few for a request header")
-        _, key, version, correlation_id, client_id_length = _unpack_header(frame)
+        if len(frame) < HEADER_BYTES:
+            raise MalformedFrameError(f"{len(frame) - SIZE_BYTES} bytes are too few for a request header")
+        _, key, version, correlation_id, client_id_length = unpack_header(frame)
         node = self.node
         served = node.served.get((key, version)) or self._look_up(key, version)
         if served is None:
             self._refuse_version(key, version, correlation_id)
             return
         api, message = served
+        self._request_bytes = len(frame) - SIZE_BYTES
+        node.counters.bytes_in += len(frame)
         try:
-            self.client_id, offset = _rest_of_header(frame, client_id_length, message.flexible_request_header)
-            if message.check_bounds is not None:
-                message.check_bounds(frame, offset, self._max_elements)
-            request, _ = message.read(frame, offset)
+            self.client_id, offset = rest_of_header(
+                frame, client_id_length, flexible=message.flexible_request_header, max_tags=self._max_elements
+            )
+            request = decoded(message, frame, offset, self._max_elements)
+        except TooLargeToDecodeAtOnceError as large:
+            self._run(self._serve_large(large, api, message, correlation_id), api, message, correlation_id)
+            return
         except Exception as error:  # the codec raises many types, all of which mean this
-            raise MalformedFrameError(f"{api.schema_name} v{version} does not decode: {error!r}") from error
-        call = NodeCall(
+            raise _does_not_decode(message, api, error) from error
+        self._run(
+            self._work_for(self._call(api, message, request), message, correlation_id), api, message, correlation_id
+        )
+
+    async def _serve_large(
+        self, large: TooLargeToDecodeAtOnceError, api: Api, message: Schema, correlation_id: int
+    ) -> Any:
+        """Serve a request of very many elements, which is decoded in a thread, so that others are served meanwhile."""
+        try:
+            request = await asyncio.to_thread(large.decode)
+        except Exception as error:  # as above
+            raise _does_not_decode(message, api, error) from error
+        return await self._work_for(self._call(api, message, request), message, correlation_id)
+
+    def _call(self, api: Api, message: Schema, request: Any) -> NodeCall:
+        node = self.node
+        return NodeCall(
             api,
-            version,
+            message.version,
             request,
             message.new,
             node,
@@ -304,14 +331,12 @@ class Connection(asyncio.Protocol):
             self.principal,
             self,
         )
-        self._request_bytes = len(frame) - _SIZE_BYTES
-        node.counters.bytes_in += len(frame)
-        faults = node.cluster.faults
+
+    def _work_for(self, call: NodeCall, message: Schema, correlation_id: int) -> Coroutine[Any, Any, Any]:
+        faults = self.node.cluster.faults
         if faults.active:  # faults send the response themselves
-            work = serve_with_faults(faults, call, self._handle, _Reply(self, message, correlation_id))
-        else:
-            work = self._handle(call)
-        self._run(work, api, message, correlation_id)
+            return serve_with_faults(faults, call, self._handle, _Reply(self, message, correlation_id))
+        return self._handle(call)
 
     def _look_up(self, key: int, version: int) -> Served | None:
         """Return what serves this version, and remember it in the node; None for a version that is not served."""
@@ -339,13 +364,18 @@ class Connection(asyncio.Protocol):
 
     def encode(self, message: Schema, correlation_id: int, response: Any) -> bytes:
         """Return the frame of a response, and count it."""
-        frame = message.frame(correlation_id, response)
+        return self._counted(message, *encoded(message, correlation_id, response))
+
+    def _counted(self, message: Schema, frame: bytes, codes: Sequence[int]) -> bytes:
         counters = self.node.counters
         counters.bytes_out += len(frame)
-        codes = message.errors_of(response)
         if codes:
             counters.of(message.key).failed(codes)
         return frame
+
+    async def _send_large_response(self, message: Schema, correlation_id: int, response: Any) -> None:
+        """Send a large response, which is encoded in a thread."""
+        self.write(self._counted(message, *await asyncio.to_thread(encoded, message, correlation_id, response)))
 
     async def _handle(self, call: Call) -> Any:
         began_ns = perf_counter_ns()
@@ -365,7 +395,7 @@ class Connection(asyncio.Protocol):
         except Exception:
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
             response = call.api.functions.refuse(call, ErrorCode.unknown_server_error)
-        duration_ns = perf_counter_ns() - began_ns
+        self._handled_ns = duration_ns = perf_counter_ns() - began_ns
         self.node.counters.of(call.api.key).duration.add(duration_ns)
         return self._throttled(call, response, duration_ns) if cluster.quotas.is_active else response
 
@@ -375,20 +405,31 @@ class Connection(asyncio.Protocol):
         """Run `work` until it ends or waits, and send its response; if it waits, its rest becomes this connection's
         task."""
         began_ns = perf_counter_ns() if self.node.cluster.quotas.is_active else 0
+        self._handled_ns = 0
         outcome = begin(work)
         if not isinstance(outcome, SuspendedCoroutine):
-            self._send_response(message, correlation_id, outcome)
+            if self._handled_ns < _LONG_NS or message is None or not is_large(outcome):
+                self._send_response(message, correlation_id, outcome)
+            else:
+                self._start(self._send_large_response(message, correlation_id, outcome), api)
             return
         self._ran_before_wait_ns = perf_counter_ns() - began_ns if began_ns else 0
         if not self.node.is_alive:  # this very request crashed it
             outcome.close()
             return
+        self._start(self._finish(outcome, message, correlation_id), api)
+
+    def _start(self, work: Coroutine[Any, Any, None], api: Api) -> None:
         self._work_api = api
-        self._work = asyncio.ensure_future(self._finish(outcome, message, correlation_id))
+        self._work = asyncio.ensure_future(work)
         self._work.add_done_callback(self._work_done)
 
     async def _finish(self, rest: SuspendedCoroutine[Any], message: Schema | None, correlation_id: int) -> None:
-        self._send_response(message, correlation_id, await rest)
+        response = await rest
+        if message is not None and is_large(response):
+            await self._send_large_response(message, correlation_id, response)
+        else:
+            self._send_response(message, correlation_id, response)
 
     def _work_done(self, work: asyncio.Task[None]) -> None:
         self._work = None
@@ -498,25 +539,5 @@ class _Reply:
         self._connection.node.cluster.faults.run(answering)
 
 
-def _rest_of_header(frame: bytes | memoryview, client_id_length: int, flexible: bool) -> tuple[str | None, int]:
-    """Return the client id and the offset of the request. Raises ValueError or IndexError for an invalid header."""
-    offset = _HEADER_BYTES
-    client_id = None
-    if client_id_length >= 0:
-        end = offset + client_id_length
-        if end > len(frame):
-            raise IndexError(f"client id of {client_id_length} bytes")
-        client_id = str(frame[offset:end], "utf-8")
-        offset = end
-    return client_id, _skip_tagged_fields(frame, offset) if flexible else offset
-
-
-def _skip_tagged_fields(frame: bytes | memoryview, offset: int) -> int:
-    if frame[offset] == 0:
-        return offset + 1
-    count, offset = read_unsigned_varint(frame, offset)
-    for _ in range(count):
-        _, offset = read_unsigned_varint(frame, offset)
-        size, offset = read_unsigned_varint(frame, offset)
-        offset += size
-    return offset
+def _does_not_decode(message: Schema, api: Api, error: Exception) -> MalformedFrameError:
+    return MalformedFrameError(f"{api.schema_name} v{message.version} does not decode: {error!r}")

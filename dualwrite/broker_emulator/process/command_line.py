@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
 from dualwrite.broker_emulator.config import BrokerConfig, Profile, read_properties
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.process.tuning import take_all_descriptors
+from dualwrite.broker_emulator.process.tuning import settle_memory, take_all_descriptors
 from dualwrite.broker_emulator.security.listener import UNROUTABLE
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     try:
         _start(emulator, parser, f"argument --listen: {options.listen[0]}" if options.listen else "listeners")
         try:
+            settle_memory()
             _print_addresses(emulator, options)
             notify(READY)
             stopped.wait()

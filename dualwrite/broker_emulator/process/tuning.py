@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import resource
 import sys
@@ -35,6 +36,16 @@ def _load_only_the_checksum() -> None:
         package.crc32c = import_module("crc32c._crc32c").crc32c  # type: ignore[attr-defined]
     except (ImportError, AttributeError):  # a release with another structure
         del sys.modules["crc32c"]
+
+
+def settle_memory() -> None:
+    """Exempt everything that exists now from garbage collection; call once the broker has started.
+
+    The modules, message schemas and recovered logs stay as long as the process, and looking at them again and again
+    for garbage would stop the broker for 50 ms and more each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def take_all_descriptors() -> None:

@@ -116,7 +116,7 @@ class Flusher:
         finished_round, self._round = self._round, None
         error = None if done.cancelled() else done.exception()
         if error is not None:
-            self.fail(error)
+            self._fail(error)
         else:
             for job in jobs:
                 job.finished()
@@ -128,8 +128,7 @@ class Flusher:
             if self._dirty and self.delays_acknowledgement:
                 self._begin_round()
 
-    def fail(self, error: BaseException) -> None:
-        """Acknowledge nothing more: what was appended, or how far, is not certain."""
+    def _fail(self, error: BaseException) -> None:
         problem = f"flushing to the disk failed: {error}; nothing more is acknowledged until a restart"
         logger.critical(problem)
         self._failure = StorageError(problem)
@@ -165,7 +164,7 @@ class Flusher:
         try:
             _run_all(jobs)
         except OSError as error:
-            self.fail(error)
+            self._fail(error)
             self.check()
         for job in jobs:
             job.finished()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -16,8 +16,8 @@ class StateLog(Protocol):
     async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
         """Append one record (a tombstone when `value` is None) with acks=-1; NONE once it is replicated."""
 
-    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
-        """Return every record of the partition, in order."""
+    def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
+        """Pass the key and value of every record of the partition to `apply`, in order."""
 
 
 class ProducerIdSource(Protocol):

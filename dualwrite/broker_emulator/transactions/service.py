@@ -104,15 +104,20 @@ class TransactionCoordinator:
         """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
 
         Runs without yielding to the event loop. `leader_epoch` is the coordinator epoch of all markers sent from now
-        on. Raises TransactionLogError on a record that cannot be decoded.
+        on. Raises UnreadableRecordError. A key of a later version is left alone, as in Kafka.
         """
         owned = OwnedPartition(partition, leader_epoch)
-        for key, value in self._log.replay(partition):
+
+        def apply(key: bytes, value: bytes | None) -> None:
             transactional_id = decode_key(key)
+            if transactional_id is None:
+                return
             if value is None:
                 owned.ids.pop(transactional_id, None)
             else:
                 owned.ids[transactional_id] = transitions.loaded(decode_value(transactional_id, value))
+
+        self._log.replay(partition, apply)
         self._loading.discard(partition)
         self._partitions[partition] = owned
         for metadata in owned.ids.values():

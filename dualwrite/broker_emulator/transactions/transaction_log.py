@@ -97,12 +97,11 @@ def encode_key(transactional_id: str) -> bytes:
     return _INT16.pack(KEY_VERSION) + _INT16.pack(len(name)) + name
 
 
-def decode_key(key: bytes) -> str:
-    """Return the id of a record key. Raises TransactionLogError."""
+def decode_key(key: bytes) -> str | None:
+    """Return the id of a record key, or None for a key of a later version. Raises TransactionLogError."""
     reader = _Reader(key)
-    version = reader.number(_INT16)
-    if version != KEY_VERSION:
-        raise TransactionLogError(f"unknown key version {version} in __transaction_state")
+    if reader.number(_INT16) != KEY_VERSION:
+        return None
     name = reader.text(reader.number(_INT16))
     reader.end()
     return name

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 import threading
 from collections.abc import Awaitable, Callable
@@ -54,6 +55,8 @@ _ILLEGAL_SASL_STATE: Final = 34
 _SASL_AUTHENTICATION_FAILED: Final = 58
 _MOST_ROUNDS: Final = 4  # SCRAM needs two, and so does a refused token
 _NO_MECHANISM: Final = "-"
+_ITERATIONS: Final = re.compile(rb"(?:^|,)i=([0-9]{1,9})(?:,|$)")
+_LEAST_ITERATIONS: Final = 4096  # RFC 7677, 4
 
 
 def tls_context(config: SecurityConfig) -> ssl.SSLContext | None:
@@ -166,6 +169,7 @@ class Login:
             response = codec.decode_sasl_authenticate(body, version)
             if response.error_code:
                 raise self._refused_login(response.error_code, response.message or error_detail)
+            self._check_iterations(response.auth_bytes)
             await self._in_thread(lambda: mechanism.receive(response.auth_bytes))  # noqa: B023 - awaited here
             if mechanism.is_done():
                 if not mechanism.is_authenticated():
@@ -173,6 +177,19 @@ class Login:
                 return response.session_lifetime_ms
             error_detail = response.auth_bytes.decode(errors="replace") if self._mechanism == "OAUTHBEARER" else ""
         raise AuthenticationError(f"the broker's responses to {self._login_name()} are not those of {self._mechanism}")
+
+    def _check_iterations(self, message: bytes) -> None:
+        """Refuse few iterations of SCRAM, as Java's client does: who poses as a broker could soon guess the password.
+
+        Raises `AuthenticationError`.
+        """
+        found = _ITERATIONS.search(message) if self._mechanism.startswith("SCRAM") else None
+        if found is not None and int(found[1]) < _LEAST_ITERATIONS:
+            raise AuthenticationError(
+                f"the broker's response to {self._login_name()} asks for {int(found[1])} iterations, at least "
+                f"{_LEAST_ITERATIONS} are needed to protect the password: set the user's password again at the broker, "
+                "with more of them"
+            )
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
         try:

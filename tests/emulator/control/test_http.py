@@ -155,7 +155,9 @@ def test_pages_of_others_may_not_ask(client: Client) -> None:
         ("[::1]:8080", True),
         ("192.168.1.5", True),
         ("localhost:8080", True),
-        ("broker:8080", True),
+        ("broker:8080", True),  # what clients are told to connect to
+        ("neighbour:8080", False),
+        ("ai", False),  # a top-level domain with an address
         ("broker.svc.cluster.local", True),
         ("kafka.example.com", True),  # what it was told to listen at
         ("evil.example", False),
@@ -167,15 +169,19 @@ def test_pages_of_others_may_not_ask(client: Client) -> None:
     ],
 )
 def test_names_that_anybody_could_let_point_here_are_refused(host: str, is_answered: bool) -> None:
-    assert (refusal_reason("GET", {"host": host}, "kafka.example.com") is None) == is_answered
+    assert (refusal_reason("GET", {"host": host}, {"kafka.example.com", "broker"}) is None) == is_answered
 
 
 def test_browsers_say_where_a_request_is_from() -> None:
     headers = {"host": "localhost", "sec-fetch-site": "cross-site"}
-    assert refusal_reason("GET", headers, "localhost") is None  # a link that leads here
-    assert "cross-site" in (refusal_reason("POST", headers, "localhost") or "")
-    assert refusal_reason("POST", {**headers, "sec-fetch-site": "same-origin"}, "localhost") is None
-    assert refusal_reason("GET", {}, "localhost") == "a request needs exactly one Host header"
+    link = {**headers, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert refusal_reason("GET", link, ()) is None
+    for method, kind in (("POST", headers), ("POST", link), ("GET", headers), ("HEAD", headers)):
+        assert "cross-site" in (refusal_reason(method, kind, ()) or "")
+    assert "cross-site" in (refusal_reason("GET", {**link, "sec-fetch-dest": "iframe"}, ()) or "")
+    assert "same-site" in (refusal_reason("GET", {**headers, "sec-fetch-site": "same-site"}, ()) or "")
+    assert refusal_reason("POST", {**headers, "sec-fetch-site": "same-origin"}, ()) is None
+    assert refusal_reason("GET", {}, ()) == "a request needs exactly one Host header"
 
 
 def test_answers_are_kept_from_other_pages_and_caches(client: Client) -> None:
@@ -264,11 +270,27 @@ def test_more_connections_than_there_may_be(
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
     kept = [Raw(client), Raw(client)]
     until(lambda: open_connections(controlled) == 2)
-    assert client.ask("GET", "/v1/health").status == 503
+    assert client.get("/v1/health")  # in the place of one that is only open
     for connection in kept:
         connection.close()
     until(lambda: open_connections(controlled) == 0)
     assert client.get("/v1/health")
+
+
+def test_requests_that_wait_leave_room_for_health_checks(
+    client: Client, controlled: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_IN_PROGRESS", 2)
+    fault = client.post("/v1/faults", {"api": "EndTxn"}, 201)["fault_id"]
+    waiting = [Raw(client), Raw(client)]
+    for each in waiting:
+        each.send(f"GET /v1/faults/{fault}/wait?hits=1&timeout_ms=60000 HTTP/1.1\r\n{HOST}\r\n")
+    until(lambda: client.ask("GET", f"/v1/faults/{fault}").status == 503)
+    assert client.get("/v1/health")
+    for each in waiting:
+        each.close()
+    until(lambda: client.ask("GET", f"/v1/faults/{fault}").status == 200)
+    client.ask("DELETE", f"/v1/faults/{fault}")
 
 
 class Transport(asyncio.Transport):

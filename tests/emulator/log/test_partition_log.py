@@ -140,7 +140,7 @@ IDEMPOTENT = batch(producer_id=PID, producer_epoch=0, base_sequence=0)
         (with_header(with_header(batch(), 57, "i", 0), 23, "i", -1), ErrorCode.invalid_record),
         (build_batch([(b"", b"")], timestamp_ms=0, control=True), ErrorCode.invalid_record),
         (with_header(IDEMPOTENT, 53, "i", -1), ErrorCode.invalid_record),
-        (with_header(IDEMPOTENT, 51, "h", -1), ErrorCode.invalid_record),
+        (with_header(IDEMPOTENT, 51, "h", -2), ErrorCode.invalid_producer_epoch),
     ],
 )
 def test_bad_batches_are_answered_and_leave_nothing(records: bytes, error: ErrorCode) -> None:

@@ -156,13 +156,24 @@ class Prepared(NamedTuple):
         return path
 
 
+def copy_as_killed(data_dir: Path, copy: Path) -> None:
+    """Copy a directory as a kill would leave it now: what was written is in the page cache, and so in the copy."""
+    while True:
+        try:
+            shutil.copytree(data_dir, copy, ignore=shutil.ignore_patterns("*.tmp"))
+        except shutil.Error:  # an old snapshot was deleted meanwhile
+            shutil.rmtree(copy)
+        else:
+            return
+
+
 def prepare(folder: Path) -> dict[str, Prepared]:
     """Return a directory whose process was killed, and one whose process stopped in order."""
     data_dir = folder / "stopped"
     with Emulator(topics=TOPICS, data_dir=data_dir, config=CONFIG) as emulator:
         fill(emulator)
         expected = contents_of(emulator)
-        shutil.copytree(data_dir, folder / "killed")  # the page cache is all that a kill leaves, and this is it
+        copy_as_killed(data_dir, folder / "killed")
     prepared = {name: Prepared(folder / name, expected) for name in ("killed", "stopped")}
     for directory in prepared.values():
         for name in FOREIGN:

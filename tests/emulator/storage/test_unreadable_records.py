@@ -68,5 +68,5 @@ def test_a_failover_serves_every_other_partition(kind: str, caplog: pytest.LogCa
         with RawClient(emulator.bootstrap(None).split(",")[1 - leader]) as client:
             for number in range(16):
                 answers.append(client.init_producer_id(f"id-{number}").error_code)
-        refused = {ErrorCode.not_coordinator} if topic == "__transaction_state" else set()
+        refused = {ErrorCode.coordinator_load_in_progress} if topic == "__transaction_state" else set()
         assert set(answers) == {ErrorCode.none} | refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,8 +38,9 @@ class FakeStateLog:
             self.records[partition].append((key, value))
         return response
 
-    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
-        return list(self.records[partition])
+    def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
+        for key, value in list(self.records[partition]):
+            apply(key, value)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -36,8 +36,8 @@ class FailingLog:
             return self.completion_errors.pop()
         return await self._log.append(partition, key, value)
 
-    def replay(self, partition: int) -> Iterable[tuple[bytes, bytes | None]]:
-        return self._log.replay(partition)
+    def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
+        self._log.replay(partition, apply)
 
 
 @pytest.mark.parametrize(

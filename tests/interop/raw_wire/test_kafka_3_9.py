@@ -6,39 +6,18 @@ Old clients only: Produce up to v11, EndTxn up to v4, partitions added by the cl
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.api.test_groups import join_fields
 from tests.emulator.api.test_offsets import commit as commit_offset
-from tests.interop.conftest import RELEASED, Broker, shared
+from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, NOBODY, Code, ConnectionClosedError, End, Identity, Init, Produced, Wire, wait_for
-from tests.support.real_kafkas import OLDER, TIMEOUT_SCAN_MS
 
 COMMIT, ABORT = True, False
 NONE = Code.NONE
-
-
-@pytest.fixture(scope="module")
-def emulated_kafka_3_9() -> Iterator[Broker]:
-    config = BrokerConfig(
-        profile=Profile.KAFKA_3_9,
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUT_SCAN_MS,
-        transaction_state_log_num_partitions=5,
-        offsets_topic_num_partitions=5,
-    )
-    with Emulator(config=config) as emulator:
-        yield Broker("the emulator as Kafka 3.9", emulator.bootstrap_servers, RELEASED, emulator)
-
-
-@pytest.fixture(scope="module")
-def apache_kafka_3_9() -> Broker:
-    return shared(OLDER)
 
 
 @pytest.fixture(scope="module", params=["emulated_kafka_3_9", "apache_kafka_3_9"])
@@ -93,6 +72,17 @@ def test_lowest_sequence_seen(wire: Wire, transactional_id: str, topic: str) -> 
     assert produce(wire, transactional_id, identity, topic, 1).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert produce(wire, transactional_id, identity, topic, 0).error == NONE
     assert produce(wire, transactional_id, identity, topic, 1).error == NONE
+
+
+def test_the_coordinator_is_asked_about_every_epoch(wire: Wire, transactional_id: str, topic: str) -> None:
+    """Later releases see an old epoch by themselves (KAFKA-19690); what is open is open for each of them."""
+    zombie = wire.init_ok(transactional_id)
+    identity = open_transaction(wire, transactional_id, topic)
+    assert produce(wire, "nobody", zombie, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
+    assert produce(wire, "nobody", identity, topic, 1).error == NONE
+    assert wire.end_settled(transactional_id, identity, commit=ABORT, version=4) == End(NONE)
+    assert produce(wire, "nobody", zombie, topic, 0).error == Code.INVALID_PRODUCER_ID_MAPPING
+    assert produce(wire, transactional_id, zombie, topic, 0).error == Code.INVALID_PRODUCER_EPOCH
 
 
 @pytest.mark.parametrize("commit", [COMMIT, ABORT])

@@ -32,6 +32,18 @@ def test_offsets_follow_the_transaction(
     assert wire.offset_fetch(group, topic) == (Code.NONE, committed)
 
 
+@pytest.mark.parametrize("version", range(6))
+def test_an_epoch_that_the_group_partition_knows_to_be_over(
+    wire: Wire, transactional_id: str, topic: str, group: str, version: int
+) -> None:
+    wire.wait_for_coordinator(group, GROUP)
+    zombie = wire.init_ok(transactional_id)
+    identity = wire.init_ok(transactional_id)
+    assert wire.txn_offset_commit(transactional_id, identity, group, topic, 7) == Code.NONE
+    late = wire.txn_offset_commit("nobody", zombie, group, topic, 9, version=version)
+    assert late == Code.INVALID_PRODUCER_EPOCH
+
+
 @pytest.mark.parametrize(("version", "refused"), [(3, Code.INVALID_TXN_STATE), (4, Code.TRANSACTION_ABORTABLE)])
 def test_offsets_of_a_group_that_was_not_added(
     wire: Wire, transactional_id: str, topic: str, group: str, version: int, refused: Code

@@ -85,6 +85,24 @@ def test_epoch_from_the_future_while_a_transaction_is_open(wire: Wire, transacti
     assert refused.error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+@pytest.mark.parametrize("version", [11, 12])
+def test_an_epoch_that_the_partition_knows_to_be_over(
+    wire: Wire, transactional_id: str, topic: str, version: int
+) -> None:
+    """The coordinator is not asked, whatever the transactional id is (KAFKA-19690; Kafka 3.9 asks it)."""
+    zombie = wire.init_ok(transactional_id)
+    identity = wire.init_ok(transactional_id)
+    assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
+    fenced, unmapped = Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING
+    assert wire.produce("nobody", zombie, topic, 0, version=version).error == fenced
+    # and so its sequence is not remembered
+    assert wire.produce(transactional_id, identity, topic, 1, version=version).error == Code.NONE
+    assert wire.end_settled(transactional_id, identity, commit=False).error == Code.NONE
+    for over in (zombie, identity):
+        assert wire.produce("nobody", over, topic, 0, version=version).error == fenced
+    assert wire.produce("nobody", identity.bumped(), topic, 0, version=version).error == unmapped
+
+
 def test_late_produce_of_an_ended_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
@@ -167,6 +185,31 @@ def test_unknown_partitions(wire: Wire, transactional_id: str, topic: str) -> No
     unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
     assert wire.produce(transactional_id, identity, topic, 0, partition=9).error == unknown
     assert wire.produce(transactional_id, identity, "no-such-topic", 0).error == unknown
+    assert wire.describe(transactional_id).state == "Empty"
+
+
+def test_internal_topic_in_a_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
+    """It is added before it is refused, as with any other error of the append."""
+    identity = wire.init_ok(transactional_id)
+    batch = record_batch([b"v"], identity, 0, transactional=True)
+    writes = ((("__transaction_state", 0), batch), ((topic, 0), batch))
+    assert wire.produce_to(transactional_id, *writes) == [Code.INVALID_TOPIC_EXCEPTION, Code.NONE]
+    assert wire.describe(transactional_id).topics == {topic: [0], "__transaction_state": [0]}
+    assert wire.end_settled(transactional_id, identity, commit=True).error == Code.NONE
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+def test_other_acks_in_a_transaction(wire: Wire, transactional_id: str, topic: str, acks: int) -> None:
+    """The partition is added before the request is refused."""
+    identity = wire.init_ok(transactional_id)
+    assert wire.produce(transactional_id, identity, topic, 0, acks=acks).error == Code.INVALID_REQUIRED_ACKS
+    assert wire.describe(transactional_id).topics == {topic: [0]}
+
+
+def test_bytes_that_are_no_batch_do_not_begin_a_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
+    identity = wire.init_ok(transactional_id)
+    followed = record_batch([b"v"], identity, 0, transactional=True) + b"\0" * 17
+    assert wire.produce_bytes(transactional_id, topic, followed).error == Code.CORRUPT_MESSAGE
     assert wire.describe(transactional_id).state == "Empty"
 
 

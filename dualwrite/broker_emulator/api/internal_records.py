@@ -1,0 +1,35 @@
+"""Records that a client produces to an internal topic: only what the next coordinator can read is accepted.
+
+Kafka accepts anything there from its admin client, and its next coordinator stumbles over it. Records of a later
+version are accepted, because coordinators leave them alone.
+"""
+
+from __future__ import annotations
+
+from dualwrite.broker_emulator.cluster.topics import TRANSACTION_STATE_TOPIC
+from dualwrite.broker_emulator.groups.replay import ReplayedGroups
+from dualwrite.broker_emulator.log.record_batch import Record, iter_records, parse_header
+from dualwrite.broker_emulator.log.replay import UNREADABLE
+from dualwrite.broker_emulator.transactions.transaction_log import decode_key, decode_value
+
+
+def why_unreadable(topic: str, batch: bytes) -> str | None:
+    """Return why the coordinator of the internal topic cannot read the batch, or None."""
+    groups = ReplayedGroups()
+    try:
+        header = parse_header(batch)
+        for record in iter_records(batch):
+            if topic == TRANSACTION_STATE_TOPIC:
+                _read_transaction(record)
+            else:
+                groups.apply(header, record)
+    except UNREADABLE as error:
+        return f"the coordinators of {topic} could not read this: {error}"
+    return None
+
+
+def _read_transaction(record: Record) -> None:
+    if record.key is not None:
+        transactional_id = decode_key(record.key)
+        if transactional_id is not None and record.value is not None:
+            decode_value(transactional_id, record.value)

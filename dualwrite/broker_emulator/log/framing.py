@@ -1,0 +1,91 @@
+"""How Kafka finds the batches in the bytes of a Produce request, before it looks into any of them.
+
+What is cut off at the end is not read, and is no error as long as a whole batch comes before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.log.record_batch import MAGIC, BatchHeader, CorruptRecordError, parse_header
+
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = 8
+_OVERHEAD_BYTES = 12
+"""Base offset and length: what comes before the bytes that the length counts."""
+_UP_TO_MAGIC_BYTES = 17
+_MAGIC_AT = 16
+_LEAST_LENGTH = 14
+"""The smallest record of magic 0; Kafka takes anything shorter for corrupt."""
+
+
+class ProducedBatch(NamedTuple):
+    """What a Produce request has for one partition."""
+
+    header: BatchHeader | None
+    """The header of the first batch; None if there is none of magic 2."""
+    records: bytes
+    """The first batch alone."""
+    error: ErrorCode = NO_ERROR
+    """2 if the first batch or the one after it is corrupt, 87 unless there is one batch of magic 2 and no more."""
+    problem: str | None = None
+    """What is corrupt."""
+
+    @property
+    def is_corrupt(self) -> bool:
+        """Whether not even the first batch can be told apart, which fails the request for all of its partitions."""
+        return self.header is None and self.error is ErrorCode.corrupt_message
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the first batch belongs to a transaction."""
+        return self.header is not None and self.header.is_transactional
+
+
+def read_produced(records: bytes | None) -> ProducedBatch:
+    """Read the first batch, and whether another one follows."""
+    if records is None:
+        return _NOTHING
+    try:
+        size = batch_size(records, 0)
+        if size is None or records[_MAGIC_AT] != MAGIC:
+            return _NOTHING
+        header = parse_header(records)
+    except CorruptRecordError as error:
+        return ProducedBatch(None, b"", ErrorCode.corrupt_message, str(error))
+    if size == len(records):
+        return ProducedBatch(header, records)
+    return _followed(header, records, size)
+
+
+def _followed(header: BatchHeader, records: bytes, size: int) -> ProducedBatch:
+    batch = records[:size]
+    try:
+        is_alone = batch_size(records, size) is None
+    except CorruptRecordError as error:
+        return ProducedBatch(header, batch, ErrorCode.corrupt_message, str(error))
+    return ProducedBatch(header, batch, NO_ERROR if is_alone else ErrorCode.invalid_record)
+
+
+def batch_size(records: bytes, position: int) -> int | None:
+    """Return how many bytes the batch at `position` has; None if it is cut off. Raises CorruptRecordError."""
+    remaining = len(records) - position
+    if remaining < _OVERHEAD_BYTES:
+        return None
+    (length,) = _LENGTH.unpack_from(records, position + _LENGTH_AT)
+    if length < _LEAST_LENGTH:
+        raise CorruptRecordError(f"Record size {length} is less than the minimum record overhead ({_LEAST_LENGTH})")
+    if remaining < _UP_TO_MAGIC_BYTES:
+        return None
+    magic = records[position + _MAGIC_AT]
+    if magic > MAGIC:
+        raise CorruptRecordError(f"Invalid magic found in record: {magic}")
+    size: int = length + _OVERHEAD_BYTES
+    return size if remaining >= size else None
+
+
+_NOTHING = ProducedBatch(None, b"", ErrorCode.invalid_record)

@@ -1,0 +1,39 @@
+"""Replay a log of a coordinator. A record that cannot be read ends it with a sentence that says where it is."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record, iter_records, parse_header
+from dualwrite.broker_emulator.log.segments import StorageError
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.log.partition_log import PartitionLog
+
+Apply = Callable[[BatchHeader, Record], None]
+
+UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, struct.error)
+"""What reading the fields of a record raises if they are not what they should be."""
+
+
+class UnreadableRecordError(StorageError):
+    """A record that no coordinator could have written."""
+
+
+def replay(log: PartitionLog, apply: Apply) -> None:
+    """Pass every record to `apply`, in order. Raises UnreadableRecordError if it cannot be read."""
+    for batch in log.batches() if log.log_end_offset else ():
+        header = parse_header(batch)
+        offset = header.base_offset
+        try:
+            for record in iter_records(batch):
+                offset = record.offset
+                apply(header, record)
+        except UNREADABLE as error:
+            raise UnreadableRecordError(
+                f"{log.location(offset)}: the record at offset {offset} of {log.topic}-{log.partition} cannot be read "
+                f"({str(error) or type(error).__name__}), so the coordinator of this partition cannot start. Restore "
+                "the file, or delete the partition's folder and the file log-ends to start without what it knows"
+            ) from error

@@ -1,0 +1,219 @@
+"""Legal requests that name ten thousands of things: others are served in between.
+
+What is measured is the CPU time that the event loop spends in one turn, so that a busy machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from tests.emulator.api.raw_client import KEYS, RawClient, fetch_fields, milliseconds, plain_batch, request_parts
+from tests.emulator.hostile.requests import sized
+from tests.emulator.inside import cluster_of, run_in_loop
+from tests.support.conditions import until
+
+MANY = 30_000
+LONGEST_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    config = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
+    with Emulator(config=config, topics={"t": 3}) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.init_producer_id("x")
+        yield broker
+
+
+class _Turns:
+    """Notes the longest turn of the loop that it runs in, in seconds of CPU time of the loop's thread."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.count = 0
+        self._began_s = time.thread_time()
+        self._ends = False
+
+    def watch(self, loop: Any) -> None:
+        now_s = time.thread_time()
+        self.longest_s = max(self.longest_s, now_s - self._began_s)
+        self.count += 1
+        self._began_s = now_s
+        if not self._ends:
+            loop.call_later(0.001, self.watch, loop)
+
+    def end(self) -> None:
+        self._ends = True
+
+
+@contextmanager
+def watched(emulator: Emulator) -> Iterator[_Turns]:
+    """Watch the turns of the emulator's loop. The garbage of the tests is none of theirs."""
+    gc.collect()
+    gc.freeze()
+    turns: list[_Turns] = []
+
+    def begin() -> None:
+        turns.append(_Turns())
+        turns[0].watch(asyncio.get_running_loop())
+
+    try:
+        run_in_loop(emulator, begin)
+        yield turns[0]
+        run_in_loop(emulator, turns[0].end)
+    finally:
+        gc.unfreeze()
+
+
+Send = Callable[[RawClient], Any]
+
+
+def _metadata(client: RawClient) -> Any:
+    parts = request_parts("metadata", 12)
+    topics = tuple(parts.MetadataRequestTopic(name=f"n{index}", topic_id=None) for index in range(MANY))
+    options = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    return client.call("metadata", 12, topics=topics, **options).topics
+
+
+def _list_offsets(client: RawClient) -> Any:
+    parts = request_parts("list_offsets", 7)
+    rows = tuple(
+        parts.ListOffsetsPartition(partition_index=index % 3, current_leader_epoch=-1, timestamp=-1)
+        for index in range(MANY)
+    )
+    topics = (parts.ListOffsetsTopic(name="t", partitions=rows),)
+    return client.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics).topics[0].partitions
+
+
+def _find_coordinators(client: RawClient) -> Any:
+    keys = tuple(f"g{index}" for index in range(MANY))
+    return client.call("find_coordinator", 4, key_type=0, coordinator_keys=keys).coordinators
+
+
+def _describe_groups(client: RawClient) -> Any:
+    groups = tuple(f"g{index}" for index in range(MANY))
+    return client.call("describe_groups", 5, groups=groups, include_authorized_operations=False).groups
+
+
+def _delete_groups(client: RawClient) -> Any:
+    return client.call("delete_groups", 2, groups_names=tuple(f"g{index}" for index in range(MANY))).results
+
+
+def _offset_fetch(client: RawClient) -> Any:
+    parts = request_parts("offset_fetch", 8)
+    groups = tuple(parts.OffsetFetchRequestGroup(group_id=f"g{index}", topics=None) for index in range(MANY))
+    return client.call("offset_fetch", 8, groups=groups, require_stable=False).groups
+
+
+def _offset_commit(client: RawClient) -> Any:
+    parts = request_parts("offset_commit", 8)
+    rows = tuple(
+        parts.OffsetCommitRequestPartition(
+            partition_index=index % 3, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
+        )
+        for index in range(MANY)
+    )
+    member = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    topics = (parts.OffsetCommitRequestTopic(name="t", partitions=rows),)
+    return client.call("offset_commit", 8, **member, topics=topics).topics[0].partitions
+
+
+def _fetch(client: RawClient) -> Any:
+    parts = request_parts("fetch", 12)
+    rows = tuple(
+        parts.FetchPartition(partition=index % 3, fetch_offset=0, partition_max_bytes=1, current_leader_epoch=-1)
+        for index in range(MANY)
+    )
+    topics = (parts.FetchTopic(topic="t", topic_id="t", partitions=rows),)
+    return client.call("fetch", 12, **{**fetch_fields(12, "t"), "topics": topics}).responses[0].partitions
+
+
+def _produce(client: RawClient) -> Any:
+    parts = request_parts("produce", 9)
+    batch = plain_batch(b"v")
+    rows = tuple(parts.PartitionProduceData(index=index % 3, records=batch) for index in range(MANY // 3))
+    topics = (parts.TopicProduceData(name="t", partition_data=rows),)
+    options = {"transactional_id": None, "acks": -1, "timeout": milliseconds(1000)}
+    return client.call("produce", 9, **options, topic_data=topics).responses[0].partition_responses * 3
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        _metadata,
+        _list_offsets,
+        _find_coordinators,
+        _describe_groups,
+        _delete_groups,
+        _offset_fetch,
+        _offset_commit,
+        _fetch,
+        _produce,
+    ],
+)
+def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
+    with RawClient(emulator.bootstrap_servers) as client:
+        with watched(emulator) as turns:
+            assert len(send(client)) == MANY
+    assert turns.longest_s < LONGEST_S
+
+
+def test_a_short_request_with_a_long_response(emulator: Emulator) -> None:
+    with RawClient(emulator.bootstrap_servers) as client:
+        parts = request_parts("offset_commit", 8)
+        row = parts.OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
+        )
+        topics = (parts.OffsetCommitRequestTopic(name="t", partitions=(row,)),)
+        member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+        for index in range(3000):
+            client.send("offset_commit", 8, group_id=f"l{index}", **member, topics=topics)
+        for _ in range(3000):
+            client.receive_frame()
+        with watched(emulator) as turns:
+            assert len(client.call("list_groups", 4, states_filter=()).groups) >= 3000
+    assert turns.longest_s < LONGEST_S
+
+
+@pytest.mark.parametrize("place", ["header", "request"])
+def test_millions_of_tagged_fields_are_refused(emulator: Emulator, place: str) -> None:
+    """Each of them takes three bytes, and ten megabytes of them took seconds."""
+    count = 3_300_000
+    tags = b"\xa0\xb5\xc9\x01" + b"\xe8\x07\0" * count
+    body = tags + b"\1\0\0\0" if place == "header" else b"\0" + b"\1\0\0" + tags
+    frame = sized(struct.pack(">hhih", KEYS["metadata"], 12, 1, -1) + body)
+    with watched(emulator) as turns, RawClient(emulator.bootstrap_servers) as client:
+        try:
+            client.send_bytes(frame)
+            client.receive_frame()
+        except ConnectionError:
+            pass
+        else:
+            pytest.fail("the request was served")
+    assert turns.longest_s < LONGEST_S
+
+
+def test_large_requests_do_not_overtake_each_other(emulator: Emulator) -> None:
+    """A connection serves one request after the other, whatever they cost."""
+    with RawClient(emulator.bootstrap_servers) as client:
+        keys = tuple(f"g{index}" for index in range(3000))
+        large = client.send("find_coordinator", 4, key_type=0, coordinator_keys=keys)
+        small = client.send("find_coordinator", 4, key_type=0, coordinator_keys=("g",))
+        assert len(client.receive("find_coordinator", 4, large).coordinators) == 3000
+        assert len(client.receive("find_coordinator", 4, small).coordinators) == 1
+
+
+def test_a_client_that_leaves_while_its_request_is_decoded(emulator: Emulator) -> None:
+    with RawClient(emulator.bootstrap_servers) as client:
+        keys = tuple(f"g{index}" for index in range(MANY))
+        client.send("find_coordinator", 4, key_type=0, coordinator_keys=keys)
+    node = cluster_of(emulator).nodes[0]
+    until(lambda: len(node.connections) == 1)
