@@ -90,7 +90,8 @@ def test_transactions(emulator: Emulator, client: RawClient) -> None:
     assert (node.active_transaction_open_time_max_ms, node.late_transactions) == (0, 0)
     assert node.transactions == {"CompleteCommit": 1}
 
-    assert client.produce("t", batch, transactional_id="x").error_code != 0
+    anothers = batch_of(client.init_producer_id("y"), b"v")
+    assert client.produce("t", anothers, transactional_id="x").error_code == 49
     assert emulator.metrics().nodes[0].verification_failures - before.verification_failures == 1
 
 
