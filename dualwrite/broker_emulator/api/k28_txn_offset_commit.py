@@ -53,8 +53,6 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.transactional_id_authorization_failed)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
         return refuse(call, ErrorCode.group_authorization_failed)
-    if call.request.group_id == "":
-        return refuse(call, ErrorCode.invalid_group_id)
     offsets = await offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else NO_ERROR
     return offset_response(call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
@@ -62,6 +60,8 @@ async def handle(call: NodeCall) -> Any:
 
 async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     request = call.request
+    if request.group_id == "":
+        return ErrorCode.invalid_group_id
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):
         return shard
