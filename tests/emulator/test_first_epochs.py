@@ -32,16 +32,27 @@ def initialised(client: RawClient, transactional_id: str | None = "x") -> tuple[
     return answer.producer_id, answer.producer_epoch
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-def test_an_id_starts_at_an_epoch_and_goes_on_from_there(emulator: Emulator, client: RawClient, is_known: bool) -> None:
-    known = initialised(client) if is_known else None
+def test_a_new_id_starts_at_an_epoch_and_goes_on_from_there(emulator: Emulator, client: RawClient) -> None:
     emulator.set_next_producer_epoch(LAST - 1, transactional_id="x")
     producer_id, epoch = initialised(client)
     assert epoch == LAST - 1
-    assert known in (None, (producer_id, 0))
+    assert_goes_on(client, producer_id)
+
+
+def test_a_known_id_keeps_its_producer_id(emulator: Emulator, client: RawClient) -> None:
+    producer_id, epoch = initialised(client)
+    assert epoch == 0
+    emulator.set_next_producer_epoch(LAST - 1, transactional_id="x")
+    assert initialised(client) == (producer_id, LAST - 1)
+    assert_goes_on(client, producer_id)
+
+
+def assert_goes_on(client: RawClient, producer_id: int) -> None:
+    """To the last epoch, and then with another producer id."""
     assert initialised(client) == (producer_id, LAST)
     another_id, epoch = initialised(client)
-    assert (another_id != producer_id, epoch) == (True, 0)
+    assert another_id != producer_id
+    assert epoch == 0
 
 
 def test_a_transaction_at_the_last_epoch_continues_with_another_producer_id(

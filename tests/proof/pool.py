@@ -7,7 +7,7 @@ a block waits for a reply (`Interrupt`).
 from __future__ import annotations
 
 import types
-from collections.abc import Coroutine, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, TypeVar
 
@@ -79,20 +79,26 @@ def _on_slot(slot: int, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashab
 
 
 @types.coroutine
-def _without_interrupts(steps: Coroutine[Any, Any, None]) -> Generator[Hashable, Any, None]:
-    """Carry out steps of the background: what it is told meanwhile it does not do, as it does one thing at a time."""
-    generator = steps.__await__()
+def _carry_out(
+    steps: Coroutine[Any, Any, None], background: Callable[[Interrupt], Coroutine[Any, Any, None]] | None = None
+) -> Generator[Hashable, Any, None]:
+    """Carry out steps, and with `background` what the background is told meanwhile.
+
+    Without it, the steps are the background's, which does one thing at a time: it ignores what it is told.
+    """
     reply: Any = None
     error: BaseException | None = None
     while True:
         try:
-            request = generator.send(reply) if error is None else generator.throw(error)
+            request = steps.send(reply) if error is None else steps.throw(error)
         except StopIteration:
             return
         reply = error = None
         try:
             reply = yield request
             while isinstance(reply, Interrupt):
+                if background is not None:
+                    yield from _carry_out(background(reply))
                 reply = yield request
         except BaseException as thrown:
             error = thrown
@@ -299,24 +305,9 @@ class PooledProcess:
         """Close the pool, as an application that ends does."""
         await self._pool.close(0)
 
-    @types.coroutine
-    def in_foreground(self, steps: Coroutine[Any, Any, None]) -> Generator[Hashable, Any, None]:
+    async def in_foreground(self, steps: Coroutine[Any, Any, None]) -> None:
         """Carry out steps of the application, while the background does what it is told to."""
-        reply: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                request = steps.send(reply) if error is None else steps.throw(error)
-            except StopIteration:
-                return
-            reply = error = None
-            try:
-                reply = yield request
-                while isinstance(reply, Interrupt):
-                    yield from _without_interrupts(self._background(reply))
-                    reply = yield request
-            except BaseException as thrown:
-                error = thrown
+        await _carry_out(steps, self._background)
 
     async def _background(self, interrupt: Interrupt) -> None:
         maintenance = self._pool.maintenance
