@@ -15,6 +15,7 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
@@ -27,7 +28,7 @@ from dualwrite.recipes.core.dual_write import (
     flush_block,
     roll_back_database,
 )
-from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
+from dualwrite.recipes.core.leases import Leases, transactional_id_of
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, observe_pool
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
@@ -331,12 +332,12 @@ class PoolCoordinator:
         for _ in range(_MOST_RACES):
             leases = await self._leases.every_lease()
             for lease in leases:
-                if lease.free and await self._leases.claim(lease):
+                if lease.free and await self.maintenance.claims(lease.slot, partial(self._leases.claim, lease)):
                     return await self._prepared(lease.slot)
             if recover_dead and not self.availability.is_away and await self.maintenance.free_one_of_the_dead(leases):
                 continue
-            new = _lowest_missing(leases)
-            if await self._leases.add(new):
+            new = _lowest_missing({lease.slot for lease in leases} | self.registry.numbers())
+            if await self.maintenance.claims(new, partial(self._leases.add, new)):
                 return await self._prepared(new)
         raise self._timeout()
 
@@ -345,7 +346,7 @@ class PoolCoordinator:
         try:
             await coordinator.get_ready()
         except BaseException:
-            await self._leases.release(number)
+            await self.maintenance.end_lease(number, clean=True)
             raise
         self._counts.leased += 1
         return PooledSlot(number, coordinator)
@@ -387,8 +388,7 @@ class PoolCoordinator:
         forget_pool(self)
 
 
-def _lowest_missing(leases: list[Lease]) -> int:
-    taken = {lease.slot for lease in leases}
+def _lowest_missing(taken: set[int]) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
 
 

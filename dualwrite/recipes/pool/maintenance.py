@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, StoredBlockRefusedError
@@ -185,6 +185,18 @@ class PoolMaintenance:
         for slot in self._registry.lose(lost):
             await slot.coordinator.close(waits=False)
 
+    async def claims(self, number: int, claim: Callable[[], Awaitable[bool]]) -> bool:
+        """Reserve a slot and claim its lease. Return whether both succeeded; `end_lease` or `take_new` comes next."""
+        if not self._registry.reserve(number):
+            return False  # in another hand of this process, whose heartbeat may be late
+        won = False
+        try:
+            won = await claim()
+        finally:
+            if not won:
+                self._registry.unreserve(number)
+        return won
+
     # ---- slots ----------------------------------------------------------------------------------------------
 
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
@@ -321,7 +333,7 @@ class PoolMaintenance:
         is_in_doubt = slot.coordinator.state is SlotState.IN_DOUBT
         await slot.coordinator.close(waits=False)
         self._registry.forget(slot)
-        await self._end_lease(slot.number, clean=clean)
+        await self.end_lease(slot.number, clean=clean)
         return not is_in_doubt
 
     @staticmethod
@@ -332,7 +344,8 @@ class PoolMaintenance:
         except DualWriteError as error:
             _log.warning("%s", error)
 
-    async def _end_lease(self, number: int, *, clean: bool) -> None:
+    async def end_lease(self, number: int, *, clean: bool) -> None:
+        """End the lease of a reserved slot, and the reservation. `clean`: nothing is open under its id."""
         try:
             if clean:
                 await self._leases.release(number)
@@ -340,6 +353,8 @@ class PoolMaintenance:
                 await self._leases.abandon(number)
         except Exception:
             _log.warning("pool %s: a lease could not be released, and will expire", self._prefix, exc_info=True)
+        finally:
+            self._registry.unreserve(number)
 
     async def _sweep(self) -> tuple[list[Resolution], list[Exception]]:
         """Recover the slots of dead processes, so that live ones can use them."""
@@ -391,9 +406,7 @@ class PoolMaintenance:
             telemetry_of(transactional_id_of(self._prefix, slot)).refused(is_refused=False)
 
     async def _recover_expired(self, lease: Lease) -> list[Resolution]:
-        if any(slot.number == lease.slot for slot in self._registry.all_slots()):
-            return []  # our own; the heartbeat is late
-        if not await self._leases.claim(lease):
+        if not await self.claims(lease.slot, lambda: self._leases.claim(lease)):
             return []
         coordinator = self._new_coordinator(transactional_id_of(self._prefix, lease.slot), recovery=True)
         clean = False
@@ -407,8 +420,10 @@ class PoolMaintenance:
                 self._dead_refused[lease.slot] = (refused, time.monotonic() + _SECONDS_AFTER_REFUSAL)
             raise
         finally:
-            await coordinator.close()
-            await self._end_lease(lease.slot, clean=clean)
+            try:
+                await coordinator.close()
+            finally:
+                await self.end_lease(lease.slot, clean=clean)
         self._counts.recovered += 1
         return [resolution]
 
@@ -417,7 +432,7 @@ class PoolMaintenance:
     async def give_up_all(self) -> None:
         """Close all slots that no block uses now. What is in doubt stays so, safely, until it is recovered."""
         waits = True  # until waiting for one commit has failed
-        for slot in self._registry.take_all_idle():
+        for slot in self._registry.attend_all_idle():
             waits = await self._part_with(slot, waits=waits) and waits
         while (aside := self._registry.attend(None)) is not None:
             await self._part_with(aside)

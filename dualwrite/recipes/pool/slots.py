@@ -63,6 +63,7 @@ class SlotRegistry:
     _used: set[PooledSlot] = field(default_factory=set)
     _aside: deque[PooledSlot] = field(default_factory=deque)
     _attended: set[PooledSlot] = field(default_factory=set)
+    _reserved: set[int] = field(default_factory=set)
     _waiting: deque[Turn] = field(default_factory=deque)
     _blocks: int = 0
     _closed: bool = False
@@ -168,9 +169,10 @@ class SlotRegistry:
             return slot
 
     def take_new(self, slot: PooledSlot) -> None:
-        """Register a slot that was leased by a caller with a turn."""
+        """Register a slot that was reserved and leased by a caller with a turn."""
         with self._lock:
             self._used.add(slot)
+            self._reserved.discard(slot.number)
 
     def put_idle(self, slot: PooledSlot) -> None:
         """Put back a slot whose dual write is over and left nothing open."""
@@ -212,8 +214,8 @@ class SlotRegistry:
         self._end_use(slot, self._aside.append, keep_turn=keep_turn)
 
     def forget(self, slot: PooledSlot) -> None:
-        """Remove a slot from this process."""
-        self._end_use(slot, lambda _: None)
+        """Remove a slot whose lease is about to end; its number stays reserved until `unreserve`."""
+        self._end_use(slot, lambda gone: self._reserved.add(gone.number))
 
     def _end_use(self, slot: PooledSlot, put: Callable[[PooledSlot], None], *, keep_turn: bool = False) -> None:
         with self._lock:
@@ -255,9 +257,40 @@ class SlotRegistry:
 
     # ---- leases ---------------------------------------------------------------------------------------------
 
+    def reserve(self, number: int) -> bool:
+        """Reserve a slot before its lease is claimed. Return False if this process has it already.
+
+        A lease names its process. So of two tasks of one process with the same slot, the first to finish would end the
+        lease of the other: each slot is in one hand, from before its claim until after the end of its lease, however
+        long that takes and whoever has the lease meanwhile.
+        """
+        with self._lock:
+            if number in self._numbers:
+                return False
+            self._reserved.add(number)
+            return True
+
+    def unreserve(self, number: int) -> None:
+        """Give up a reservation: the lease was not won, or has ended."""
+        with self._lock:
+            self._reserved.discard(number)
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of the slots that this process has, or has reserved."""
+        with self._lock:
+            return self._numbers
+
+    @property
+    def _numbers(self) -> set[int]:
+        return self._reserved.union(slot.number for slot in self._every)
+
     def all_slots(self) -> list[PooledSlot]:
         with self._lock:
-            return [*self._idle, *self._used, *self._aside, *self._attended]
+            return self._every
+
+    @property
+    def _every(self) -> list[PooledSlot]:
+        return [*self._idle, *self._used, *self._aside, *self._attended]
 
     def lose(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
         """Mark slots whose leases other processes now hold. Remove and return those that no block uses."""
@@ -270,16 +303,17 @@ class SlotRegistry:
                     gone.append(slot)
             return gone
 
-    def take_all_idle(self) -> list[PooledSlot]:
-        """Remove and return all slots that no block uses."""
+    def attend_all_idle(self) -> list[PooledSlot]:
+        """Return all slots that no block uses, reserved for the caller, which forgets them."""
         with self._lock:
             idle, self._idle = self._idle, []
+            self._attended.update(idle)
             return idle
 
     def places(self) -> Places:
         with self._lock:
             aside = tuple(slot.coordinator.transactional_id for slot in (*self._aside, *self._attended))
-            every = (*self._idle, *self._used, *self._aside, *self._attended)
+            every = self._every
             stored = tuple(slot.coordinator.transactional_id for slot in every if slot.coordinator.has_stored)
             refused = tuple(found for slot in every if (found := slot.coordinator.refused) is not None)
             return Places(self._in_use, len(self._idle), len(self._waiting), aside, stored, refused)
