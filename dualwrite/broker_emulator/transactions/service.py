@@ -104,14 +104,12 @@ class TransactionCoordinator:
         """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
 
         Runs without yielding to the event loop. `leader_epoch` is the coordinator epoch of all markers sent from now
-        on. Raises UnreadableRecordError. A key of a later version is left alone, as in Kafka.
+        on. Raises UnreadableRecordError.
         """
         owned = OwnedPartition(partition, leader_epoch)
 
         def apply(key: bytes, value: bytes | None) -> None:
             transactional_id = decode_key(key)
-            if transactional_id is None:
-                return
             if value is None:
                 owned.ids.pop(transactional_id, None)
             else:
