@@ -19,6 +19,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.member_requests import LeavingMember
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _MANY_MEMBERS_VERSION = 3
 
@@ -36,12 +37,13 @@ async def handle(call: NodeCall) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        members=tuple(
-            call.new.MemberResponse(
-                member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error
-            )
-            for member, error in zip(leaving, errors, strict=True)
-        ),
+        members=tuple(await mapped(lambda pair: _row(call, *pair), zip(leaving, errors, strict=True))),
+    )
+
+
+def _row(call: NodeCall, member: LeavingMember, error: ErrorCode) -> Any:
+    return call.new.MemberResponse(
+        member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error
     )
 
 

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.cluster.cluster import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
