@@ -36,9 +36,9 @@ _FIRST_VERSION = {_LATEST: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_T
 
 async def handle(call: NodeCall) -> Any:
     if not is_isolation_level(getattr(call.request, "isolation_level", 0)):
-        return refuse(call, ErrorCode.unknown_server_error)
+        return await call.refused(ErrorCode.unknown_server_error)
     named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
-    return _response(call, await mapped_rows(lambda pair: _offset(call, *pair), named))
+    return await call.made(_response, call, await mapped_rows(lambda pair: _offset(call, *pair), named))
 
 
 def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:

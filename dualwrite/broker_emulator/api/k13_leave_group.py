@@ -26,14 +26,14 @@ _MANY_MEMBERS_VERSION = 3
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     shard = group_shard(call, call.request.group_id)
     if isinstance(shard, ErrorCode):
-        return refuse(call, shard)
+        return await call.refused(shard)
     leaving = _leaving(call)
     errors = shard.leave(call.request.group_id, leaving)
     if call.version < _MANY_MEMBERS_VERSION:
-        return refuse(call, errors[0])
+        return await call.refused(errors[0])
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,

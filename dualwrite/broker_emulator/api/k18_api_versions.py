@@ -59,7 +59,7 @@ async def handle(call: NodeCall) -> Any:
         return new.response(error_code=ErrorCode.none, api_keys=rows, throttle_time=NO_THROTTLE)
     software = (call.request.client_software_name, call.request.client_software_version)
     if not all(_LEGAL_SOFTWARE.fullmatch(text) for text in software):
-        return refuse(call, ErrorCode.invalid_request)
+        return await call.refused(ErrorCode.invalid_request)
     return new.response(
         error_code=ErrorCode.none,
         api_keys=supported_versions(new, config),

@@ -35,7 +35,7 @@ _MESSAGES: Final = {
 
 async def handle(call: NodeCall) -> Any:
     if not call.cluster.config.delete_topic_enable:
-        return refuse(call, ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
+        return await call.refused(ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
     requested = Counter(_requested(call))
     rows = []

@@ -28,7 +28,7 @@ _NO_OFFSET = -1
 
 async def handle(call: NodeCall) -> Any:
     named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
-    return _response(call, await mapped_rows(lambda pair: _delete(call, *pair), named))
+    return await call.made(_response, call, await mapped_rows(lambda pair: _delete(call, *pair), named))
 
 
 def _delete(call: NodeCall, requested_in: Any, requested: Any) -> Any:

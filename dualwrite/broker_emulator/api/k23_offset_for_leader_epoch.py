@@ -28,7 +28,7 @@ from dualwrite.broker_emulator.slices import mapped_rows
 
 async def handle(call: NodeCall) -> Any:
     named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
-    return _response(call, await mapped_rows(lambda pair: _end(call, *pair), named))
+    return await call.made(_response, call, await mapped_rows(lambda pair: _end(call, *pair), named))
 
 
 def _end(call: NodeCall, requested_in: Any, requested: Any) -> Any:

@@ -36,9 +36,9 @@ async def handle(call: NodeCall) -> Any:
     acls = await mapped(lambda creation: acl_of(call, creation), call.request.creations)
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
-        return refuse(call, authorizer)
+        return await call.refused(authorizer)
     if any(map(_is_of_a_filter, acls)):
-        return refuse(call, ErrorCode.unknown_server_error)
+        return await call.refused(ErrorCode.unknown_server_error)
     return _response(call, await mapped(lambda acl: _add(authorizer, acl), acls))
 
 

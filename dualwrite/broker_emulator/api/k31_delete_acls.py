@@ -37,7 +37,7 @@ async def handle(call: NodeCall) -> Any:
     filters = [filter_of(call, requested) for requested in call.request.filters]
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
-        return refuse(call, authorizer)
+        return await call.refused(authorizer)
     matching = await mapped(authorizer.acls, filters)
     rows = await mapped(lambda pair: _remove(call, authorizer, *pair), zip(filters, matching, strict=True))
     return _response(call, rows)

@@ -27,14 +27,14 @@ _FUTURE_SUFFIX = "." + "0" * 32 + "-future"
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     named = [
         (directory.path, topic.name, index)
         for directory in call.request.dirs
         for topic in directory.topics
         for index in topic.partitions
     ]
-    return _response(call, await mapped_rows(lambda each: _move(call, *each), named))
+    return await call.made(_response, call, await mapped_rows(lambda each: _move(call, *each), named))
 
 
 def _move(call: NodeCall, path: str, topic: str, index: int) -> ErrorCode:

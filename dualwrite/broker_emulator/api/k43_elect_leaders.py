@@ -42,15 +42,17 @@ _NOT_NEEDED = (ErrorCode.election_not_needed, "Leader election not needed for to
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     kind = getattr(call.request, "election_type", ElectionType.PREFERRED)
     if kind not in tuple(ElectionType):
         wrong = (ErrorCode.invalid_request, f"Unknown election type {kind}")
-        return _response(call, _requested(call, lambda topic, index: wrong), ErrorCode.invalid_request)
+        rows = await call.made(_requested, call, lambda topic, index: wrong)
+        return await call.made(_response, call, rows, ErrorCode.invalid_request)
     if call.request.topic_partitions is None:
-        return _response(call, await _elect_all(call, kind))
+        return await call.made(_response, call, await _elect_all(call, kind))
     named = [(requested.topic, index) for requested in call.request.topic_partitions for index in requested.partitions]
-    return _response(call, _requested(call, await mapped_rows(lambda pair: _elect(call, *pair, kind), named)))
+    rows = await call.made(_requested, call, await mapped_rows(lambda pair: _elect(call, *pair, kind), named))
+    return await call.made(_response, call, rows)
 
 
 def _requested(call: NodeCall, outcome: Callable[[str, int], Outcome]) -> Rows:

@@ -31,9 +31,9 @@ Outcome = tuple[ErrorCode, str | None]
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     named = [(topic.name, requested) for topic in call.request.topics for requested in topic.partitions]
-    return _response(call, await mapped_rows(lambda pair: _alter(call, *pair), named))
+    return await call.made(_response, call, await mapped_rows(lambda pair: _alter(call, *pair), named))
 
 
 def _alter(call: NodeCall, topic: str, requested: Any) -> Outcome:

@@ -23,7 +23,7 @@ from dualwrite.broker_emulator.slices import Pace
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     by_topic: dict[str, list[Any]] = {}
     pace = Pace()
     for partition in _requested_partitions(call):

@@ -28,16 +28,16 @@ _Errors = dict[TopicPartition, ErrorCode]
 async def handle(call: NodeCall) -> Any:
     group_id = call.request.group_id
     if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     shard = group_shard(call, group_id)
     if isinstance(shard, ErrorCode):
-        return refuse(call, shard)
+        return await call.refused(shard)
     error = shard.delete_offsets_error(group_id)
     if error is not ErrorCode.none:
-        return refuse(call, error)
+        return await call.refused(error)
     errors = await _errors(call, shard)
     error = shard.delete_offsets(group_id, [name for name, error in errors.items() if error is ErrorCode.none])
-    return refuse(call, error) if error is not ErrorCode.none else _response(call, error, errors)
+    return await call.made(_response, call, error, {} if error is not ErrorCode.none else errors)
 
 
 async def _errors(call: NodeCall, shard: GroupShard) -> _Errors:

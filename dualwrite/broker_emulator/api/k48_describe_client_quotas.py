@@ -25,7 +25,7 @@ from dualwrite.broker_emulator.slices import mapped, selected
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     components = (Component(each.entity_type, each.match_type, each.match) for each in call.request.components)
     try:
         wanted = parse_filter(components, strict=call.request.strict)

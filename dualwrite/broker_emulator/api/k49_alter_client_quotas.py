@@ -29,7 +29,7 @@ Outcome = tuple[ErrorCode, str | None]
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     outcomes: dict[Entity, Outcome] = {}
     pace = Pace()
     for entry in call.request.entries:

@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.slices import mapped
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     requested = call.request.users
     if requested:
         names = Counter(user.name for user in requested)

@@ -37,7 +37,7 @@ _TWICE = _Refusal(ErrorCode.duplicate_resource, "A user credential cannot be alt
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     request = call.request
     refused: dict[str, _Refusal | None] = {}
     pace = Pace()

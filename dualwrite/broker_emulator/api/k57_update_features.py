@@ -38,7 +38,7 @@ from dualwrite.broker_emulator.slices import mapped
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     updates = call.request.feature_updates
     reasons = await mapped(lambda update: _why_not(call, update), updates)
     refused = next((reason for reason in reasons if reason is not None), None)

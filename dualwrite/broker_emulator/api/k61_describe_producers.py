@@ -23,7 +23,7 @@ from dualwrite.broker_emulator.slices import mapped_rows
 
 async def handle(call: NodeCall) -> Any:
     named = [(topic.name, index) for topic in call.request.topics for index in topic.partition_indexes]
-    return _response(call, await mapped_rows(lambda pair: _describe(call, *pair), named))
+    return await call.made(_response, call, await mapped_rows(lambda pair: _describe(call, *pair), named))
 
 
 def _describe(call: NodeCall, name: str, index: int) -> Any:

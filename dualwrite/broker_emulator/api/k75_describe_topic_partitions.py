@@ -36,7 +36,7 @@ async def handle(call: NodeCall) -> Any:
     if cursor is not None:
         is_missing = bool(request.topics) and cursor.topic_name not in names
         if is_missing or cursor.partition_index < 0:
-            return refuse(call, ErrorCode.invalid_request)
+            return await call.refused(ErrorCode.invalid_request)
         names = {name for name in names if name >= cursor.topic_name}
     describable = set(
         await selected(lambda name: call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name), names)
