@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.replay import replay
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.slices import Steps
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
@@ -73,6 +74,8 @@ APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
 
 _Records = Sequence[tuple[bytes, bytes | None]]
 _MS_PER_MINUTE = 60_000
+_MOST_REMOVED = 2000
+"""Offsets that one batch of tombstones removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,17 +385,15 @@ class GroupShard:
         known = set(self.offsets.partitions(group_id))
         return self._remove([OffsetKey(group_id, *name) for name in names if name in known], [])
 
-    def forget_topic(self, topic: str) -> None:
-        """Delete the offsets of all groups in a deleted topic."""
-        self._remove(
-            [
-                OffsetKey(group_id, *name)
-                for group_id in self.offsets.groups()
-                for name in self.offsets.partitions(group_id)
-                if name.topic == topic
-            ],
-            [],
-        )
+    def forget_topics(self, topics: Collection[str]) -> Steps[None]:
+        """Delete the offsets of all groups in deleted topics."""
+        keys: list[OffsetKey] = []
+        for group_id in list(self.offsets.groups()):
+            keys += [OffsetKey(group_id, *name) for name in self.offsets.partitions(group_id) if name.topic in topics]
+            yield
+        for begin in range(0, len(keys), _MOST_REMOVED):
+            self._remove(keys[begin : begin + _MOST_REMOVED], [])
+            yield
 
     def expire(self) -> None:
         """Delete offsets whose retention is over, and empty groups without offsets and open transactions."""
