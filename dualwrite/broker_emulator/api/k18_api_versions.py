@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, NO_THROTTLE
-from dualwrite.broker_emulator.cluster.cluster import NEWEST_LEVELS, finalized_level, supported_levels
+from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.profiles import Profile
@@ -64,10 +64,10 @@ async def handle(call: NodeCall) -> Any:
         return new.response(error_code=ErrorCode.none, api_keys=rows, throttle_time=NO_THROTTLE)
     software = (call.request.client_software_name, call.request.client_software_version)
     if not all(_LEGAL_SOFTWARE.fullmatch(text) for text in software):
-        return refuse(call, ErrorCode.invalid_request)
+        return await call.refused(ErrorCode.invalid_request)
     misrouted = _routing_error(call)
     if misrouted is not NO_ERROR:
-        return refuse(call, misrouted)
+        return await call.refused(misrouted)
     return new.response(
         error_code=ErrorCode.none,
         api_keys=supported_versions(new, config),
