@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.transactions.ports import Marker
 
 
 async def handle(call: NodeCall) -> Any:
@@ -49,14 +50,14 @@ def _is_led(call: NodeCall, name: TopicPartition) -> bool:
 
 
 async def _write(call: NodeCall, marker: Any, name: TopicPartition) -> ErrorCode:
-    return await call.node.write_marker(
-        name,
+    wanted = Marker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch,
         commit=marker.transaction_result,
         transaction_version=getattr(marker, "transaction_version", 0),
     )
+    return await call.node.write_marker(name, wanted)
 
 
 def _response(call: NodeCall, next_error: Callable[[], ErrorCode]) -> Any:

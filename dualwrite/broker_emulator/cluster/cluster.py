@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
     from dualwrite.broker_emulator.metrics.counters import NodeCounters
     from dualwrite.broker_emulator.security.listener import Endpoint
+    from dualwrite.broker_emulator.transactions.ports import Marker
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
@@ -115,16 +116,7 @@ class ClusterNode(Protocol):
 
     async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T: ...
 
-    async def write_marker(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> ErrorCode: ...
+    async def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode: ...
 
 
 class Cluster:

@@ -20,6 +20,7 @@ from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups import membership
+from dualwrite.broker_emulator.groups.append_errors import APPEND_ERRORS
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, RefusedError
 from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.service import ConsumerGroups
@@ -60,17 +61,6 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
 
 logger = logging.getLogger(__name__)
-
-APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
-    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
-    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
-}
-"""The client's error for a failed append to `__consumer_offsets`; any other error stays the same."""
 
 _Records = Sequence[tuple[bytes, bytes | None]]
 _MS_PER_MINUTE = 60_000

@@ -42,7 +42,7 @@ from dualwrite.broker_emulator.transactions.metadata import (
     TransactionMetadata,
 )
 from dualwrite.broker_emulator.transactions.owned_partition import MarkerRun, OwnedPartition, Progress
-from dualwrite.broker_emulator.transactions.ports import MarkerSender, ProducerIdSource, StateLog
+from dualwrite.broker_emulator.transactions.ports import Marker, MarkerSender, ProducerIdSource, StateLog
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,
     ONGOING,
@@ -108,14 +108,12 @@ class TransactionCoordinator:
         """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
 
         Runs without yielding to the event loop. `leader_epoch` is the coordinator epoch of all markers sent from now
-        on. Raises UnreadableRecordError. A key of a later version is left alone, as in Kafka.
+        on. Raises UnreadableRecordError.
         """
         owned = OwnedPartition(partition, leader_epoch)
 
         def apply(key: bytes, value: bytes | None) -> None:
             transactional_id = decode_key(key)
-            if transactional_id is None:
-                return
             if value is None:
                 owned.ids.pop(transactional_id, None)
             else:
@@ -481,17 +479,17 @@ class TransactionCoordinator:
 
     async def _write_marker(self, run: MarkerRun, topic_partition: TopicPartition) -> None:
         owned, decided = run.owned, run.decided
+        marker = Marker(
+            producer_id=decided.producer_id,
+            producer_epoch=decided.producer_epoch,
+            coordinator_epoch=owned.coordinator_epoch,
+            commit=decided.state is PREPARE_COMMIT,
+            transaction_version=decided.client_transaction_version,
+        )
         while not run.is_cancelled and self._is_owner(owned):
             if self._pause_points.active:
                 await self._reach(PausePoint.BEFORE_MARKER, decided, topic_partition)
-            response = await self._markers.send(
-                topic_partition,
-                producer_id=decided.producer_id,
-                producer_epoch=decided.producer_epoch,
-                coordinator_epoch=owned.coordinator_epoch,
-                commit=decided.state is PREPARE_COMMIT,
-                transaction_version=decided.client_transaction_version,
-            )
+            response = await self._markers.send(topic_partition, marker)
             if self._pause_points.active:
                 await self._reach(PausePoint.AFTER_MARKER, decided, topic_partition)
             reaction = reaction_to(response)
