@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
     from dualwrite.broker_emulator.config import BrokerConfig
-    from dualwrite.broker_emulator.emulator import Emulator, HeldPoint, LogSnapshot
+    from dualwrite.broker_emulator.emulator import Emulator
     from dualwrite.broker_emulator.faults import (
         CloseAfter,
         CloseBefore,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         PartitionError,
         Reorder,
     )
+    from dualwrite.broker_emulator.handles import HeldPoint, LogSnapshot
     from dualwrite.broker_emulator.pause_points import PausePoint
     from dualwrite.broker_emulator.profiles import Profile
     from dualwrite.broker_emulator.security.acl import Acl, AclFilter, AclOperation, PatternType, ResourceType
@@ -95,7 +96,8 @@ PUBLIC_NAMES = {
     "clock": ("SystemClock", "VirtualClock"),
     "config": ("BrokerConfig",),
     "profiles": ("Profile",),
-    "emulator": ("Emulator", "HeldPoint", "LogSnapshot"),
+    "emulator": ("Emulator",),
+    "handles": ("HeldPoint", "LogSnapshot"),
     "faults": (
         "CloseAfter",
         "CloseBefore",

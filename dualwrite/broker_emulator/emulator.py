@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
 from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
@@ -22,12 +22,12 @@ from dualwrite.broker_emulator.cluster.timers import ConfiguredTimers
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
+from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
-from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
 from dualwrite.broker_emulator.log.record_batch import Record
 from dualwrite.broker_emulator.log.visible_records import visible_records
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
-from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
+from dualwrite.broker_emulator.pause_points import Match, PausePoint
 from dualwrite.broker_emulator.quotas.client_quotas import CLIENT_ID, IP, USER, entity
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
@@ -45,60 +45,6 @@ _STOP_TIMEOUT_S = 120.0
 _CALL_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
-
-
-class LogSnapshot(NamedTuple):
-    """One partition at one moment."""
-
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    leader_epoch: int
-    leader_id: int
-    producers: list[ProducerDescription]
-    batches: list[bytes]
-
-
-class HeldPoint:
-    """A pause point held by a test; any thread may wait for it and release it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, hold: Hold) -> None:
-        self._loop = loop
-        self._hold = hold
-
-    @property
-    def hits(self) -> int:
-        """How often the point has been reached."""
-        return self._hold.hits
-
-    def wait_reached(self, timeout_s: float = 10.0) -> None:
-        """Block until the point is reached. Raises TimeoutError after `timeout_s`."""
-        reached = asyncio.run_coroutine_threadsafe(self._hold.until_hit(), self._loop)
-        try:
-            reached.result(timeout_s)
-        except TimeoutError:
-            reached.cancel()
-            raise TimeoutError(f"{self._hold.point} was not reached within {timeout_s} s") from None
-
-    def release(self) -> None:
-        """Release every task that waits at the point, now and later."""
-        self._loop.call_soon_threadsafe(self._hold.release)
-
-
-class HeldReplication:
-    """The replication of one partition, held by a test; any thread may release it."""
-
-    def __init__(self, call: Callable[[Callable[[], None]], None], log: PartitionLog) -> None:
-        self._call_in_loop = call
-        self._log = log
-
-    def release(self, up_to: int | None = None) -> None:
-        """Let the followers fetch the records below offset `up_to`, or everything from now on.
-
-        Raises ValueError if `up_to` is already replicated, beyond the log end, or inside a batch.
-        """
-        self._call_in_loop(lambda: self._log.release_high_watermark(up_to))
 
 
 class Emulator:

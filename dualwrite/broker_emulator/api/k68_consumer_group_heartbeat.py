@@ -33,7 +33,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     new_member_id,
 )
 from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest, HeartbeatResponse
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _OWN_ID_VERSION = 1
@@ -56,7 +56,7 @@ async def handle(call: NodeCall) -> Any:
         answer = await shard.consumer.heartbeat(request.group_id, _request(call), lambda name: _is_visible(call, name))
     except RefusedError as refused:
         return _refusal(call, refused.error, refused.message)
-    return _response(call, answer)
+    return await call.made(_response, call, answer)
 
 
 def _is_visible(call: NodeCall, topic: str) -> bool:
@@ -143,7 +143,7 @@ def _response(call: NodeCall, answer: HeartbeatResponse) -> Any:
 
 def _assignment(call: NodeCall, assignment: Assignment) -> Any:
     by_topic: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(assignment):
+    for topic_id, index in sorted(assignment, key=by_id_and_index):
         by_topic.setdefault(topic_id, []).append(index)
     topics = tuple(
         call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes)) for topic_id, indexes in by_topic.items()

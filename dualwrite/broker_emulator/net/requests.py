@@ -64,6 +64,11 @@ def encoded(message: Schema, correlation_id: int, response: Any) -> tuple[bytes,
     return message.frame(correlation_id, response), message.errors_of(response)
 
 
+def encoded_large(message: Schema, correlation_id: int, response: Any) -> tuple[bytes, Sequence[int]]:
+    """Do the same for a large response, with less memory."""
+    return message.large_frame(correlation_id, response), message.errors_of(response)
+
+
 def is_large(response: Any) -> bool:
     """Return whether a response has so many elements that encoding it would hold up others."""
     return response is not None and _count_elements(response, _LOOKED_INTO) > _FEW_ELEMENTS

@@ -32,6 +32,7 @@ from dualwrite.broker_emulator.net.requests import (
     TooLargeToDecodeAtOnceError,
     decoded,
     encoded,
+    encoded_large,
     is_large,
     rest_of_header,
     unpack_header,
@@ -377,7 +378,7 @@ class Connection(asyncio.Protocol):
 
     async def _send_large_response(self, message: Schema, correlation_id: int, response: Any) -> None:
         """Send a large response, which is encoded in a thread."""
-        self.write(self._counted(message, *await asyncio.to_thread(encoded, message, correlation_id, response)))
+        self.write(self._counted(message, *await asyncio.to_thread(encoded_large, message, correlation_id, response)))
 
     async def _handle(self, call: Call) -> Any:
         began_ns = perf_counter_ns()

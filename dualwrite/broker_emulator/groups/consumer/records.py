@@ -32,7 +32,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     RegularExpression,
 )
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
 from dualwrite.broker_emulator.groups.group import Group, Protocol
 from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
 from dualwrite.broker_emulator.groups.records import UnknownRecordError, encode_group_key, encode_group_value
@@ -216,7 +216,7 @@ def _apply_regular_expression(group: ConsumerGroup, expression: str, reader: Fle
 
 
 def _by_topic(names: Iterable[TopicIdPartition]) -> Iterable[tuple[uuid.UUID, list[TopicIdPartition]]]:
-    for topic_id, of_topic in groupby(sorted(names), key=lambda name: name.topic_id):
+    for topic_id, of_topic in groupby(sorted(names, key=by_id_and_index), key=lambda name: name.topic_id):
         yield topic_id, list(of_topic)
 
 
