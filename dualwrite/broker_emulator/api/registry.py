@@ -25,7 +25,7 @@ from dualwrite.broker_emulator.api.request_bounds import bounds_check, lengths_c
 from dualwrite.broker_emulator.api.unknown_tags import without_unknown_tags
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.metrics.counters import errors_of
-from dualwrite.broker_emulator.net.codec import builder, writer
+from dualwrite.broker_emulator.net.codec import builder, cut_long_texts, writer
 
 NO_THROTTLE = timedelta(0)
 """The throttle time in the responses of requests that no quota delays."""
@@ -78,7 +78,12 @@ class Schema:
     def frame(self, correlation_id: int, response: Any) -> bytes:
         """Return the whole response frame, starting with its size."""
         parts = [b"\0"] if self._flexible_response_header else []
-        self._write(parts.append, response)
+        try:
+            self._write(parts.append, response)
+        except struct.error:  # a message that quotes a very long name
+            cut_long_texts(response)
+            del parts[int(self._flexible_response_header) :]
+            self._write(parts.append, response)
         body = b"".join(parts)
         return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
 

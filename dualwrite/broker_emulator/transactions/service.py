@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterator
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -17,6 +18,7 @@ from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint, PausePoints
+from dualwrite.broker_emulator.slices import Pace
 from dualwrite.broker_emulator.suspended_coroutine import begin, finish
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import inspection, transitions
@@ -60,6 +62,8 @@ from dualwrite.broker_emulator.transactions.transaction_log import (
 from dualwrite.broker_emulator.transactions.transitions import Transition
 
 RETRY_BACKOFF_S = 0.01
+_MARKERS_AT_ONCE: Final = 500
+"""Markers that are written before the response to EndTxn where nothing has to wait; more pause for other clients."""
 
 
 class TransactionCoordinator:
@@ -463,7 +467,12 @@ class TransactionCoordinator:
         if len(partitions) == 1:
             await self._write_marker(run, *partitions)
         else:  # a leader that does not respond must not delay the others
-            begun = [begin(self._write_marker(run, topic_partition)) for topic_partition in sorted(partitions)]
+            begun = []
+            pace = Pace()
+            for number, topic_partition in enumerate(sorted(partitions)):
+                if number >= _MARKERS_AT_ONCE:
+                    await pace.keep()
+                begun.append(begin(self._write_marker(run, topic_partition)))
             await asyncio.gather(*(finish(rest) for rest in begun if rest is not None))
         if not run.is_cancelled:
             await self._complete(run)
