@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode, ConfiguredTimers
+from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
+from dualwrite.broker_emulator.cluster.timers import ConfiguredTimers
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
@@ -245,7 +246,7 @@ class Emulator:
         """Start the periodic work that belongs to no node."""
         logs = LogMaintenance(cluster.clock, lambda: (partition.log for partition in cluster.partitions()))
         timers = self._timers = ConfiguredTimers(cluster)
-        timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
+        timers.every("producer_id_expiration_check_interval_ms", logs.expire_producers)
         timers.every("log_retention_check_interval_ms", logs.delete_old_segments)
         timers.every("log_cleaner_backoff_ms", logs.compact)
         if self._data_dir is not None:
@@ -394,7 +395,8 @@ class Emulator:
 
         Raises KeyError for an unknown topic, ValueError if it has that many already.
         """
-        self.call_in_loop(lambda: self.operations.create_partitions(topic, count))
+        changes = self.cluster.changes
+        self.call_in_loop(lambda: changes.make_at_once(self.operations.partition_creation(topic, count)))
 
     def reassign(self, topic: str, partition: int, replicas: Sequence[int] | None) -> None:
         """Move the replicas of a partition to these nodes, the preferred leader first, or (None) cancel that.
@@ -443,7 +445,8 @@ class Emulator:
 
         Clients learn it when they reconnect. Raises ValueError for a level that the profile does not support.
         """
-        self.call_in_loop(lambda: self.cluster.finalize_features(level))
+        cluster = self.cluster
+        self.call_in_loop(lambda: cluster.changes.make_at_once(cluster.finalize_features(level)))
 
     def set_next_producer_epoch(self, producer_epoch: int, *, transactional_id: str | None = None) -> None:
         """Have the next InitProducerId of an id return this epoch (1 to 32766), which is stored as Kafka stores it.

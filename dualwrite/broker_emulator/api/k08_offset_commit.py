@@ -31,10 +31,10 @@ _UNKNOWN_GROUP_VERSION = 9
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     offsets = await offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else ErrorCode.none
-    return offset_response(call, "OffsetCommit", offsets.errors(error))
+    return await call.made(offset_response, call, "OffsetCommit", offsets.errors(error))
 
 
 async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, NO_THROTTLE
-from dualwrite.broker_emulator.cluster.cluster import NEWEST_LEVELS, finalized_level, supported_levels
+from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 
 _LEGAL_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -59,7 +59,7 @@ async def handle(call: NodeCall) -> Any:
         return new.response(error_code=ErrorCode.none, api_keys=rows, throttle_time=NO_THROTTLE)
     software = (call.request.client_software_name, call.request.client_software_version)
     if not all(_LEGAL_SOFTWARE.fullmatch(text) for text in software):
-        return refuse(call, ErrorCode.invalid_request)
+        return await call.refused(ErrorCode.invalid_request)
     return new.response(
         error_code=ErrorCode.none,
         api_keys=supported_versions(new, config),

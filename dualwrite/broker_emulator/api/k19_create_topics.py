@@ -35,7 +35,7 @@ from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import mapped
+from dualwrite.broker_emulator.slices import Pace
 
 _CONFIGS_VERSION = 5
 
@@ -46,9 +46,14 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
     given = Counter(topic.name for topic in call.request.topics)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
-    alike = NamesAlike(call.cluster.topics)
     named = _named_once(call)
-    rows = await mapped(lambda topic: _create(call, topic, mutations, alike, given[topic.name] > 1), named)
+    rows = []
+    pace = Pace()
+    async with call.cluster.changes:
+        alike = NamesAlike(call.cluster.topics)
+        for topic in named:
+            await pace.keep()
+            rows.append(await _create(call, topic, mutations, alike, given[topic.name] > 1))
     return call.new.response(throttle_time=mutations.throttle_time, topics=tuple(rows))
 
 
@@ -57,7 +62,7 @@ def _named_once(call: NodeCall) -> list[Any]:
     return list({topic.name: topic for topic in reversed(call.request.topics)}.values())[::-1]
 
 
-def _create(call: NodeCall, requested: Any, mutations: Mutations, alike: NamesAlike, is_repeated: bool) -> Any:
+async def _create(call: NodeCall, requested: Any, mutations: Mutations, alike: NamesAlike, is_repeated: bool) -> Any:
     if is_repeated:
         return _row(call, requested, ErrorCode.invalid_request, "Duplicate topic name.")
     error, message = _check(call, requested, alike)
@@ -69,12 +74,14 @@ def _create(call: NodeCall, requested: Any, mutations: Mutations, alike: NamesAl
     if call.request.validate_only:
         return _row(call, requested, ErrorCode.none, None, partitions=partitions, replicas=replicas)
     try:
-        topic = call.cluster.create_topic(
-            requested.name,
-            partitions,
-            configs=_configs(requested),
-            replication_factor=replicas,
-            assignments=_assignments(requested) or None,
+        topic = await call.cluster.changes.make(
+            call.cluster.topic_creation(
+                requested.name,
+                partitions,
+                configs=_configs(requested),
+                replication_factor=replicas,
+                assignments=_assignments(requested) or None,
+            )
         )
     except StorageError as problem:
         return _row(call, requested, ErrorCode.kafka_storage_error, str(problem))

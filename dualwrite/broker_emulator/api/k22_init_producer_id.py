@@ -30,7 +30,7 @@ async def handle(call: NodeCall) -> Any:
     request = call.request
     denied = _access_error(call)
     if denied is not NO_ERROR:
-        return refuse(call, denied)
+        return await call.refused(denied)
     result = await call.node.transactions.init_producer_id(
         request.transactional_id,
         request.transaction_timeout // _MILLISECOND,

@@ -50,12 +50,12 @@ _WITHOUT_NAME = (ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
 
 async def handle(call: NodeCall) -> Any:
     if not call.may_write_id(call.request.transactional_id):
-        return refuse(call, ErrorCode.transactional_id_authorization_failed)
+        return await call.refused(ErrorCode.transactional_id_authorization_failed)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     offsets = await offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else NO_ERROR
-    return offset_response(call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
+    return await call.made(offset_response, call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
 
 
 async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:

@@ -39,11 +39,12 @@ from dualwrite.broker_emulator.configs.description import (
 from dualwrite.broker_emulator.configs.effective import group_values, topic_settings
 from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS
 from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.slices import mapped
 
 
 async def handle(call: NodeCall) -> Any:
-    results = tuple(_describe(call, resource) for resource in call.request.resources)
-    return call.new.response(throttle_time=NO_THROTTLE, results=results)
+    results = await mapped(lambda resource: _describe(call, resource), call.request.resources)
+    return call.new.response(throttle_time=NO_THROTTLE, results=tuple(results))
 
 
 def _describe(call: NodeCall, resource: Any) -> Any:

@@ -19,16 +19,17 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.cluster.cluster import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import Assignment, ConsumerGroup, ConsumerMember, RefusedError
 from dualwrite.broker_emulator.groups.consumer.service import consumer_group
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, [_describe(call, group_id) for group_id in call.request.group_ids])
+    return _response(call, await mapped(lambda group_id: _describe(call, group_id), call.request.group_ids))
 
 
 def _response(call: NodeCall, groups: list[Any]) -> Any:

@@ -22,9 +22,10 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_reader
 
 from dualwrite.broker_emulator.api.request_bounds import bounds_check, lengths_check
+from dualwrite.broker_emulator.api.unknown_tags import without_unknown_tags
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.metrics.counters import errors_of
-from dualwrite.broker_emulator.net.codec import builder, writer
+from dualwrite.broker_emulator.net.codec import builder, cut_long_texts, writer
 
 NO_THROTTLE = timedelta(0)
 """The throttle time in the responses of requests that no quota delays."""
@@ -38,6 +39,8 @@ class Schema:
 
     __slots__ = (
         "_flexible_response_header",
+        "_read",
+        "_request_type",
         "_write",
         "check_bounds",
         "check_large",
@@ -45,7 +48,6 @@ class Schema:
         "flexible_request_header",
         "key",
         "new",
-        "read",
         "version",
     )
 
@@ -57,17 +59,31 @@ class Schema:
         self.flexible_request_header: bool = request_type.__header_schema__.__flexible__
         # The ApiVersions response has the old header in every version: the client does not know yet what we support.
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
-        self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
+        self._request_type = request_type
+        self._read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
         self.check_bounds = bounds_check(request_type)
         self.check_large = self.check_bounds or lengths_check(request_type)
         self.errors_of = errors_of(response_type)
         self._write = writer(response_type)
         self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
 
+    def read(self, frame: bytes | memoryview, position: int) -> Any:
+        """Return the request that begins at `position`. Raises many types for a malformed one."""
+        try:
+            request, _ = self._read(frame, position)
+        except KeyError:  # of a tagged field that the codec does not know
+            request, _ = self._read(without_unknown_tags(self._request_type, frame, position), 0)
+        return request
+
     def frame(self, correlation_id: int, response: Any) -> bytes:
         """Return the whole response frame, starting with its size."""
         parts = [b"\0"] if self._flexible_response_header else []
-        self._write(parts.append, response)
+        try:
+            self._write(parts.append, response)
+        except struct.error:  # a message that quotes a very long name
+            cut_long_texts(response)
+            del parts[int(self._flexible_response_header) :]
+            self._write(parts.append, response)
         body = b"".join(parts)
         return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
 

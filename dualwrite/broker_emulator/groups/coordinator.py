@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.records import CommittedOffset
+from dualwrite.broker_emulator.slices import Steps
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
@@ -96,10 +97,10 @@ class GroupCoordinator:
         for shard in self.shards():
             shard.expire()
 
-    def forget_topic(self, topic: str) -> None:
-        """Remove the offsets of all groups in a deleted topic."""
+    def forget_topics(self, topics: Collection[str]) -> Steps[None]:
+        """Remove the offsets of all groups in deleted topics."""
         for shard in self.shards():
-            shard.forget_topic(topic)
+            yield from shard.forget_topics(topics)
 
     def value(
         self, topic_partition: TopicPartition, offset: int, leader_epoch: int, metadata: str | None

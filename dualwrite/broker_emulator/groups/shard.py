@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups import membership
+from dualwrite.broker_emulator.groups.append_errors import APPEND_ERRORS
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, RefusedError
 from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.service import ConsumerGroups
@@ -54,25 +55,17 @@ from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.replay import replay
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.slices import Steps
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
 
 logger = logging.getLogger(__name__)
 
-APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
-    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
-    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
-}
-"""The client's error for a failed append to `__consumer_offsets`; any other error stays the same."""
-
 _Records = Sequence[tuple[bytes, bytes | None]]
 _MS_PER_MINUTE = 60_000
+_MOST_REMOVED = 2000
+"""Offsets that one batch of tombstones removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,17 +374,15 @@ class GroupShard:
         known = set(self.offsets.partitions(group_id))
         return self._remove([OffsetKey(group_id, *name) for name in names if name in known], [])
 
-    def forget_topic(self, topic: str) -> None:
-        """Delete the offsets of all groups in a deleted topic."""
-        self._remove(
-            [
-                OffsetKey(group_id, *name)
-                for group_id in self.offsets.groups()
-                for name in self.offsets.partitions(group_id)
-                if name.topic == topic
-            ],
-            [],
-        )
+    def forget_topics(self, topics: Collection[str]) -> Steps[None]:
+        """Delete the offsets of all groups in deleted topics."""
+        keys: list[OffsetKey] = []
+        for group_id in list(self.offsets.groups()):
+            keys += [OffsetKey(group_id, *name) for name in self.offsets.partitions(group_id) if name.topic in topics]
+            yield
+        for begin in range(0, len(keys), _MOST_REMOVED):
+            self._remove(keys[begin : begin + _MOST_REMOVED], [])
+            yield
 
     def expire(self) -> None:
         """Delete offsets whose retention is over, and empty groups without offsets and open transactions."""

@@ -50,15 +50,13 @@ def decoded(message: Schema, frame: bytes | memoryview, offset: int, max_element
         if max_elements <= _FEW_ELEMENTS:
             raise
         raise TooLargeToDecodeAtOnceError(lambda: _decoded(message, frame, offset, max_elements)) from None
-    request, _ = message.read(frame, offset)
-    return request
+    return message.read(frame, offset)
 
 
 def _decoded(message: Schema, frame: bytes | memoryview, offset: int, max_elements: int) -> Any:
     if message.check_bounds is not None:
         message.check_bounds(frame, offset, max_elements)
-    request, _ = message.read(frame, offset)
-    return request
+    return message.read(frame, offset)
 
 
 def encoded(message: Schema, correlation_id: int, response: Any) -> tuple[bytes, Sequence[int]]:

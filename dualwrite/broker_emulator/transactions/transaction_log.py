@@ -14,6 +14,7 @@ from operator import attrgetter, mul
 from typing import Any
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
 from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -97,11 +98,12 @@ def encode_key(transactional_id: str) -> bytes:
     return _INT16.pack(KEY_VERSION) + _INT16.pack(len(name)) + name
 
 
-def decode_key(key: bytes) -> str | None:
-    """Return the id of a record key, or None for a key of a later version. Raises TransactionLogError."""
+def decode_key(key: bytes) -> str:
+    """Return the id of a record key. Raises UnknownKeyVersionError and TransactionLogError."""
     reader = _Reader(key)
-    if reader.number(_INT16) != KEY_VERSION:
-        return None
+    version = reader.number(_INT16)
+    if version != KEY_VERSION:
+        raise UnknownKeyVersionError(version)
     name = reader.text(reader.number(_INT16))
     reader.end()
     return name
