@@ -30,6 +30,8 @@ _NUMBERED: Final = re.compile(r"(member|producer)-\d+")
 _AGREE_WITHIN_S: Final = 1.0
 _TOPICS_AT_ONCE: Final = 20
 _MOST_ATTEMPTS: Final = 40
+_SHRINK_WITHIN_S: Final = 20.0
+"""A sequence in which members wait takes seconds, each time it is played."""
 _CONFIRMATIONS: Final = 2
 
 
@@ -110,11 +112,12 @@ class Comparison:
     def shrink(self, difference: Difference) -> Difference:
         """Leave out steps as long as the same differs."""
         attempts = 0
+        deadline_s = time.monotonic() + _SHRINK_WITHIN_S
         size = max(len(difference.steps) // 2, 1)
         while True:
             steps, start = difference.steps, 0
             while start < len(difference.steps) and attempts < _MOST_ATTEMPTS:
-                attempts += 1
+                attempts = attempts + 1 if time.monotonic() < deadline_s else _MOST_ATTEMPTS
                 kept = difference.steps[:start] + difference.steps[start + size :]
                 found = self.play(difference.seed, kept) if kept else None
                 if found is not None and found.about == difference.about:
