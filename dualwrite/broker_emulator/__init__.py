@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
-    from dualwrite.broker_emulator.config import BrokerConfig, Profile
+    from dualwrite.broker_emulator.config import BrokerConfig
     from dualwrite.broker_emulator.emulator import Emulator, HeldPoint, LogSnapshot
     from dualwrite.broker_emulator.faults import (
         CloseAfter,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Reorder,
     )
     from dualwrite.broker_emulator.pause_points import PausePoint
+    from dualwrite.broker_emulator.profiles import Profile
     from dualwrite.broker_emulator.security.acl import Acl, AclFilter, AclOperation, PatternType, ResourceType
     from dualwrite.broker_emulator.security.listener import Listener
     from dualwrite.broker_emulator.security.sasl.mechanism import Sasl, UnsecuredTokens
@@ -92,7 +93,8 @@ __all__ = [
 
 PUBLIC_NAMES = {
     "clock": ("SystemClock", "VirtualClock"),
-    "config": ("BrokerConfig", "Profile"),
+    "config": ("BrokerConfig",),
+    "profiles": ("Profile",),
     "emulator": ("Emulator", "HeldPoint", "LogSnapshot"),
     "faults": (
         "CloseAfter",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.security.acl import (
     CLUSTER_NAME,
     OPERATIONS_OF_OLD_GROUPS,
@@ -159,7 +159,7 @@ class Call:
     def authorized_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
         """Return the operations that the client may do on a resource, one bit for each (KIP-430)."""
         operations = SUPPORTED_OPERATIONS[resource_type]
-        if resource_type is ResourceType.GROUP and self.cluster.config.profile is Profile.KAFKA_3_9:
+        if resource_type is ResourceType.GROUP and not self.cluster.config.behaviours.groups_have_settings:
             operations = OPERATIONS_OF_OLD_GROUPS
         return sum(
             1 << operation

@@ -12,7 +12,6 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs import changes as config_changes
 from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import (
@@ -40,7 +39,7 @@ _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
 
 def check_access(call: NodeCall, operation: AclOperation, resource_type: int, name: str) -> None:
     """Raise AlterationError if the client may not do the operation, or for a resource type without settings (42)."""
-    is_too_new = resource_type == ConfigResource.GROUP and call.cluster.config.profile is Profile.KAFKA_3_9
+    is_too_new = resource_type == ConfigResource.GROUP and not call.cluster.config.behaviours.groups_have_settings
     if resource_type not in _PROTECTED or is_too_new:
         raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
     protected, error = _PROTECTED[resource_type]
@@ -63,7 +62,7 @@ def layers_of(call: NodeCall, node: Node) -> BrokerLayers:
     """Return the settings of a broker by where they were set."""
     cluster = call.cluster
     return BrokerLayers(
-        settings=broker_settings(cluster.config.profile),
+        settings=broker_settings(cluster.config.behaviours.settings),
         own=cluster.altered_configs.of(ConfigResource.BROKER, str(node.node_id)),
         of_all_brokers=cluster.altered_configs.of(ConfigResource.BROKER, ALL_BROKERS),
         static={**_addresses_of(node), **static_properties(cluster.given_config), **_identity_of(node)},

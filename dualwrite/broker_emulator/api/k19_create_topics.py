@@ -112,7 +112,7 @@ def _check(call: NodeCall, requested: Any, alike: NamesAlike) -> tuple[ErrorCode
     if problem is not None:
         return ErrorCode.invalid_replication_factor, problem
     try:
-        check_topic_configs(_configs(requested), topic_settings(call.cluster.config.profile))
+        check_topic_configs(_configs(requested), topic_settings(call.cluster.config.behaviours.settings))
     except AlterationError as refused:
         return refused.error, refused.message
     return _check_assignments(call, requested)
@@ -212,7 +212,7 @@ def _config_rows(call: NodeCall, requested: Any) -> tuple[Any, ...]:
     """Return all settings of the new topic, ordered by name; versions below 5 do not have them."""
     if call.version < _CONFIGS_VERSION:
         return ()
-    settings = topic_settings(call.cluster.config.profile)
+    settings = topic_settings(call.cluster.config.behaviours.settings)
     entries = topic_entries(settings, _configs(requested), layers_of(call, call.node))
     return tuple(
         call.new.CreatableTopicConfigs(

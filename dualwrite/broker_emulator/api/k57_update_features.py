@@ -30,7 +30,6 @@ from dualwrite.broker_emulator.cluster.features import (
     level_problem,
     supported_levels,
 )
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import mapped
@@ -42,7 +41,7 @@ async def handle(call: NodeCall) -> Any:
     updates = call.request.feature_updates
     reasons = await mapped(lambda update: _why_not(call, update), updates)
     refused = next((reason for reason in reasons if reason is not None), None)
-    if refused is not None and call.cluster.config.profile is not Profile.KAFKA_3_9:
+    if refused is not None and call.cluster.config.behaviours.features_change_together:
         message = f"The update failed for all features since the following feature had an error: {refused}"
         return _response(call, (), ErrorCode.invalid_update_version, message)
     accepted = {update.feature for update, reason in zip(updates, reasons, strict=True) if reason is None}

@@ -27,7 +27,7 @@ from dualwrite.broker_emulator.cluster.topics import (
     internal_topics,
     is_legal_topic_name,
 )
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlteredConfigs, ConfigResource
 from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
@@ -328,7 +328,7 @@ class Cluster:
             config=config,
             storage=self.storage.log(topic.name, partition),
             now_ms=self.clock.now_ms(),
-            is_newer_than_3_9=self.config.profile is not Profile.KAFKA_3_9,
+            open_for_one_epoch=self.config.behaviours.transaction_open_for_one_epoch,
         )
 
     def _log_config(self, topic: Topic, leader_id: int = NO_LEADER) -> LogConfig:

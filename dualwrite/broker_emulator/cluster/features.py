@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
 
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures
 
 TRANSACTION_VERSION = "transaction.version"
@@ -27,7 +27,7 @@ class UpgradeType(IntEnum):
 
 def supported_levels(feature: str, config: BrokerConfig) -> range | None:
     """Return the levels of a feature that a broker with `config` supports, or None for an unknown feature."""
-    if feature not in NEWEST_LEVELS or config.profile is Profile.KAFKA_3_9:
+    if feature not in NEWEST_LEVELS or not config.behaviours.has_features:
         return None
     return range(NEWEST_LEVELS[feature] + 1)
 

@@ -131,7 +131,7 @@ class Operations:
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic. Raises ValueError for an invalid name, number of partitions or setting."""
         with _as_value_error():
-            check_topic_configs(configs, topic_settings(self._cluster.config.profile))
+            check_topic_configs(configs, topic_settings(self._cluster.config.behaviours.settings))
         self._cluster.create_topic(name, partitions, configs=configs)
 
     def set_config(

@@ -31,7 +31,7 @@ def alter_topic(
     cluster: Cluster, topic: Topic, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
 ) -> Steps[None]:
     """Alter the settings of a topic."""
-    settings = topic_settings(cluster.config.profile)
+    settings = topic_settings(cluster.config.behaviours.settings)
     current = {key: value for key, value in topic.configs.items() if value is not None}
     after = after_changes(current if is_incremental else {}, changes, settings)
     check_topic_configs(after, settings)
@@ -43,7 +43,7 @@ def alter_broker(
     cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
 ) -> Steps[None]:
     """Alter the settings of the broker whose id is `name`, or of all of them (ALL_BROKERS)."""
-    settings = alterable_broker_settings(cluster.config.profile)
+    settings = alterable_broker_settings(cluster.config.behaviours.settings)
     current = cluster.altered_configs.of(ConfigResource.BROKER, name) if is_incremental else {}
     after = after_changes(current, changes, settings, of_broker=True)
     check_broker_configs(name, after, settings)

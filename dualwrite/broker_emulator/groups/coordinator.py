@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.slices import Steps
 
@@ -107,6 +106,6 @@ class GroupCoordinator:
     ) -> CommittedOffset:
         """Return the value to store for a commit made now; brokers before 4.1 do not write topic ids."""
         topic = self._cluster.topics.get(topic_partition.topic)
-        writes_id = topic is not None and self._cluster.config.profile is not Profile.KAFKA_3_9
+        writes_id = topic is not None and self._cluster.config.behaviours.offsets_have_topic_ids
         topic_id = topic.topic_id if topic is not None and writes_id else None
         return CommittedOffset(offset, leader_epoch, metadata or "", self._cluster.clock.now_ms(), topic_id)

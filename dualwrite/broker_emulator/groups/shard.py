@@ -18,7 +18,6 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups import membership
 from dualwrite.broker_emulator.groups.append_errors import APPEND_ERRORS
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, RefusedError
@@ -86,7 +85,7 @@ class GroupShard:
         self._cluster = cluster
         self._leader_epoch = partition.log.leader_epoch
         config = cluster.config
-        self._is_before_4 = config.profile is Profile.KAFKA_3_9
+        self._logs_unused_groups = config.behaviours.unused_groups_are_logged
         """Whether a group that has not had a generation yet has no record, as in the coordinator before KIP-848's."""
         self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
@@ -139,7 +138,7 @@ class GroupShard:
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return JoinResponse(ErrorCode.unknown_member_id, request.member_id)
             former, group = group, Group(group_id=group_id, state_timestamp_ms=self._now_ms)
-            is_written = former is not None or not self._is_before_4
+            is_written = former is not None or self._logs_unused_groups
             error = self.append(records_between(former, group))[1] if is_written else ErrorCode.none
             if error is not ErrorCode.none:
                 return JoinResponse(error, UNKNOWN_MEMBER_ID)
@@ -407,7 +406,7 @@ class GroupShard:
         """Write tombstones for offsets and groups, and remove them."""
         records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(key), None) for key in keys]
         for group in groups:
-            if not (self._is_before_4 and isinstance(group, Group) and group.generation == 0):
+            if self._logs_unused_groups or not isinstance(group, Group) or group.generation:
                 records += records_between(group, None)
         base_offset, error = self.append(records) if records else (-1, ErrorCode.none)
         if error is ErrorCode.none:

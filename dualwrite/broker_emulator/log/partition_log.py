@@ -132,11 +132,11 @@ class PartitionLog:
         config: LogConfig | None = None,
         storage: LogStorage | None = None,
         now_ms: int = 0,
-        is_newer_than_3_9: bool = True,
+        open_for_one_epoch: bool = True,
     ) -> None:
         """Load the log from `storage`.
 
-        `is_newer_than_3_9`: a transaction is open for its own epoch only (KAFKA-18575), an epoch that is over is not
+        `open_for_one_epoch`: a transaction is open for its own epoch only (KAFKA-18575), an epoch that is over is not
         verified (KAFKA-19690), and a deletion into an open transaction holds the last stable offset back to the start
         of a batch (observed: 4.4.0, but not 3.9.2).
         """
@@ -148,7 +148,7 @@ class PartitionLog:
         self.traffic = LogTraffic()
         self.config = config or LogConfig()
         self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._open_at_any_epoch = not is_newer_than_3_9
+        self._open_at_any_epoch = not open_for_one_epoch
         self._states = ProducerStates(now_ms)
         self._producers = self._states.entries
         self._unstable = self._states.unstable

@@ -141,6 +141,7 @@ class TransactionCoordinator:
         """
         self._rules = CoordinatorRules.from_config(config)
         self._value_version = value_version(self._rules.transaction_version)
+        self._logged = self._rules.logged
 
     def halt(self) -> None:
         """Stop all background work at once; from then on requests get NOT_COORDINATOR, inspection gets error 15."""
@@ -458,7 +459,7 @@ class TransactionCoordinator:
         version = self._value_version
         if not is_representable(metadata, version):
             return ErrorCode.unsupported_version
-        value = encode_value(metadata, version, as_kafka_4_3=not self._rules.logs_last_epoch)
+        value = encode_value(metadata, version, **self._logged)
         return await self._log.append(owned.partition, encode_key(metadata.transactional_id), value)
 
     async def _write_markers(self, run: MarkerRun) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.serial.errors import SerialError
 
 from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.api.registry import APIS, schema
 from dualwrite.broker_emulator.net.codec import uvarint
 from dualwrite.broker_emulator.net.requests import decoded
@@ -36,7 +36,7 @@ SERVED = [
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
 def test_every_request_means_the_same_with_them(key: int, version: int) -> None:
-    request_type: Any = load_request_schema(key, version)
+    request_type: Any = request_schema(key, version)
 
     @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(entities(request_type))

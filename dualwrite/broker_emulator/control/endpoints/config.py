@@ -8,9 +8,10 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
+from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.quotas.client_quotas import TYPES, Entity, encoded, entity
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
