@@ -75,8 +75,7 @@ async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):  # lost while the transaction was verified
         return shard
-    version = 2 if call.version >= _IMPLICIT_ADD_VERSION else 0
-    transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard, version)
+    transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard)
     error = await shard.commit_in_transaction(request.group_id, _committer(request), offsets.valid, transaction)
     if error is ErrorCode.group_id_not_found and not call.cluster.config.behaviours.unknown_group_has_own_error:
         return ErrorCode.unknown_member_id

@@ -74,7 +74,6 @@ class TransactionOfOffsets:
     producer_id: int
     producer_epoch: int
     guard: VerificationGuard | None
-    transaction_version: int
 
 
 class GroupShard:
@@ -445,7 +444,6 @@ class GroupShard:
             now_ms=now_ms,
             guard=None if transaction is None else transaction.guard,
             origin=AppendOrigin.COORDINATOR,
-            transaction_version=0 if transaction is None else transaction.transaction_version,
         )
         return result.base_offset, APPEND_ERRORS.get(result.error, result.error)
 

@@ -55,7 +55,7 @@ def commit_in_transaction(node: Node, offset: int) -> None:
 
 def try_to_commit_in_transaction(node: Node, offset: int, guard: VerificationGuard | None) -> int:
     offsets = {PARTITION: node.groups.value(PARTITION, offset, -1, "")}
-    transaction = TransactionOfOffsets(**PRODUCER, guard=guard, transaction_version=2)
+    transaction = TransactionOfOffsets(**PRODUCER, guard=guard)
     return asyncio.run(shard(node).commit_in_transaction("g", Committer(), offsets, transaction))
 
 
