@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from time import perf_counter_ns
 from typing import Final, TypeVar
 
@@ -23,8 +24,10 @@ _ITEMS_PER_LOOK: Final = 32
 
 async def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return what `function` makes of each item, in order. Nothing else may change `items` meanwhile."""
-    results: list[R] = []
     following: Iterator[T] = iter(items)
+    results = [function(item) for item in islice(following, _ITEMS_PER_LOOK)]
+    if len(results) < _ITEMS_PER_LOOK:
+        return results
     while True:
         if not _take_slice(function, following, results):
             return results

@@ -50,7 +50,11 @@ from dualwrite.broker_emulator.log.compression import ZSTD
 from dualwrite.broker_emulator.log.framing import ProducedBatch, read_produced
 from dualwrite.broker_emulator.log.partition_log import AppendResult
 from dualwrite.broker_emulator.log.record_batch import BatchHeader
-from dualwrite.broker_emulator.log.validation import CheckedContents, checked_contents
+from dualwrite.broker_emulator.log.validation import (
+    CheckedContents,
+    check_contents_at_once,
+    check_contents_in_thread,
+)
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.slices import Pace, mapped
@@ -115,7 +119,7 @@ _NOTHING_TO_VERIFY = _Verified({}, {})
 
 async def handle(call: NodeCall) -> Any:
     named = _named(call)
-    produced = await mapped(lambda pair: read_produced(pair[1].records), named)
+    produced = await mapped(_read, named)
     refused = _refused_as_a_whole(call, produced)
     if refused is not None:
         return _refuse_all(call, refused)
@@ -125,14 +129,14 @@ async def handle(call: NodeCall) -> Any:
     if len({(header.producer_id, header.producer_epoch) for _, header in unverified}) > 1:
         return _refuse_all(call, _TWO_PRODUCERS)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
-    pace = Pace()
-    results = []
-    for write in writes:
-        await pace.keep()
-        results.append(_append(call, write, verified, await _check_contents(call, write)))
+    results = await _append_all(call, writes, verified)
     if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
     return await _response(call, results)
+
+
+def _read(named: tuple[Any, Any]) -> ProducedBatch:
+    return read_produced(named[1].records)
 
 
 def _named(call: NodeCall) -> list[tuple[Any, Any]]:
@@ -245,19 +249,26 @@ async def _verify_once(
     return guards, refused
 
 
-async def _check_contents(call: NodeCall, write: _Write) -> CheckedContents | None:
-    """Check the records of a batch before it is appended, as that may have to leave the event loop."""
-    header, records = write.produced.header, write.produced.records
-    if write.partition is None or header is None:
-        return None
-    now_ms, partition = call.cluster.clock.now_ms(), write.partition
-    return await checked_contents(header, records, partition.log.config, now_ms, partition.name)
+async def _append_all(call: NodeCall, writes: list[_Write], verified: _Verified) -> list[AppendResult]:
+    """Append each batch once its records are checked, which may have to leave the event loop."""
+    results: list[AppendResult] = []
+    pace = Pace()
+    for write in writes:
+        if results:
+            await pace.keep()
+        produced, partition, error, _ = write
+        if partition is None or produced.header is None:
+            results.append(AppendResult(error))
+            continue
+        asked = produced.header, produced.records, partition.log.config, call.cluster.clock.now_ms(), partition.name
+        contents = check_contents_at_once(*asked) or await check_contents_in_thread(*asked)
+        results.append(_append(call, write, partition, verified, contents))
+    return results
 
 
-def _append(call: NodeCall, write: _Write, verified: _Verified, contents: CheckedContents | None) -> AppendResult:
-    partition = write.partition
-    if partition is None:
-        return AppendResult(write.error)
+def _append(
+    call: NodeCall, write: _Write, partition: Partition, verified: _Verified, contents: CheckedContents
+) -> AppendResult:
     error = verified.refused.get(partition.name) or _error_before_append(call, write, partition)
     if error is not None:
         return AppendResult(error)
