@@ -119,12 +119,10 @@ _NOTHING_TO_VERIFY = _Verified({}, {})
 
 async def handle(call: NodeCall) -> Any:
     named = _named(call)
-    produced = await mapped(_read, named)
-    refused = _refused_as_a_whole(call, produced)
+    writes = await mapped(lambda pair: _write(call, pair[0], pair[1].index, read_produced(pair[1].records)), named)
+    refused = _refused_as_a_whole(call, writes)
     if refused is not None:
         return _refuse_all(call, refused)
-    asked = zip(named, produced, strict=True)
-    writes = await mapped(lambda each: _write(call, each[0][0], each[0][1].index, each[1]), asked)
     unverified = _transactional(writes)
     if len({(header.producer_id, header.producer_epoch) for _, header in unverified}) > 1:
         return _refuse_all(call, _TWO_PRODUCERS)
@@ -133,10 +131,6 @@ async def handle(call: NodeCall) -> Any:
     if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
     return await _response(call, results)
-
-
-def _read(named: tuple[Any, Any]) -> ProducedBatch:
-    return read_produced(named[1].records)
 
 
 def _named(call: NodeCall) -> list[tuple[Any, Any]]:
@@ -151,15 +145,16 @@ _TWO_PRODUCERS = AppendResult(
 )
 
 
-def _refused_as_a_whole(call: NodeCall, produced: list[ProducedBatch]) -> AppendResult | None:
-    """Return the result of every partition if the request fails before its topics are looked at.
+def _refused_as_a_whole(call: NodeCall, writes: list[_Write]) -> AppendResult | None:
+    """Return the result of every partition if the request fails, whatever its topics are.
 
     Kafka reads the first batches until one is transactional, and no further.
     """
-    for batch in produced:
-        if batch.is_corrupt:
+    for write in writes:
+        batch = write.produced
+        if batch.header is None and batch.is_corrupt:
             return AppendResult(batch.error, error_message=batch.problem)
-        if batch.is_transactional:
+        if batch.header is not None and batch.header.is_transactional:
             return None if _may_use(call, call.request.transactional_id) else _FORBIDDEN
     return None
 

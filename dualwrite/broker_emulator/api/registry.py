@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader
 
-from dualwrite.broker_emulator.api.request_bounds import bounds_check, lengths_check
+from dualwrite.broker_emulator.api.request_bounds import Check, bounds_check, lengths_check
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.metrics.counters import errors_of
 from dualwrite.broker_emulator.net.codec import builder, writer
@@ -37,10 +37,11 @@ class Schema:
     """One version of one API: reads its requests, builds and writes its responses."""
 
     __slots__ = (
+        "_check_large",
         "_flexible_response_header",
+        "_request_type",
         "_write",
         "check_bounds",
-        "check_large",
         "errors_of",
         "flexible_request_header",
         "key",
@@ -59,10 +60,18 @@ class Schema:
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
         self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
         self.check_bounds = bounds_check(request_type)
-        self.check_large = self.check_bounds or lengths_check(request_type)
+        self._request_type = request_type
+        self._check_large: Check | None = None
         self.errors_of = errors_of(response_type)
         self._write = writer(response_type)
         self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
+
+    @property
+    def check_large(self) -> Check:
+        """The check of a large request: of its strings too if it has no arrays. It is generated when first needed."""
+        if self._check_large is None:
+            self._check_large = self.check_bounds or lengths_check(self._request_type)
+        return self._check_large
 
     def frame(self, correlation_id: int, response: Any) -> bytes:
         """Return the whole response frame, starting with its size."""

@@ -46,11 +46,6 @@ class ProducedBatch(NamedTuple):
         """Whether not even the first batch can be told apart, which fails the request for all of its partitions."""
         return self.header is None and self.error is ErrorCode.corrupt_message
 
-    @property
-    def is_transactional(self) -> bool:
-        """Whether the first batch belongs to a transaction."""
-        return self.header is not None and self.header.is_transactional
-
 
 def read_produced(records: bytes | None) -> ProducedBatch:
     """Read the first batch, and whether another one follows."""

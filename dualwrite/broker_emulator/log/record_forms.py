@@ -38,15 +38,20 @@ _OFFSETS: Final = {1: ONE_BYTE, 2: TWO_BYTES}
 """The first offset that takes more than so many bytes."""
 
 
-def _stride(two_bytes: int) -> int:
-    """Return the size of a record that begins with these two; 0 if its length is below zero or takes more of them."""
-    low, high = two_bytes & 0xFF, two_bytes >> 8
-    if low & 1 or (low >= 0x80 and high >= 0x80):
-        return 0
-    return (low >> 1) + 1 if low < 0x80 else (low & 0x7F | high << 7) // 2 + 2
+def _strides() -> list[int]:
+    """Return the size of a record by its first two bytes; 0 if its length is below zero or takes more bytes."""
+    by_both: list[int] = []
+    by_one = [0 if low & 1 else (low >> 1) + 1 for low in range(0x80)]
+    for high in range(0x100):
+        by_both += by_one
+        by_two = [0] * 0x80
+        if high < 0x80:
+            by_two[::2] = range(high * 64 + 2, high * 64 + 66)
+        by_both += by_two
+    return by_both
 
 
-_STRIDES: Final = tuple(map(_stride, range(0x10000)))
+_STRIDES: Final = _strides()
 
 Head = tuple[int, int, bytes]
 """The last byte of the record before this one, the first two of this one, and those that follow."""
