@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from dualwrite.broker_emulator.api.message_schemas import request_schema, response_schema, versions_of
-from dualwrite.broker_emulator.api.request_bounds import bounds_check, lengths_check
+from dualwrite.broker_emulator.api.request_bounds import Check, bounds_check, lengths_check
 from dualwrite.broker_emulator.api.unknown_tags import without_unknown_tags
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.metrics.counters import errors_of
@@ -37,12 +37,12 @@ class Schema:
     """One version of one API: reads its requests, builds and writes its responses."""
 
     __slots__ = (
+        "_check_large",
         "_flexible_response_header",
         "_read",
         "_request_type",
         "_write",
         "check_bounds",
-        "check_large",
         "errors_of",
         "flexible_request_header",
         "key",
@@ -61,7 +61,7 @@ class Schema:
         self._request_type = request_type
         self._read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(request_type)
         self.check_bounds = bounds_check(request_type)
-        self.check_large = self.check_bounds or lengths_check(request_type)
+        self._check_large: Check | None = None
         self.errors_of = errors_of(response_type)
         self._write = writer(response_type)
         self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
@@ -73,6 +73,13 @@ class Schema:
         except KeyError:  # of a tagged field that the codec does not know
             request, _ = self._read(without_unknown_tags(self._request_type, frame, position), 0)
         return request
+
+    @property
+    def check_large(self) -> Check:
+        """The check of a large request: of its strings too if it has no arrays. It is generated when first needed."""
+        if self._check_large is None:
+            self._check_large = self.check_bounds or lengths_check(self._request_type)
+        return self._check_large
 
     def frame(self, correlation_id: int, response: Any) -> bytes:
         """Return the whole response frame, starting with its size."""

@@ -42,6 +42,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     UnsupportedCompressionError,
     build_end_txn_marker,
     build_single,
+    checked_batch,
     iter_records,
     parse_header,
     split_batches,
@@ -295,7 +296,10 @@ class PartitionLog:
         original offset.
         """
         try:
-            batches = split_batches(records)
+            if contents is None:
+                batches = split_batches(records)
+            else:
+                batches = [(contents.header, checked_batch(contents.header, records))]
         except OldMagicError as error:
             return _refused(Rejection(ErrorCode.invalid_record, str(error)))
         except CorruptRecordError as error:
@@ -384,8 +388,10 @@ class PartitionLog:
         for header, batch in batches:
             rejection = check_batch(header, self.config.max_message_bytes, from_client)
             if rejection is None and from_client:
-                checked = contents or check_contents(header, batch, self.config, now_ms, (self.topic, self.partition))
-                rejection = checked.rejection
+                if contents is not None:
+                    rejection = contents.rejection
+                else:
+                    rejection = check_contents(header, batch, self.config, now_ms, (self.topic, self.partition))
             if rejection is not None:
                 return rejection
         return None
