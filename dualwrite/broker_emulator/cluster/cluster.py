@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableSet, Sequence
 from dataclasses import replace
 from enum import IntEnum
-from functools import cache
+from functools import cache, cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
     from dualwrite.broker_emulator.metrics.counters import NodeCounters
     from dualwrite.broker_emulator.security.listener import Endpoint
+    from dualwrite.broker_emulator.share.leader import ShareLeader
+    from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator
+    from dualwrite.broker_emulator.share.states_of_cluster import ShareStates
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
@@ -63,7 +66,8 @@ PRODUCER_IDS_PER_MS: Final = 1000
 
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
-NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+SHARE_VERSION = "share.version"
+NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, SHARE_VERSION: 1, TRANSACTION_VERSION: 2}
 
 
 class NodeGoneError(Exception):
@@ -93,6 +97,12 @@ class ClusterNode(Protocol):
 
     @property
     def groups(self) -> GroupCoordinator: ...
+
+    @property
+    def share_coordinator(self) -> ShareCoordinator: ...
+
+    @property
+    def share_leader(self) -> ShareLeader: ...
 
     @property
     def connections(self) -> MutableSet[ClientConnection]: ...
@@ -204,6 +214,7 @@ class Cluster:
         stored_levels = (
             (TRANSACTION_VERSION, self._features.transaction_version),
             (GROUP_VERSION, self._features.group_version),
+            (SHARE_VERSION, self._features.share_version),
         )
         for feature, level in stored_levels:
             if level is not None and not _is_supported(feature, level, self.config):
@@ -390,7 +401,7 @@ class Cluster:
             partition.log.destroy()
         self.storage.topic_destroyed(name)
         for node in self.living_nodes:
-            node.groups.forget_topic(name)
+            node.groups.forget_topic(topic)
 
     def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
         """Return the topic with this id, or None."""
@@ -490,7 +501,12 @@ class Cluster:
 
     # features
 
-    def finalize_features(self, transaction_version: int | None = None, group_version: int | None = None) -> None:
+    def finalize_features(
+        self,
+        transaction_version: int | None = None,
+        group_version: int | None = None,
+        share_version: int | None = None,
+    ) -> None:
         """Set the finalized levels of features (None: leave as it is); every update increments the features' epoch.
 
         Raises ValueError for a level that the profile does not support, StorageError if it cannot be stored.
@@ -500,7 +516,10 @@ class Cluster:
             features = features._replace(transaction_version=transaction_version)
         if group_version is not None:
             features = features._replace(group_version=group_version)
-        for feature, level in ((TRANSACTION_VERSION, transaction_version), (GROUP_VERSION, group_version)):
+        if share_version is not None:
+            features = features._replace(share_version=share_version)
+        levels = {TRANSACTION_VERSION: transaction_version, GROUP_VERSION: group_version, SHARE_VERSION: share_version}
+        for feature, level in levels.items():
             if level is not None and not _is_supported(feature, level, self.config):
                 raise ValueError(f"{self.config.profile} does not support {feature} {level}")
         self.storage.features_finalized(features)
@@ -528,6 +547,14 @@ class Cluster:
         """Return the index of the partition of `__consumer_offsets` that a group belongs to."""
         return partition_for(group_id, len(self.topics[OFFSETS_TOPIC].partitions))
 
+    @cached_property
+    def share_states(self) -> ShareStates:
+        """The persisted state of share groups."""
+        # imported on first use: many clusters have no share groups, and start faster without
+        from dualwrite.broker_emulator.share.states_of_cluster import ShareStates
+
+        return ShareStates(self)
+
     def group_coordinator(self, group_id: str) -> ClusterNode | None:
         """Return the leader of the group's partition of `__consumer_offsets`, or None."""
         return self.nodes.get(self.topics[OFFSETS_TOPIC].partitions[self.group_partition(group_id)].leader_id)
@@ -537,6 +564,8 @@ def _as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerCo
     """Return the settings with the levels that the features were updated to."""
     if features.transaction_version is not None:
         config = replace(config, transaction_version=features.transaction_version)
+    if features.share_version is not None:
+        config = replace(config, share_version=features.share_version)
     return config if features.group_version is None else replace(config, group_version=features.group_version)
 
 
@@ -600,7 +629,8 @@ def finalized_level(feature: str, config: BrokerConfig) -> int:
     """Return the finalized level of a feature in a cluster with `config`; 0 for an unknown feature."""
     if supported_levels(feature, config) is None:
         return 0
-    return config.group_version if feature == GROUP_VERSION else config.transaction_version
+    level: int = getattr(config, feature.replace(".", "_"))
+    return level
 
 
 def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:

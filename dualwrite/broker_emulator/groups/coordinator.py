@@ -12,7 +12,7 @@ from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
+    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition, Topic
     from dualwrite.broker_emulator.groups.shard import GroupShard
 
 
@@ -96,7 +96,7 @@ class GroupCoordinator:
         for shard in self.shards():
             shard.expire()
 
-    def forget_topic(self, topic: str) -> None:
+    def forget_topic(self, topic: Topic) -> None:
         """Remove the offsets of all groups in a deleted topic."""
         for shard in self.shards():
             shard.forget_topic(topic)

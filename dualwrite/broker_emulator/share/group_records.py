@@ -89,9 +89,7 @@ def _apply_member(group: ShareGroup, member_id: str, reader: FlexibleReader) -> 
 
 def encode_group(group: ShareGroup) -> bytes:
     """Encode the value of key 11."""
-    return (
-        fields.int16(_VERSION) + fields.int32(group.group_epoch) + fields.int64(group.metadata_hash) + fields.tags()
-    )
+    return fields.int16(_VERSION) + fields.int32(group.group_epoch) + fields.int64(group.metadata_hash) + fields.tags()
 
 
 def _apply_group(group: ShareGroup, _: str, reader: FlexibleReader) -> ShareGroup:

@@ -27,8 +27,8 @@ from dualwrite.broker_emulator.share.membership import (
     ShareHeartbeat,
     ShareHeartbeatResponse,
 )
+from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey
-from dualwrite.broker_emulator.share.state_coordinator import StateError
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
@@ -188,13 +188,11 @@ class ShareGroups:
         now = self.known(group_id)
         await self._store(now, membership.with_initialized(now, done))
 
-    async def delete_offsets(self, group_id: str, topics: Sequence[Topic]) -> set[str]:
-        """Delete the state of a group without members in some topics; return the names of those that had any."""
+    async def delete_offsets(self, group_id: str, topics: Sequence[Topic]) -> None:
+        """Delete the state of a group without members in some topics."""
         group = self.known(group_id)
         _check_empty(group)
-        known = {topic.name for topic in topics if topic.topic_id in {**group.initialized, **group.initializing}}
         await self._delete_state(group, {topic.topic_id for topic in topics})
-        return known
 
     async def _delete_state(self, group: ShareGroup, topic_ids: Iterable[UUID]) -> None:
         """Delete the state of a group in some topics, as far as there is any."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from dualwrite.broker_emulator.cluster.cluster import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
+from dualwrite.broker_emulator.cluster.cluster import NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig, Profile
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
@@ -92,10 +92,7 @@ async def finalize(controlled: ControlledEmulator, path: FeaturePath, body: NewL
             f"there is no feature {path.feature!r}{did_you_mean(path.feature, NEWEST_LEVELS)}", NEWEST_LEVELS
         )
     with as_conflict():
-        if path.feature == GROUP_VERSION:
-            controlled.cluster.finalize_features(group_version=body.level)
-        else:
-            controlled.cluster.finalize_features(body.level)
+        controlled.cluster.finalize_features(**{path.feature.replace(".", "_"): body.level})
     return _feature_view(controlled, path.feature)
 
 
