@@ -1,4 +1,4 @@
-"""ShareGroupDescribe (key 77), version 1.
+"""ShareGroupDescribe (key 77), versions 1-1.
 
 Share groups with their epochs and the assignments of their members (KIP-932).
 

@@ -116,9 +116,7 @@ class Sharer:
         assert answer.error_code == 0, answer
         self.session_epoch += 1
         for row in answer.responses[0].partitions if answer.responses else ():
-            acquired = [
-                (range_.first_offset, range_.last_offset, range_.delivery_count) for range_ in row.acquired_records
-            ]
+            acquired = [(found.first_offset, found.last_offset, found.delivery_count) for found in row.acquired_records]
             return Part(int(row.error_code), int(row.acknowledge_error_code), acquired)
         return Part(0, 0, [])
 
