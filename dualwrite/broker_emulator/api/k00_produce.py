@@ -50,7 +50,11 @@ from dualwrite.broker_emulator.log.compression import ZSTD
 from dualwrite.broker_emulator.log.framing import ProducedBatch, read_produced
 from dualwrite.broker_emulator.log.partition_log import AppendResult
 from dualwrite.broker_emulator.log.record_batch import BatchHeader
-from dualwrite.broker_emulator.log.validation import CheckedContents, checked_contents
+from dualwrite.broker_emulator.log.validation import (
+    CheckedContents,
+    check_contents_at_once,
+    check_contents_in_thread,
+)
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.slices import Pace, mapped
@@ -115,21 +119,15 @@ _NOTHING_TO_VERIFY = _Verified({}, {})
 
 async def handle(call: NodeCall) -> Any:
     named = _named(call)
-    produced = await mapped(lambda pair: read_produced(pair[1].records), named)
-    refused = _refused_as_a_whole(call, produced)
+    writes = await mapped(lambda pair: _write(call, pair[0], pair[1].index, read_produced(pair[1].records)), named)
+    refused = _refused_as_a_whole(call, writes)
     if refused is not None:
         return _refuse_all(call, refused)
-    asked = zip(named, produced, strict=True)
-    writes = await mapped(lambda each: _write(call, each[0][0], each[0][1].index, each[1]), asked)
     unverified = _transactional(writes)
     if len({(header.producer_id, header.producer_epoch) for _, header in unverified}) > 1:
         return _refuse_all(call, _TWO_PRODUCERS)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
-    pace = Pace()
-    results = []
-    for write in writes:
-        await pace.keep()
-        results.append(_append(call, write, verified, await _check_contents(call, write)))
+    results = await _append_all(call, writes, verified)
     if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
     return await _response(call, results)
@@ -147,15 +145,16 @@ _TWO_PRODUCERS = AppendResult(
 )
 
 
-def _refused_as_a_whole(call: NodeCall, produced: list[ProducedBatch]) -> AppendResult | None:
-    """Return the result of every partition if the request fails before its topics are looked at.
+def _refused_as_a_whole(call: NodeCall, writes: list[_Write]) -> AppendResult | None:
+    """Return the result of every partition if the request fails, whatever its topics are.
 
     Kafka reads the first batches until one is transactional, and no further.
     """
-    for batch in produced:
-        if batch.is_corrupt:
+    for write in writes:
+        batch = write.produced
+        if batch.header is None and batch.is_corrupt:
             return AppendResult(batch.error, error_message=batch.problem)
-        if batch.is_transactional:
+        if batch.header is not None and batch.header.is_transactional:
             return None if _may_use(call, call.request.transactional_id) else _FORBIDDEN
     return None
 
@@ -245,22 +244,30 @@ async def _verify_once(
     return guards, refused
 
 
-async def _check_contents(call: NodeCall, write: _Write) -> CheckedContents | None:
-    """Check the records of a batch before it is appended, as that may have to leave the event loop."""
-    header, records = write.produced.header, write.produced.records
-    if write.partition is None or header is None:
-        return None
-    now_ms, partition = call.cluster.clock.now_ms(), write.partition
-    return await checked_contents(header, records, partition.log.config, now_ms, partition.name)
+async def _append_all(call: NodeCall, writes: list[_Write], verified: _Verified) -> list[AppendResult]:
+    """Append each batch once its records are checked, which may have to leave the event loop."""
+    results: list[AppendResult] = []
+    pace = Pace()
+    for write in writes:
+        if results:
+            await pace.keep()
+        produced, partition, error, _ = write
+        if partition is None or produced.header is None:
+            results.append(AppendResult(error))
+            continue
+        asked = produced.header, produced.records, partition.log.config, call.cluster.clock.now_ms(), partition.name
+        contents = check_contents_at_once(*asked) or await check_contents_in_thread(*asked)
+        results.append(_append(call, write, partition, verified, contents))
+    return results
 
 
-def _append(call: NodeCall, write: _Write, verified: _Verified, contents: CheckedContents | None) -> AppendResult:
-    partition = write.partition
-    if partition is None:
-        return AppendResult(write.error)
+def _append(
+    call: NodeCall, write: _Write, partition: Partition, verified: _Verified, contents: CheckedContents
+) -> AppendResult:
     error = verified.refused.get(partition.name) or _error_before_append(call, write, partition)
     if error is not None:
-        return AppendResult(error)
+        start = partition.log.log_start_offset if error is ErrorCode.not_enough_replicas else -1
+        return AppendResult(error, log_start_offset=start)
     problem = why_unreadable(partition.topic.name, write.produced.records) if partition.topic.is_internal else None
     if problem is not None:
         return AppendResult(ErrorCode.invalid_record, error_message=problem)
@@ -268,7 +275,6 @@ def _append(call: NodeCall, write: _Write, verified: _Verified, contents: Checke
         write.produced.records,
         now_ms=call.cluster.clock.now_ms(),
         guard=verified.guards.get(partition.name),
-        transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
         contents=contents,
     )
 

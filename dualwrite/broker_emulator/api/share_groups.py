@@ -8,7 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.cluster.cluster import SHARE_VERSION, finalized_level
+from dualwrite.broker_emulator.cluster.features import SHARE_VERSION, finalized_level
 from dualwrite.broker_emulator.cluster.topics import Partition, Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups import membership
 from dualwrite.broker_emulator.groups.append_errors import APPEND_ERRORS
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, RefusedError
@@ -56,15 +55,18 @@ from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.replay import replay
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.share.groups_service import ShareGroups
+from dualwrite.broker_emulator.slices import Steps
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition, Topic
+    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
 
 logger = logging.getLogger(__name__)
 
 _Records = Sequence[tuple[bytes, bytes | None]]
 _MS_PER_MINUTE = 60_000
+_MOST_REMOVED = 2000
+"""Offsets that one batch of tombstones removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,6 @@ class TransactionOfOffsets:
     producer_id: int
     producer_epoch: int
     guard: VerificationGuard | None
-    transaction_version: int
 
 
 class GroupShard:
@@ -86,7 +87,7 @@ class GroupShard:
         self._cluster = cluster
         self._leader_epoch = partition.log.leader_epoch
         config = cluster.config
-        self._is_before_4 = config.profile is Profile.KAFKA_3_9
+        self._logs_unused_groups = config.behaviours.unused_groups_are_logged
         """Whether a group that has not had a generation yet has no record, as in the coordinator before KIP-848's."""
         self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
@@ -100,8 +101,8 @@ class GroupShard:
         replayed = ReplayedGroups()
 
         def apply(header: BatchHeader, record: Record) -> None:
-            replayed.apply(header, record)
-            self.share.replay(header, record)
+            if not self.share.replay(header, record):
+                replayed.apply(header, record)
 
         replay(partition.log, apply)
         self.groups, self.offsets = replayed.groups, replayed.offsets
@@ -157,7 +158,7 @@ class GroupShard:
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return JoinResponse(ErrorCode.unknown_member_id, request.member_id)
             former, group = group, Group(group_id=group_id, state_timestamp_ms=self._now_ms)
-            is_written = former is not None or not self._is_before_4
+            is_written = former is not None or self._logs_unused_groups
             error = self.append(records_between(former, group))[1] if is_written else ErrorCode.none
             if error is not ErrorCode.none:
                 return JoinResponse(error, UNKNOWN_MEMBER_ID)
@@ -395,19 +396,17 @@ class GroupShard:
         known = set(self.offsets.partitions(group_id))
         return self._remove([OffsetKey(group_id, *name) for name in names if name in known], [])
 
-    def forget_topic(self, topic: Topic) -> None:
-        """Delete the offsets and the share state of all groups in a deleted topic."""
+    def forget_topics(self, topics: Collection[str]) -> Steps[None]:
+        """Delete the offsets and the share state of all groups in deleted topics."""
         if self.share.groups:
-            self.start(self.share.forget_topic(topic.topic_id))
-        self._remove(
-            [
-                OffsetKey(group_id, *name)
-                for group_id in self.offsets.groups()
-                for name in self.offsets.partitions(group_id)
-                if name.topic == topic.name
-            ],
-            [],
-        )
+            self.start(self.share.forget_topics(frozenset(topics)))
+        keys: list[OffsetKey] = []
+        for group_id in list(self.offsets.groups()):
+            keys += [OffsetKey(group_id, *name) for name in self.offsets.partitions(group_id) if name.topic in topics]
+            yield
+        for begin in range(0, len(keys), _MOST_REMOVED):
+            self._remove(keys[begin : begin + _MOST_REMOVED], [])
+            yield
 
     def expire(self) -> None:
         """Delete offsets whose retention is over, and empty groups without offsets and open transactions."""
@@ -432,7 +431,7 @@ class GroupShard:
         """Write tombstones for offsets and groups, and remove them."""
         records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(key), None) for key in keys]
         for group in groups:
-            if not (self._is_before_4 and isinstance(group, Group) and group.generation == 0):
+            if self._logs_unused_groups or not isinstance(group, Group) or group.generation:
                 records += records_between(group, None)
         base_offset, error = self.append(records) if records else (-1, ErrorCode.none)
         if error is ErrorCode.none:
@@ -470,7 +469,6 @@ class GroupShard:
             now_ms=now_ms,
             guard=None if transaction is None else transaction.guard,
             origin=AppendOrigin.COORDINATOR,
-            transaction_version=0 if transaction is None else transaction.transaction_version,
         )
         return result.base_offset, APPEND_ERRORS.get(result.error, result.error)
 

@@ -11,7 +11,13 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.log.record_batch import MAGIC, BatchHeader, CorruptRecordError, parse_header
+from dualwrite.broker_emulator.log.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    CorruptRecordError,
+    parse_header,
+)
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
@@ -40,16 +46,15 @@ class ProducedBatch(NamedTuple):
         """Whether not even the first batch can be told apart, which fails the request for all of its partitions."""
         return self.header is None and self.error is ErrorCode.corrupt_message
 
-    @property
-    def is_transactional(self) -> bool:
-        """Whether the first batch belongs to a transaction."""
-        return self.header is not None and self.header.is_transactional
-
 
 def read_produced(records: bytes | None) -> ProducedBatch:
     """Read the first batch, and whether another one follows."""
     if records is None:
         return _NOTHING
+    if len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC:
+        header = parse_header(records)
+        if header.size_bytes == len(records):  # as nearly always
+            return ProducedBatch(header, records)
     try:
         size = batch_size(records, 0)
         if size is None or records[_MAGIC_AT] != MAGIC:

@@ -72,7 +72,12 @@ class LogConfig:
     @property
     def limits_timestamps(self) -> bool:
         """Whether a client's timestamps can be too old or too far ahead."""
-        return min(self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms) < _FOR_EVER
+        return self.message_timestamp_before_max_ms < _FOR_EVER or self.message_timestamp_after_max_ms < _FOR_EVER
+
+    @property
+    def checks_each_record(self) -> bool:
+        """Whether the key or the timestamp of each record decides whether it is accepted."""
+        return self.is_compacted or (self.limits_timestamps and not self.is_log_append_time)
 
     def with_overrides(self, configs: Mapping[str, str | None]) -> LogConfig:
         """Return these settings overridden by a topic's configs; unknown names are ignored.

@@ -42,6 +42,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     UnsupportedCompressionError,
     build_end_txn_marker,
     build_single,
+    checked_batch,
     iter_records,
     parse_header,
     split_batches,
@@ -85,7 +86,7 @@ class AppendResult(NamedTuple):
     base_offset: int = -1
     """Offset of the first record; the original one for a duplicate; -1 on errors."""
     log_append_time_ms: int = -1
-    """-1 if records keep their timestamps (message.timestamp.type=CreateTime)."""
+    """-1 if records keep their timestamps (message.timestamp.type=CreateTime), but for a duplicate its timestamp."""
     log_start_offset: int = -1
     error_message: str | None = None
     bad_records: tuple[BadRecord, ...] = ()
@@ -132,11 +133,11 @@ class PartitionLog:
         config: LogConfig | None = None,
         storage: LogStorage | None = None,
         now_ms: int = 0,
-        is_newer_than_3_9: bool = True,
+        open_for_one_epoch: bool = True,
     ) -> None:
         """Load the log from `storage`.
 
-        `is_newer_than_3_9`: a transaction is open for its own epoch only (KAFKA-18575), an epoch that is over is not
+        `open_for_one_epoch`: a transaction is open for its own epoch only (KAFKA-18575), an epoch that is over is not
         verified (KAFKA-19690), and a deletion into an open transaction holds the last stable offset back to the start
         of a batch (observed: 4.4.0, but not 3.9.2).
         """
@@ -148,7 +149,7 @@ class PartitionLog:
         self.traffic = LogTraffic()
         self.config = config or LogConfig()
         self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._open_at_any_epoch = not is_newer_than_3_9
+        self._open_at_any_epoch = not open_for_one_epoch
         self._states = ProducerStates(now_ms)
         self._producers = self._states.entries
         self._unstable = self._states.unstable
@@ -284,19 +285,21 @@ class PartitionLog:
         now_ms: int,
         guard: VerificationGuard | None = None,
         origin: AppendOrigin = _CLIENT,
-        transaction_version: int,
         contents: CheckedContents | None = None,
     ) -> AppendResult:
         """Append the batches of one partition of one request: all of them or none.
 
         A transactional batch needs, unless its transaction is already open here, the guard of `begin_verification`,
-        whatever its origin. `transaction_version` is the requester's: 2 for Produce v12+ and TxnOffsetCommit v5+.
+        whatever its origin.
         `contents`: the result for the client's only batch, if it was checked before.
         Bad input gets an error in the result, never an exception: 2, 10, 32, 45, 47, 48, 87. A duplicate gets its
         original offset.
         """
         try:
-            batches = split_batches(records)
+            if contents is None:
+                batches = split_batches(records)
+            else:
+                batches = [(contents.header, checked_batch(contents.header, records))]
         except OldMagicError as error:
             return _refused(Rejection(ErrorCode.invalid_record, str(error)))
         except CorruptRecordError as error:
@@ -306,12 +309,14 @@ class PartitionLog:
         from_client = origin is _CLIENT
         rejection = self._check_batches(batches, from_client, contents, now_ms)
         if rejection is not None:
-            return _refused(rejection)
+            return self._reject(rejection)
         if not self._stamps_time:
-            return self._append_batches(batches, now_ms, guard, from_client, transaction_version)
+            return self._append_batches(batches, now_ms, guard, from_client)
         batches = [with_append_time(header, batch, now_ms) for header, batch in batches]
-        result = self._append_batches(batches, now_ms, guard, from_client, transaction_version)
-        return result._replace(log_append_time_ms=now_ms) if result.error is NO_ERROR else result
+        result = self._append_batches(batches, now_ms, guard, from_client)
+        is_duplicate = result.log_append_time_ms >= 0
+        is_appended = result.error is NO_ERROR and not is_duplicate
+        return result._replace(log_append_time_ms=now_ms) if is_appended else result
 
     def append_own(self, key: bytes, value: bytes | None, *, now_ms: int) -> ErrorCode:
         """Append one record of a coordinator; return error 0, 10 or 56.
@@ -339,7 +344,6 @@ class PartitionLog:
         now_ms: int,
         guard: VerificationGuard | None,
         from_client: bool,
-        transaction_version: int,
     ) -> AppendResult:
         entries: dict[int, ProducerEntry] = {}  # the new entries, stored if all batches are accepted
         base_offset = self._log_end_offset
@@ -349,13 +353,13 @@ class PartitionLog:
                 entry = entries.get(producer_id) or self._producers.get(producer_id)
                 duplicate = find_duplicate(entry, header) if from_client else None
                 if duplicate is not None:
-                    return AppendResult(NO_ERROR, duplicate.base_offset, log_start_offset=self.log_start_offset)
+                    return AppendResult(NO_ERROR, duplicate.base_offset, duplicate.timestamp, self._log_start_offset)
                 verification = None if producer_id in entries else self._verifications.get(producer_id)
                 rejection = check_epoch(entry, header)
                 rejection = rejection or check_verified(
                     entry, header, verification, guard, any_epoch=self._open_at_any_epoch
                 )
-                rejection = rejection or _check_order(entry, header, verification, from_client, transaction_version)
+                rejection = rejection or _check_order(entry, header, verification, from_client)
                 if rejection is not None:
                     return self._reject(rejection)
                 entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
@@ -369,9 +373,9 @@ class PartitionLog:
 
     def _reject(self, rejection: Rejection) -> AppendResult:
         """Return the result of an append that the log refuses: with its start, unless the batch is bad in itself."""
-        error, message = rejection[:2]
+        error, message, bad_records = rejection
         start = -1 if error in _WITHOUT_LOG_START else self._log_start_offset
-        return AppendResult(error, log_start_offset=start, error_message=message)
+        return AppendResult(error, log_start_offset=start, error_message=message, bad_records=bad_records)
 
     def _check_batches(
         self,
@@ -384,8 +388,10 @@ class PartitionLog:
         for header, batch in batches:
             rejection = check_batch(header, self.config.max_message_bytes, from_client)
             if rejection is None and from_client:
-                checked = contents or check_contents(header, batch, self.config, now_ms, (self.topic, self.partition))
-                rejection = checked.rejection
+                if contents is not None:
+                    rejection = contents.rejection
+                else:
+                    rejection = check_contents(header, batch, self.config, now_ms, (self.topic, self.partition))
             if rejection is not None:
                 return rejection
         return None
@@ -675,7 +681,7 @@ def _refused(rejection: Rejection) -> AppendResult:
     return AppendResult(rejection.error, error_message=rejection.message, bad_records=rejection.bad_records)
 
 
-_WITHOUT_LOG_START = frozenset({ErrorCode.message_too_large, ErrorCode.kafka_storage_error})
+_WITHOUT_LOG_START = frozenset({ErrorCode.corrupt_message, ErrorCode.kafka_storage_error, ErrorCode.message_too_large})
 
 
 def _check_order(
@@ -683,10 +689,9 @@ def _check_order(
     header: BatchHeader,
     verification: VerificationEntry | None,
     from_client: bool,
-    transaction_version: int,
 ) -> Rejection | None:
     """Check sequence and kind of a batch, in Kafka's order; duplicate, epoch and verification were checked before."""
-    rejection = check_sequence(entry, header, verification, transaction_version) if from_client else None
+    rejection = check_sequence(entry, header, verification) if from_client else None
     return rejection or check_same_kind(entry, header)
 
 

@@ -197,6 +197,16 @@ def split_batches(records: bytes | memoryview) -> list[tuple[BatchHeader, memory
     return batches
 
 
+def checked_batch(header: BatchHeader, batch: bytes | memoryview) -> memoryview:
+    """Return the only batch of a client, whose header was read before. Raises CorruptRecordError as `split_batches`."""
+    view = memoryview(batch)
+    if header.size_bytes != len(batch):
+        raise CorruptRecordError(f"a batch of {header.size_bytes} bytes has {len(batch)}")
+    if crc32c(view[_CHECKED_FROM:]) != header.crc:
+        raise CorruptRecordError("the CRC of the batch at position 0 does not match its contents")
+    return view
+
+
 def stamp(batch: bytes | memoryview, header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:
     """Copy `batch` with the two fields that the leader sets; the CRC stays valid."""
     return _STAMP.pack(base_offset, header.length, leader_epoch) + batch[_MAGIC_AT:]

@@ -1,50 +1,42 @@
 """A walk over the encoded records of a batch, without decoding them: are they what Kafka would accept?
 
-It is on the path of every batch that is produced, so records of equal shape are checked together: where the sizes of
-one record are those of the records behind it, each of its bytes that has to be a certain one is a column, which a
-slice with a step compares for all of them at once.
+It is on the path of every batch that is produced, so records that are like the one before them are checked together,
+by `record_columns.py` and `record_forms.py`. What those two leave is walked record by record.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-_INT_BYTES: Final = 5
-_LONG_BYTES: Final = 10
-_FEW: Final = 8
-"""Records fewer than these are not worth a look for columns."""
-_KEY_AND_VALUE: Final = (0, 1)
-_ENDS: Final = bytes(range(0x80))
-_CONTINUES: Final = bytes(range(0x80, 0x100))
-_ONE_BYTE: Final = 64
-_TWO_BYTES: Final = 8192
-"""The first offsets that take more than one and two bytes."""
-_LOW_BYTES: Final = bytes(
-    offset << 1 if offset < _ONE_BYTE else offset << 1 & 0x7F | 0x80 for offset in range(_TWO_BYTES)
+from dualwrite.broker_emulator.log.record_columns import FEW, count_alike
+from dualwrite.broker_emulator.log.record_forms import skip_of_one_form
+from dualwrite.broker_emulator.log.record_numbers import (
+    INT_BYTES,
+    LONG_BYTES,
+    EndlessLengthError,
+    OffsetOrderError,
+    RecordFormatError,
+    read_varint,
+    skip_varint,
 )
-_HIGH_BYTES: Final = bytes(offset >> 6 for offset in range(_TWO_BYTES))
+
+__all__ = ["EndlessLengthError", "OffsetOrderError", "RecordFormatError", "check_records"]
+
+_KEY_AND_VALUE: Final = (0, 1)
+_REST: Final = 64
+"""Records to walk before the next look for others that are like them; twice as many after each look in vain."""
+_LONGEST_REST: Final = 1024
 
 
-class RecordFormatError(ValueError):
-    """The bytes are not as many records as they should be."""
-
-
-class EndlessLengthError(RecordFormatError):
-    """The length of a record has more than five bytes."""
-
-
-class OffsetOrderError(RecordFormatError):
-    """The offsets of the records do not count up."""
-
-
-def check_records(body: bytes | memoryview, count: int, *, in_order: bool = False) -> None:
-    """Check that `body` is exactly `count` records, whose offsets count up if they are to be `in_order`.
+def check_records(body: bytes | memoryview, count: int, *, start: int = 0, in_order: bool = False) -> None:
+    """Check that `body` is, from `start`, exactly `count` records, whose offsets count up if they are `in_order`.
 
     Raises RecordFormatError.
     """
     data = body if isinstance(body, bytes) else bytes(body)
-    position = checked = 0
-    alone_until = 0
+    position = start
+    checked = alone_until = 0
+    rest = _REST // 2
     try:
         while checked < count:
             begin = position
@@ -52,17 +44,25 @@ def check_records(body: bytes | memoryview, count: int, *, in_order: bool = Fals
             if in_order:
                 _check_offset(data, begin, checked)
             checked += 1
-            if checked < alone_until or count - checked < _FEW:
+            if checked < alone_until or count - checked < FEW:
                 continue
-            alike = _count_alike(data, begin, position, count - checked, checked if in_order else None)
-            if alike < _FEW:  # records of many sizes: look more rarely
-                alone_until = checked + 8 * _FEW
+            first_offset = checked if in_order else None
+            alike, position = _skip_alike(data, begin, position, count - checked, first_offset)
+            rest = _REST if alike else min(rest * 2, _LONGEST_REST)
             checked += alike
-            position += alike * (position - begin)
+            alone_until = checked if alike else checked + rest
     except IndexError:
         raise RecordFormatError(f"the batch ends within record {checked} of {count}") from None
     if position != len(data):
         raise RecordFormatError(f"{len(data) - position} bytes follow the {count} records of the batch")
+
+
+def _skip_alike(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> tuple[int, int]:
+    """Return how many of the following records are like the one from `begin` to `end`, and where they end."""
+    alike = count_alike(data, begin, end, at_most, first_offset)
+    if alike >= FEW:
+        return alike, end + alike * (end - begin)
+    return skip_of_one_form(data, begin, end, at_most, first_offset)
 
 
 def _check_record(data: bytes, position: int) -> int:
@@ -75,7 +75,7 @@ def _check_record(data: bytes, position: int) -> int:
         length >>= 1
         position += 1
     else:
-        if min(data[position : position + _INT_BYTES]) >= 0x80 and len(data) - position >= _INT_BYTES:
+        if min(data[position : position + INT_BYTES]) >= 0x80 and len(data) - position >= INT_BYTES:
             raise EndlessLengthError("the length of a record has more than five bytes")
         length, position = read_varint(data, position)
     end = position + length
@@ -83,10 +83,10 @@ def _check_record(data: bytes, position: int) -> int:
         raise RecordFormatError(f"a record claims {length} bytes, {len(data) - position} are left")
     position += 2  # behind the attributes, and the first byte of the timestamp
     if data[position - 1] >= 0x80:
-        position = _skip_varint(data, position - 1, _LONG_BYTES)
+        position = skip_varint(data, position - 1, LONG_BYTES)
     position += 1
     if data[position - 1] >= 0x80:  # the offset
-        position = _skip_varint(data, position - 1, _INT_BYTES)
+        position = skip_varint(data, position - 1, INT_BYTES)
     for _ in _KEY_AND_VALUE:
         size = data[position]
         position += 1
@@ -108,7 +108,7 @@ def _check_record(data: bytes, position: int) -> int:
 
 def _check_offset(data: bytes, position: int, expected: int) -> None:
     _, position = read_varint(data, position)
-    offset, _ = read_varint(data, _skip_varint(data, position + 1, _LONG_BYTES))
+    offset, _ = read_varint(data, skip_varint(data, position + 1, LONG_BYTES))
     if offset != expected:
         raise OffsetOrderError(f"record {expected} of a batch has the offset {offset}")
 
@@ -130,91 +130,3 @@ def _skip_bytes(data: bytes, position: int) -> int:
         return position + 1 if size & 1 else position + 1 + (size >> 1)
     size, position = read_varint(data, position)
     return position + max(size, 0)
-
-
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the number of at most 32 bits at `position`, and the position after it. Raises RecordFormatError."""
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    if data[position + 1] < 0x80:
-        unsigned = byte & 0x7F | data[position + 1] << 7
-        return (unsigned >> 1) ^ -(unsigned & 1), position + 2
-    end = _skip_varint(data, position, _INT_BYTES)
-    unsigned = 0
-    for byte in reversed(data[position:end]):
-        unsigned = unsigned << 7 | byte & 0x7F
-    unsigned &= 0xFFFFFFFF
-    return (unsigned >> 1) ^ -(unsigned & 1), end
-
-
-def _skip_varint(data: bytes, position: int, longest: int) -> int:
-    for end in range(position, position + longest):
-        if data[end] < 0x80:
-            return end + 1
-    raise RecordFormatError(f"a number has more than {longest} bytes")
-
-
-def _count_alike(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> int:
-    """Return how many of the following records have the shape of the one from `begin` to `end`, which was checked.
-
-    They are then as right as it is: only their contents, timestamps and offsets are others. With `first_offset`, their
-    offsets are those from there on.
-    """
-    stride = end - begin
-    alike = min(at_most, (len(data) - end) // stride)
-    if alike < _FEW or data[end - 1]:  # records with headers are walked
-        return 0
-    columns, offset_at, offset_size = _columns(data, begin, end)
-    for at, allowed in columns:
-        column = data[end + at - begin : end + alike * stride : stride]
-        alike = len(column) - len(column.lstrip(allowed))
-        if alike < _FEW:
-            return 0
-    if first_offset is None:
-        return alike
-    return _count_in_order(data[end + offset_at - begin : end + alike * stride], stride, first_offset, offset_size)
-
-
-def _count_in_order(data: bytes, stride: int, first_offset: int, size: int) -> int:
-    """Return how many offsets count up from `first_offset`; 0 if not all of that size do, which is then found out."""
-    if size > 2:
-        return 0
-    low, high = data[::stride], data[1::stride]
-    least, most = (0, _ONE_BYTE) if size == 1 else (_ONE_BYTE, _TWO_BYTES)
-    alike = min(len(low), most - first_offset)
-    if first_offset < least or alike < _FEW:
-        return 0
-    expected = slice(first_offset, first_offset + alike)
-    if low[:alike] != _LOW_BYTES[expected] or (size == 2 and high[:alike] != _HIGH_BYTES[expected]):
-        return 0
-    return alike
-
-
-def _columns(data: bytes, begin: int, end: int) -> tuple[list[tuple[int, bytes]], int, int]:
-    """Return the bytes that decide about the shape of a record, and where its offset is, of how many bytes.
-
-    Each byte with its place, and the bytes that may stand there in a record of the same shape.
-    """
-    columns: list[tuple[int, bytes]] = []
-
-    def add_equal(start: int, stop: int) -> None:
-        columns.extend((at, data[at : at + 1]) for at in range(start, stop))
-
-    def add_number(start: int, stop: int) -> None:
-        columns.extend((at, _CONTINUES) for at in range(start, stop - 1))
-        columns.append((stop - 1, _ENDS))
-
-    _, position = read_varint(data, begin)
-    add_equal(begin, position)
-    offset_at = _skip_varint(data, position + 1, _LONG_BYTES)
-    add_number(position + 1, offset_at)
-    position = _skip_varint(data, offset_at, _INT_BYTES)
-    add_number(offset_at, position)
-    offset_size = position - offset_at
-    for _ in _KEY_AND_VALUE:
-        size, after = read_varint(data, position)
-        add_equal(position, after)
-        position = after + max(size, 0)
-    columns.append((end - 1, b"\0"))
-    return columns, offset_at, offset_size

@@ -11,7 +11,6 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.bad_records import check_each
 from dualwrite.broker_emulator.log.compression import (
-    NONE,
     CodecMissingError,
     DecompressionError,
     ExpansionError,
@@ -41,33 +40,70 @@ _MUCH_COMPRESSED: Final = 32 << 10
 _LITTLE: Final = 128 << 10
 
 
+class CheckedContents(NamedTuple):
+    """The header of a client's only batch, and what is wrong with its records: checked before the append."""
+
+    header: BatchHeader
+    rejection: Rejection | None
+
+
 def check_contents(
     header: BatchHeader, batch: bytes | memoryview, config: LogConfig, now_ms: int, partition: tuple[str, int]
-) -> CheckedContents:
+) -> Rejection | None:
     """Check the records of a client's batch, whose header and checksum are right, as Kafka's LogValidator does.
 
     A batch whose codec is not installed is accepted as it is.
     """
     try:
-        return _check_within(limit_for(config.max_message_bytes), header, batch, config, now_ms, partition)
+        if not header.compression:
+            return _check_plain(header, batch, config, now_ms, partition)
+        return _check_compressed(limit_for(config.max_message_bytes), header, batch, config, now_ms, partition)
     except ExpansionError as error:  # clients then split the batch
-        return CheckedContents(Rejection(ErrorCode.message_too_large, str(error)))
+        return Rejection(ErrorCode.message_too_large, str(error))
 
 
-def _check_within(
-    limit: int,
-    header: BatchHeader,
-    batch: bytes | memoryview,
-    config: LogConfig,
-    now_ms: int,
-    partition: tuple[str, int],
+def check_contents_at_once(
+    header: BatchHeader, batch: bytes, config: LogConfig, now_ms: int, partition: tuple[str, int]
+) -> CheckedContents | None:
+    """Check the records of a batch; return None if they are so many, or so compressed, that a thread should do it."""
+    if header.record_count > _MANY_RECORDS:
+        return None
+    if not header.compression:
+        return CheckedContents(header, _check_plain(header, batch, config, now_ms, partition))
+    if header.size_bytes > _MUCH_COMPRESSED:
+        return None
+    try:
+        return CheckedContents(header, _check_compressed(_LITTLE, header, batch, config, now_ms, partition))
+    except ExpansionError:
+        return None
+
+
+async def check_contents_in_thread(
+    header: BatchHeader, batch: bytes, config: LogConfig, now_ms: int, partition: tuple[str, int]
 ) -> CheckedContents:
-    """Check the records of a batch. Raises ExpansionError if they take more than `limit` bytes."""
-    rejection = _rejection_within(limit, header, batch, config, now_ms, partition)
-    return _CONTENTS_ARE_RIGHT if rejection is None else CheckedContents(rejection)
+    """Check the records of a batch in the one thread for that, so that many do not take memory at the same time."""
+    loop = asyncio.get_running_loop()
+    rejection = await loop.run_in_executor(_thread(), check_contents, header, batch, config, now_ms, partition)
+    return CheckedContents(header, rejection)
 
 
-def _rejection_within(
+def _check_plain(
+    header: BatchHeader, batch: bytes | memoryview, config: LogConfig, now_ms: int, partition: tuple[str, int]
+) -> Rejection | None:
+    """Check records that are not compressed. Kafka does not look at their offsets."""
+    records = batch if len(batch) == header.size_bytes else batch[: header.size_bytes]
+    try:
+        check_records(records, header.record_count, start=HEADER_BYTES)
+    except EndlessLengthError as error:
+        return Rejection(ErrorCode.unknown_server_error, str(error))
+    except RecordFormatError as error:
+        return Rejection(ErrorCode.invalid_record, str(error))
+    if not config.checks_each_record and not header.is_log_append_time:
+        return None
+    return _check_each(header, bytes(records[HEADER_BYTES:]), config, now_ms, partition)
+
+
+def _check_compressed(
     limit: int,
     header: BatchHeader,
     batch: bytes | memoryview,
@@ -75,25 +111,25 @@ def _rejection_within(
     now_ms: int,
     partition: tuple[str, int],
 ) -> Rejection | None:
+    """Check compressed records, offsets last. Raises ExpansionError if they take more than `limit` bytes."""
     try:
         body = decompressed(header.compression, batch[HEADER_BYTES : header.size_bytes], limit)
     except DecompressionError as error:
         return Rejection(ErrorCode.unknown_server_error, f"the records do not decompress: {error}")
     except CodecMissingError:
         return None
-    is_compressed = header.compression != NONE
+    offsets: OffsetOrderError | None = None
     try:
-        check_records(body, header.record_count)
-        rejection = _check_each(header, body, config, now_ms, partition)
-        if rejection is None and is_compressed:
+        try:
             check_records(body, header.record_count, in_order=True)
-    except OffsetOrderError as error:
-        return Rejection(ErrorCode.unknown_server_error, str(error))
-    except EndlessLengthError as error:
-        code = ErrorCode.invalid_record if is_compressed else ErrorCode.unknown_server_error
-        return Rejection(code, str(error))
+        except OffsetOrderError as error:  # whatever else is wrong comes first
+            check_records(body, header.record_count)
+            offsets = error
     except RecordFormatError as error:
         return Rejection(ErrorCode.invalid_record, str(error))
+    rejection = _check_each(header, body, config, now_ms, partition)
+    if rejection is None and offsets is not None:
+        return Rejection(ErrorCode.unknown_server_error, str(offsets))
     return rejection
 
 
@@ -101,37 +137,13 @@ def _check_each(
     header: BatchHeader, body: bytes, config: LogConfig, now_ms: int, partition: tuple[str, int]
 ) -> Rejection | None:
     """Check what depends on the topic's settings."""
-    rejection = check_each(iter_body(header, body), config, now_ms, partition)
+    rejection = None
+    if config.checks_each_record:
+        rejection = check_each(iter_body(header, body), config, now_ms, partition)
     sets_time = header.is_log_append_time and (config.is_log_append_time or header.max_timestamp == _NO_TIMESTAMP)
     if rejection is None and sets_time:
         return Rejection(ErrorCode.invalid_timestamp, "a producer cannot set the broker's time")
     return rejection
-
-
-class CheckedContents(NamedTuple):
-    """The result of `check_contents`, made before the append."""
-
-    rejection: Rejection | None
-
-
-_CONTENTS_ARE_RIGHT: Final = CheckedContents(None)
-
-
-async def checked_contents(
-    header: BatchHeader, records: bytes | memoryview, config: LogConfig, now_ms: int, partition: tuple[str, int]
-) -> CheckedContents:
-    """Check the records of a batch: a few in place, many or much compressed ones in a thread.
-
-    It is one thread, so that many such batches do not take memory at the same time.
-    """
-    try:
-        if header.record_count <= _MANY_RECORDS and not (header.compression and header.size_bytes > _MUCH_COMPRESSED):
-            limit = _LITTLE if header.compression else header.size_bytes
-            return _check_within(limit, header, records, config, now_ms, partition)
-    except ExpansionError:
-        pass
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_thread(), check_contents, header, records, config, now_ms, partition)
 
 
 @cache

@@ -105,10 +105,7 @@ class StateShard:
     def _apply(self, header: BatchHeader, record: Record) -> None:
         if header.is_control or record.key is None:
             return
-        decoded = state_records.decode_key(record.key)
-        if decoded is None:
-            return
-        kind, key = decoded
+        kind, key = state_records.decode_key(record.key)
         if kind == state_records.UPDATE:
             known = self._states.get(key)
             if known is not None and record.value is not None:
@@ -247,7 +244,6 @@ class StateShard:
             build_batch([(key, value)], timestamp_ms=now_ms),
             now_ms=now_ms,
             origin=AppendOrigin.COORDINATOR,
-            transaction_version=0,
         )
         if result.error is not ErrorCode.none:
             raise StateError(APPEND_ERRORS.get(result.error, result.error))

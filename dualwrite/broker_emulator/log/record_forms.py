@@ -1,0 +1,236 @@
+"""Records that differ in the sizes of their values alone, checked together.
+
+Where a record ends is known only from its own length, so a loop goes from length to length, and does nothing else but
+keep the first bytes of each record. What has to be right about these is then compared in columns: the numbers have the
+bytes that they had in a record that was checked, and the value fills what its record has left for it.
+
+Nothing is refused here: whatever does not fit is walked record by record, which then says what is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import compress, repeat
+from typing import Final, NamedTuple
+
+from dualwrite.broker_emulator.log.record_columns import ONE_BYTE, TWO_BYTES, count_in_order
+from dualwrite.broker_emulator.log.record_numbers import (
+    CONTINUES,
+    INT_BYTES,
+    LONG_BYTES,
+    read_varint,
+    skip_varint,
+)
+
+_LEAST: Final = 16
+"""Fewer records are not worth the columns."""
+_MOST: Final = 2048
+_GROWTH: Final = 16
+_LONGEST: Final = 48
+"""How far into a record the length of its value may be."""
+_EVENS: Final = bytes(range(0, 0x100, 2))
+"""The first bytes of numbers that are not below zero."""
+_WITHOUT_TOP_BIT: Final = bytes(byte & 0x7F for byte in range(0x100))
+_IS_END: Final = bytes(byte < 0x80 for byte in range(0x100))
+_IS_CONTINUED: Final = bytes(byte >= 0x80 for byte in range(0x100))
+_OFFSETS: Final = {1: ONE_BYTE, 2: TWO_BYTES}
+"""The first offset that takes more than so many bytes."""
+
+
+def _strides() -> list[int]:
+    """Return the size of a record by its first two bytes; 0 if its length is below zero or takes more bytes."""
+    by_both: list[int] = []
+    by_one = [0 if low & 1 else (low >> 1) + 1 for low in range(0x80)]
+    for high in range(0x100):
+        by_both += by_one
+        by_two = [0] * 0x80
+        if high < 0x80:
+            by_two[::2] = range(high * 64 + 2, high * 64 + 66)
+        by_both += by_two
+    return by_both
+
+
+_STRIDES: Final = _strides()
+
+Head = tuple[int, int, bytes]
+"""The last byte of the record before this one, the first two of this one, and those that follow."""
+
+
+class _Form(NamedTuple):
+    """Where the numbers of a record are, counted from the end of its length."""
+
+    offset_at: int
+    key_at: int
+    key_size: bytes
+    """The encoded size of the key."""
+    value_at: int
+    """Where the length of the value is."""
+
+    @property
+    def width(self) -> int:
+        """How many bytes follow the first two of a record as far as the length of its value."""
+        return self.value_at + 2
+
+
+class _Group(NamedTuple):
+    """Records of a form whose lengths have equally many bytes, and the lengths of their values too."""
+
+    lengths: bytes
+    """The first two bytes of each record."""
+    rest: bytes
+    """The bytes of each record that follow them."""
+    width: int
+    length_bytes: int
+    value_bytes: int
+
+    def column(self, at: int) -> bytes:
+        """Return the byte of each record that is `at` bytes behind the end of its length."""
+        return self.rest[at + self.length_bytes - 2 :: self.width]
+
+
+def skip_of_one_form(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> tuple[int, int]:
+    """Return how many of the following records have the form of the one from `begin` to `end`, and where they end.
+
+    That one was checked. With `first_offset`, the offsets of the others are those from there on.
+    """
+    form = _form_of(data, begin, end) if at_most >= _LEAST else None
+    if form is None:
+        return 0, end
+    at_most = min(at_most, _room(data, begin, form))
+    skipped, size = 0, _LEAST
+    while (tried := min(size, at_most - skipped)) >= _LEAST:
+        offset = None if first_offset is None else first_offset + skipped
+        count, after = _skip(data, end, tried, form, offset)
+        if not count:
+            break
+        skipped, end = skipped + count, after
+        size = min(size * _GROWTH, _MOST)
+    return skipped, end
+
+
+def _form_of(data: bytes, begin: int, end: int) -> _Form | None:
+    """Return the form of a record that was checked; None if it has headers or no value, or its key is long."""
+    _, start = read_varint(data, begin)
+    offset_at = skip_varint(data, start + 1, LONG_BYTES)
+    key_at = skip_varint(data, offset_at, INT_BYTES)
+    key_size, key_begin = read_varint(data, key_at)
+    value_at = key_begin + max(key_size, 0)
+    if value_at - start > _LONGEST:
+        return None
+    size, value_begin = read_varint(data, value_at)
+    if size < 0 or value_begin + size + 1 != end:
+        return None
+    return _Form(offset_at - start, key_at - start, data[key_at:key_begin], value_at - start)
+
+
+def _room(data: bytes, begin: int, form: _Form) -> int:
+    """Return for how many records after this one the offset has as many bytes, if offsets count up."""
+    _, start = read_varint(data, begin)
+    offset, _ = read_varint(data, start + form.offset_at)
+    most = _OFFSETS.get(form.key_at - form.offset_at, _MOST)
+    return most - 1 - offset if 0 <= offset < most else _MOST
+
+
+def _skip(data: bytes, position: int, at_most: int, form: _Form, first_offset: int | None) -> tuple[int, int]:
+    """Return how many of `at_most` records at `position` were checked, and their end: nearly all of them or none."""
+    heads, end = _heads(data, position, at_most, form.width)
+    if not heads or end > len(data) or data[end - 1]:
+        return 0, position
+    ends, first_two, rest = zip(*heads, strict=True)
+    if any(ends) or not all(_is_right(group, form) for group in _groups(first_two, rest, form)):
+        return 0, position
+    if first_offset is not None and not _is_in_order(first_two, rest, form, first_offset):
+        return 0, position
+    return len(heads), end
+
+
+def _heads(data: bytes, position: int, at_most: int, width: int) -> tuple[list[Head], int]:
+    """Return the first bytes of each record, and where the last one ends, by their lengths alone.
+
+    The last records are left out if so many bytes do not follow.
+    """
+    unpack = struct.Struct(f"<BH{width}s").unpack_from
+    heads: list[Head] = []
+    add = heads.append
+    before = position - 1
+    try:
+        for _ in repeat(None, at_most):
+            head = unpack(data, before)
+            add(head)
+            before += _STRIDES[head[1]]
+    except struct.error:
+        pass
+    return heads, before + 1
+
+
+def _groups(first_two: Sequence[int], rest: Sequence[bytes], form: _Form) -> Iterator[_Group]:
+    """Divide records by how many bytes their lengths have, and the lengths of their values."""
+    for lengths, heads, length_bytes in _by_size(first_two, rest, _encoded(first_two)[::2]):
+        joined = b"".join(heads)
+        value_sizes = joined[form.value_at + length_bytes - 2 :: form.width]
+        for of_these, their_heads, value_bytes in _by_size(lengths, heads, value_sizes):
+            their_rest = joined if their_heads is heads else b"".join(their_heads)
+            yield _Group(_encoded(of_these), their_rest, form.width, length_bytes, value_bytes)
+
+
+def _by_size(
+    first_two: Sequence[int], rest: Sequence[bytes], column: bytes
+) -> Iterator[tuple[Sequence[int], Sequence[bytes], int]]:
+    """Divide records by whether the number that begins in `column` has one byte, or two or more."""
+    if column.isascii():
+        yield first_two, rest, 1
+    elif not column.translate(None, CONTINUES):
+        yield first_two, rest, 2
+    else:
+        for size, chosen in ((1, column.translate(_IS_END)), (2, column.translate(_IS_CONTINUED))):
+            yield tuple(compress(first_two, chosen)), tuple(compress(rest, chosen)), size
+
+
+def _encoded(first_two: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(first_two)}H", *first_two)
+
+
+def _is_right(group: _Group, form: _Form) -> bool:
+    """Return whether records have this form, and lengths that agree."""
+    ends = (form.offset_at - 1, form.key_at - 1)
+    if not all(group.column(at).isascii() for at in ends):
+        return False
+    if any(group.column(at).translate(None, CONTINUES) for at in range(1, form.key_at) if at not in ends):
+        return False
+    key_size = form.key_size
+    if any(group.column(form.key_at + at).strip(key_size[at : at + 1]) for at in range(len(key_size))):
+        return False
+    return _do_lengths_agree(group, form)
+
+
+def _do_lengths_agree(group: _Group, form: _Form) -> bool:
+    """Return whether the value of each record ends a byte before the record does; that byte tells of no headers."""
+    low, high = group.lengths[::2], group.lengths[1::2]
+    value_low, value_high = group.column(form.value_at), group.column(form.value_at + 1)
+    if low.translate(None, _EVENS) or value_low.translate(None, _EVENS):
+        return False
+    are_short = (group.length_bytes == 1 or high.isascii()) and (group.value_bytes == 1 or value_high.isascii())
+    around_value = form.value_at + group.value_bytes + 1
+    difference = int.from_bytes((around_value << 1).to_bytes(2, "little") * len(low), "little")
+    lengths = _numbers(low, high, group.length_bytes)
+    return are_short and lengths == _numbers(value_low, value_high, group.value_bytes) + difference
+
+
+def _numbers(low: bytes, high: bytes, size: int) -> int:
+    """Return numbers of one or two bytes side by side in one number, each in 16 bits, with the sign as lowest bit."""
+    lanes = bytearray(2 * len(low))
+    lanes[::2] = low.translate(_WITHOUT_TOP_BIT)
+    numbers = int.from_bytes(lanes, "little")
+    if size == 2:
+        lanes[::2] = high
+        numbers += int.from_bytes(lanes, "little") << 7
+    return numbers
+
+
+def _is_in_order(first_two: Sequence[int], rest: Sequence[bytes], form: _Form, first_offset: int) -> bool:
+    at, size = form.offset_at, form.key_at - form.offset_at
+    at_two = slice(at, at + size)
+    at_one = slice(at - 1, at - 1 + size)
+    offsets = b"".join([head[at_two if two & 0x80 else at_one] for two, head in zip(first_two, rest, strict=True)])
+    return count_in_order(offsets, size, first_offset, size) == len(rest)
