@@ -19,6 +19,7 @@ from tests.support.conditions import until
 DIFFERENCES: Mapping[str, str] = {
     "first ShareFetch": "Kafka reads the state of a partition in the background, so an answer without waiting is empty",
     "rows without records": "Kafka adds a row for some partitions that nothing was acquired of; clients ignore it",
+    "transaction markers": "Kafka's ShareFetch acquires nothing beyond a marker that is not its first offset",
     "share.version 2": "dead letter queues are not served",
     "order of members and partitions": "Kafka's is that of its hash tables",
     "acquisition locks that time out": "Kafka writes a record for each offset, here one for all of them",
@@ -237,8 +238,17 @@ def test_latest_is_the_default(client: RawClient, wire: Wire, group: str, topic:
     assert sharer.acquire() == [(1, 1, 1)]
 
 
+def all_acquired(sharer: Sharer, last: int) -> list[int]:
+    """The offsets that are acquired until one of them is the last one."""
+    found: list[int] = []
+    while last not in found:
+        found += [offset for first, end, _ in sharer.acquire() for offset in range(first, end + 1)]
+    return found
+
+
 def test_aborted_records(sharer: Sharer, wire: Wire, transactional_id: str) -> None:
     wire.wait_for_coordinator(transactional_id)
+    wire.init_ok(transactional_id)  # waits until the coordinator has loaded
     set_group(sharer.client, sharer.group_id, isolation_level="read_committed")
     sharer.put("a")
     producer = sharer.client.init_producer_id(transactional_id)
@@ -249,7 +259,22 @@ def test_aborted_records(sharer: Sharer, wire: Wire, transactional_id: str) -> N
     sharer.join()
     assert sharer.acquire() == [(0, 0, 1)], "an open transaction"
     assert sharer.client.end_txn(transactional_id, producer, commit=False).error_code == 0
-    assert sharer.acquire() == [(3, 4, 1)], "the second record, and the marker"
+    assert all_acquired(sharer, 4) == [3, 4], "the second record, and the marker"
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_markers(sharer: Sharer, wire: Wire, transactional_id: str, isolation: str) -> None:
+    wire.wait_for_coordinator(transactional_id)
+    wire.init_ok(transactional_id)
+    set_group(sharer.client, sharer.group_id, isolation_level=isolation)
+    producer = sharer.client.init_producer_id(transactional_id)
+    batch = batch_of(producer, b"x", b"y")
+    assert sharer.client.produce(sharer.topic, batch, transactional_id=transactional_id).error_code == 0
+    assert sharer.client.end_txn(transactional_id, producer, commit=True).error_code == 0
+    until(lambda: sharer.client.fetch(sharer.topic).high_watermark == 3)
+    sharer.put("b")
+    sharer.join()
+    assert all_acquired(sharer, 3) == [0, 1, 2, 3], "the marker too: the member says that it is a gap"
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
