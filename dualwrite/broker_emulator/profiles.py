@@ -189,6 +189,10 @@ class Behaviours:
         "KIP-848, KIP-1319; observed: 3.9.2, 4.4.0",
     )
 
+    described_assignments_stay: bool = _not_in_3_9(
+        "DescribeGroups shows the last assignment of a member while its group rebalances", "observed: 3.9.2, 4.4.0"
+    )
+
     # --- administration --------------------------------------------------------------------------------------------
 
     settings: Settings = _row(  # noqa: RUF009 - a field
