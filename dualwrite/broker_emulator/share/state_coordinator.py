@@ -264,7 +264,6 @@ class StateShard:
             build_batch([(key, value)], timestamp_ms=now_ms),
             now_ms=now_ms,
             origin=AppendOrigin.COORDINATOR,
-            transaction_version=0,
         )
         if result.error is not ErrorCode.none:
             raise StateError(APPEND_ERRORS.get(result.error, result.error))
