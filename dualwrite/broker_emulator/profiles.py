@@ -179,6 +179,9 @@ class Behaviours:
     # --- groups ----------------------------------------------------------------------------------------------------
 
     offsets_have_topic_ids: bool = _not_in_3_9("records of committed offsets have the topic's id", "KIP-848")
+    assignments_outlast_generations: bool = _not_in_3_9(
+        "DescribeGroups shows the members' last assignment while a classic group rebalances", "observed: 4.4.0"
+    )
     unused_groups_are_logged: bool = _not_in_3_9(
         "a group without a generation has records: one when its first member joins, a tombstone when it goes",
         "KIP-848; observed: 3.9.2, 4.4.0",
@@ -187,10 +190,6 @@ class Behaviours:
         "a generation of an unknown group is 69 in OffsetCommit from v9 on and in TxnOffsetCommit v6, and 22 before; "
         "else it is 22 in the one and 25 in the other",
         "KIP-848, KIP-1319; observed: 3.9.2, 4.4.0",
-    )
-
-    described_assignments_stay: bool = _not_in_3_9(
-        "DescribeGroups shows the last assignment of a member while its group rebalances", "observed: 3.9.2, 4.4.0"
     )
 
     # --- administration --------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _describe(call: NodeCall, group_id: str) -> Any:
 
 def _member(call: NodeCall, group: Group, member: Member) -> Any:
     is_stable = group.is_in(GroupState.STABLE)
-    shows_last = call.cluster.config.behaviours.described_assignments_stay
+    shows_last = call.cluster.config.behaviours.assignments_outlast_generations
     return call.new.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
