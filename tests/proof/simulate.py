@@ -80,9 +80,12 @@ def main() -> int:
         plant(given.planted)
     spark = given.spark or (given.planted is not None and MISTAKES[given.planted].spark)
     began_s = time.process_time()
-    count = steps = writes = failed = 0
+    count = steps = writes = failed = lost = 0
     for result in results(range(first, last + 1, given.every), spark=spark):
         count, steps, writes = count + 1, steps + result.steps, writes + result.writes
+        if result.told_of_loss:
+            lost += 1
+            print(f"seed {result.seed}: recovery has reported a documented loss of consumed offsets", flush=True)
         if given.trace:
             print("\n".join(result.lines))
         if result.problems:
@@ -91,7 +94,9 @@ def main() -> int:
             if given.first:
                 break
     spent_ms = (time.process_time() - began_s) / max(count, 1) * 1000
-    print(f"{count} seeds, {failed} failed; {writes} dual writes, {steps} steps, {spent_ms:.1f} ms of CPU per seed")
+    print(
+        f"{count} seeds, {failed} failed, {lost} with a documented loss; {writes} dual writes, {steps} steps, {spent_ms:.1f} ms of CPU per seed"
+    )
     return 1 if failed else 0
 
 

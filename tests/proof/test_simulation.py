@@ -36,7 +36,11 @@ SPARK_FAILED_ONCE: Final = (19,)
 
 
 def _failures(seeds: Iterable[int], *, spark: bool = False) -> dict[int, list[str]]:
-    return {result.seed: result.problems for result in results(seeds, spark=spark) if result.problems}
+    found = {}
+    for result in results(seeds, spark=spark):
+        if result.problems or result.told_of_loss:
+            found[result.seed] = result.problems
+    return found
 
 
 def _simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
@@ -74,6 +78,12 @@ def test_nothing_goes_wrong_in_spark_for_long(part: int) -> None:
 def test_what_failed_once_does_not_fail_again() -> None:
     assert _failures(FAILED_ONCE) == {}
     assert _failures(SPARK_FAILED_ONCE, spark=True) == {}
+
+
+def test_a_late_abort_of_consumed_offsets_is_reported() -> None:
+    """A take-over on tier 2 loses its lock, and its EndTxn ends the transaction of the writer that got the lock."""
+    (result,) = results([142264])
+    assert (result.problems, result.told_of_loss) == ([], True)
 
 
 def _history(*arguments: str, hash_seed: int) -> str:
