@@ -22,8 +22,9 @@ from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
-from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import Record
+from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.log.visible_records import visible_records
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
