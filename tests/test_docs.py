@@ -40,6 +40,11 @@ def test_the_diagrams_are_those_of_the_tables() -> None:
     assert drawn["PAGE"].read_text() == drawn["page"](), "run: python docs/draw_state_machines.py"
 
 
+def test_the_table_of_profiles_is_that_of_the_code() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "draw_profiles.py"))
+    assert drawn["PAGE"].read_text() == drawn["page"](), "run: python docs/draw_profiles.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

@@ -27,8 +27,8 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
-    from dualwrite.broker_emulator.config import BrokerConfig, Profile
-    from dualwrite.broker_emulator.emulator import Emulator, HeldPoint, LogSnapshot
+    from dualwrite.broker_emulator.config import BrokerConfig
+    from dualwrite.broker_emulator.emulator import Emulator
     from dualwrite.broker_emulator.faults import (
         CloseAfter,
         CloseBefore,
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
         PartitionError,
         Reorder,
     )
+    from dualwrite.broker_emulator.handles import HeldPoint, LogSnapshot
     from dualwrite.broker_emulator.pause_points import PausePoint
+    from dualwrite.broker_emulator.profiles import Profile
     from dualwrite.broker_emulator.security.acl import Acl, AclFilter, AclOperation, PatternType, ResourceType
     from dualwrite.broker_emulator.security.listener import Listener
     from dualwrite.broker_emulator.security.sasl.mechanism import Sasl, UnsecuredTokens
@@ -92,8 +94,10 @@ __all__ = [
 
 PUBLIC_NAMES = {
     "clock": ("SystemClock", "VirtualClock"),
-    "config": ("BrokerConfig", "Profile"),
-    "emulator": ("Emulator", "HeldPoint", "LogSnapshot"),
+    "config": ("BrokerConfig",),
+    "profiles": ("Profile",),
+    "emulator": ("Emulator",),
+    "handles": ("HeldPoint", "LogSnapshot"),
     "faults": (
         "CloseAfter",
         "CloseBefore",

@@ -1,4 +1,4 @@
-"""Broker settings by Kafka's names, and the behaviour profiles.
+"""Broker settings by Kafka's names.
 
 `BrokerConfig` holds Kafka's own setting names with `.` turned into `_`; units are in Kafka's names.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dualwrite.broker_emulator.configs.reading import field_values, given_text, problem_of_name, without_effect
+from dualwrite.broker_emulator.profiles import Behaviours, Profile, behaviours_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,14 +22,6 @@ MAX_EPOCH = 32767
 
 TWO_PHASE_COMMIT_TIMEOUT_MS = 2147483647
 """The stored timeout that marks a two-phase-commit transaction (KAFKA-18953)."""
-
-
-class Profile(StrEnum):
-    """The behaviour to imitate. KIP_939 is everything that the KIPs specify, by their text."""
-
-    KIP_939 = "kip-939"
-    KAFKA_4_3 = "kafka-4.3"
-    KAFKA_3_9 = "kafka-3.9"
 
 
 class Fsync(StrEnum):
@@ -148,6 +141,11 @@ class BrokerConfig:
         if unused:
             logger.warning("accepted, but without effect here: %s", ", ".join(unused))
         return replace(config, properties=given)
+
+    @property
+    def behaviours(self) -> Behaviours:
+        """The behaviours of the profile."""
+        return behaviours_of(self.profile)
 
     def altered(self, texts: Mapping[str, str]) -> Self:
         """Return a copy with other values, by Kafka's names; names without a field are ignored. Raises ValueError."""

@@ -12,22 +12,22 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode, ConfiguredTimers
+from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
+from dualwrite.broker_emulator.cluster.timers import ConfiguredTimers
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
+from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
-from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import Record
-from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.log.visible_records import visible_records
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
-from dualwrite.broker_emulator.pause_points import Hold, Match, PausePoint
+from dualwrite.broker_emulator.pause_points import Match, PausePoint
 from dualwrite.broker_emulator.quotas.client_quotas import CLIENT_ID, IP, USER, entity
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
@@ -45,60 +45,6 @@ _STOP_TIMEOUT_S = 120.0
 _CALL_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
-
-
-class LogSnapshot(NamedTuple):
-    """One partition at one moment."""
-
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    leader_epoch: int
-    leader_id: int
-    producers: list[ProducerDescription]
-    batches: list[bytes]
-
-
-class HeldPoint:
-    """A pause point held by a test; any thread may wait for it and release it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, hold: Hold) -> None:
-        self._loop = loop
-        self._hold = hold
-
-    @property
-    def hits(self) -> int:
-        """How often the point has been reached."""
-        return self._hold.hits
-
-    def wait_reached(self, timeout_s: float = 10.0) -> None:
-        """Block until the point is reached. Raises TimeoutError after `timeout_s`."""
-        reached = asyncio.run_coroutine_threadsafe(self._hold.until_hit(), self._loop)
-        try:
-            reached.result(timeout_s)
-        except TimeoutError:
-            reached.cancel()
-            raise TimeoutError(f"{self._hold.point} was not reached within {timeout_s} s") from None
-
-    def release(self) -> None:
-        """Release every task that waits at the point, now and later."""
-        self._loop.call_soon_threadsafe(self._hold.release)
-
-
-class HeldReplication:
-    """The replication of one partition, held by a test; any thread may release it."""
-
-    def __init__(self, call: Callable[[Callable[[], None]], None], log: PartitionLog) -> None:
-        self._call_in_loop = call
-        self._log = log
-
-    def release(self, up_to: int | None = None) -> None:
-        """Let the followers fetch the records below offset `up_to`, or everything from now on.
-
-        Raises ValueError if `up_to` is already replicated, beyond the log end, or inside a batch.
-        """
-        self._call_in_loop(lambda: self._log.release_high_watermark(up_to))
 
 
 class Emulator:
@@ -246,7 +192,7 @@ class Emulator:
         """Start the periodic work that belongs to no node."""
         logs = LogMaintenance(cluster.clock, lambda: (partition.log for partition in cluster.partitions()))
         timers = self._timers = ConfiguredTimers(cluster)
-        timers.every("producer_id_expiration_check_interval_ms", cluster.expire_producers)
+        timers.every("producer_id_expiration_check_interval_ms", logs.expire_producers)
         timers.every("log_retention_check_interval_ms", logs.delete_old_segments)
         timers.every("log_cleaner_backoff_ms", logs.compact)
         if self._data_dir is not None:
@@ -395,7 +341,8 @@ class Emulator:
 
         Raises KeyError for an unknown topic, ValueError if it has that many already.
         """
-        self.call_in_loop(lambda: self.operations.create_partitions(topic, count))
+        changes = self.cluster.changes
+        self.call_in_loop(lambda: changes.make_at_once(self.operations.partition_creation(topic, count)))
 
     def reassign(self, topic: str, partition: int, replicas: Sequence[int] | None) -> None:
         """Move the replicas of a partition to these nodes, the preferred leader first, or (None) cancel that.
@@ -444,7 +391,8 @@ class Emulator:
 
         Clients learn it when they reconnect. Raises ValueError for a level that the profile does not support.
         """
-        self.call_in_loop(lambda: self.cluster.finalize_features(level))
+        cluster = self.cluster
+        self.call_in_loop(lambda: cluster.changes.make_at_once(cluster.finalize_features(level)))
 
     def set_next_producer_epoch(self, producer_epoch: int, *, transactional_id: str | None = None) -> None:
         """Have the next InitProducerId of an id return this epoch (1 to 32766), which is stored as Kafka stores it.

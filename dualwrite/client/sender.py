@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import LastError, error_name, missing_right
@@ -28,6 +28,7 @@ from dualwrite.client.transactions.states import Event
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.cluster import Lease
 from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.pool import NodeState
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
@@ -42,6 +43,8 @@ from dualwrite.errors import (
     error_class,
     exception_for,
 )
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -332,9 +335,8 @@ class Sender:
                     self._accumulator.delivered(batch, -1, -1)
             asyncio.get_running_loop().call_soon(self.pump)
             return
-        connection.send(
-            Api.PRODUCE, version, body, partial(self._on_produced, node_id, batches, version, self._clock_ms()), self
-        )
+        on_response = partial(self._on_produced, connection, node_id, batches, version, self._clock_ms())
+        connection.send(Api.PRODUCE, version, body, on_response, self)
 
     def _produce_versions(self) -> tuple[int, int]:
         if self._transactional:
@@ -351,7 +353,13 @@ class Sender:
             self._manager.fail_fatal(error)
 
     def _on_produced(
-        self, node_id: int, batches: list[Batch], version: int, sent_ms: float, body: memoryview | None
+        self,
+        connection: Connection,
+        node_id: int,
+        batches: list[Batch],
+        version: int,
+        sent_ms: float,
+        body: memoryview | None,
     ) -> None:
         self._produces_in_flight[node_id] -= 1
         if self._closed:
@@ -361,9 +369,10 @@ class Sender:
             self._metrics.answered(now_ms - sent_ms)
             self._pace.answered(now_ms - sent_ms)
         try:
-            results = {} if body is None else {(r.topic, r.partition): r for r in codec.decode_produce(body, version)}
+            answered = self._decoded(connection, lambda body: codec.decode_produce(body, version), body)
+            results = {(result.topic, result.partition): result for result in answered or ()}
             with self._lock:
-                if body is None:
+                if answered is None:
                     self._manager.produce_unanswered()
                 for batch in batches:
                     if not batch.done:
@@ -441,14 +450,29 @@ class Sender:
             asyncio.get_running_loop().call_soon(self.pump)
             return
         body = codec.encode(request, version)
-        connection.send(api, version, body, partial(self._on_response, request, version), self)
+        connection.send(api, version, body, partial(self._on_response, connection, request, version), self)
 
-    def _on_response(self, request: m.Request, version: int, body: memoryview | None) -> None:
+    def _decoded(self, connection: Connection, decode: Callable[[memoryview], T], body: memoryview | None) -> T | None:
+        """Return the response; None if there is none, or one that cannot be read, after which the connection ends.
+
+        The request may have been carried out in both cases, so it is sent again, and who waits in vain is told why.
+        """
+        if body is None:
+            return None
+        try:
+            return decode(body)
+        except MalformedResponseError as error:
+            connection.drop(error)
+            self._last_error.note(self._clock_ms(), connection.problem)
+            return None
+
+    def _on_response(self, connection: Connection, request: m.Request, version: int, body: memoryview | None) -> None:
         if self._closed:
             return
         now_ms = self._clock_ms()
         try:
-            self._take_response(request, None if body is None else codec.decode(request, body, version), now_ms)
+            response = self._decoded(connection, lambda body: codec.decode(request, body, version), body)
+            self._take_response(request, response, now_ms)
         except Exception as error:
             self._fail_on_bug(error)
         if isinstance(request, m.EndTxn) and now_ms + self._linger_ms < self.timer_at_ms:

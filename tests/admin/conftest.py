@@ -21,7 +21,7 @@ from tests.interop.wire import DEADLINE_S
 from tests.support.real_kafkas import OLDER, TWO_PHASE_COMMIT, Kind, shared_kafka
 from tests.support.unavailable import skip
 
-PROFILES = list(Profile)
+PROFILES = [Profile.KIP_939, Profile.KAFKA_4_3, Profile.KAFKA_3_9]
 _VERIFICATION = "transaction.partition.verification.enable"
 _THE_NODE = "1"
 

@@ -497,32 +497,53 @@ def forgetful(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
     kafka = real_kafka(
         request.param,
         properties={
-            "transactional.id.expiration.ms": "1000",
+            "transactional.id.expiration.ms": "3000",
             "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
         },
     )
     yield from running(kafka)
 
 
-@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
-def test_the_id_has_expired(
-    is_committed: bool, forgetful: ApacheKafka, postgres: PostgresDatabase, new_name: NewName
-) -> None:
+@pytest.fixture
+def forgotten(forgetful: ApacheKafka, postgres: PostgresDatabase, new_name: NewName) -> World:
+    """A world whose broker forgets ids."""
     topic = new_name("topic")
     create_topics(forgetful.bootstrap_servers, topic)
     tier = Tier.BOUNDED_V1 if forgetful.version == OLDER.version else Tier.BOUNDED
-    world = World(Cluster(forgetful, tier), postgres, new_name("writer"), topic)
+    return World(Cluster(forgetful, tier), postgres, transactional_id_of(new_name("writer"), 0), topic)
+
+
+def wait_until_forgotten(world: World) -> None:
+    with TransactionAdmin(bootstrap_servers=world.cluster.bootstrap_servers) as admin:
+        until(lambda: admin.describe_transactions([world.kafka_id])[world.kafka_id] is None, 30)
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
+def test_the_id_has_expired(is_committed: bool, forgotten: World) -> None:
+    world = forgotten
     world.decide_and_die(point=PausePoint.AFTER_KAFKA_COMMIT if is_committed else DECIDED)
     if not is_committed:
-        by_operator(world)
-    with TransactionAdmin(bootstrap_servers=forgetful.bootstrap_servers) as admin:
-        until(lambda: admin.describe_transactions([world.kafka_id])[world.kafka_id] is None, 30)
+        with TransactionAdmin(bootstrap_servers=world.cluster.bootstrap_servers) as admin:
+            admin.force_terminate_transaction(world.kafka_id)
+    wait_until_forgotten(world)
     with world.service() as service:
         assert [each.action for each in service.recover().found] == ([] if is_committed else [Action.REPAIR])
-    assert world.published() == event_bodies(postgres) == event_texts("1")
+    assert world.published() == event_bodies(world.database) == event_texts("1")
     with world.writer() as writer:
-        assert BACKENDS[SQL].write(writer, topic, 2).error is None
-    assert world.published() == event_bodies(postgres) == [*event_texts("1"), *event_texts("2")]
+        assert BACKENDS[SQL].write(writer, world.topic, 2).error is None
+    assert world.published() == event_bodies(world.database) == [*event_texts("1"), *event_texts("2")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_writer_that_was_idle_until_its_id_expired_goes_on(backend: str, forgotten: World) -> None:
+    world = forgotten
+    with world.writer(backend) as writer:
+        for number in (1, 2):
+            assert BACKENDS[backend].write(writer, world.topic, number).error is None
+        wait_until_forgotten(world)
+        assert BACKENDS[backend].write(writer, world.topic, 3).error is None
+    expected = [text for number in "123" for text in event_texts(number)]
+    assert world.published() == event_bodies(world.database) == expected
 
 
 # ---- byte for byte -------------------------------------------------------------------------------------------

@@ -272,3 +272,53 @@ def persist(pool: AnyPool, scenario: Scenario, number: int) -> AnyWrite:
         return write(pool, scenario, number)
     assert locks_whole_database(scenario)
     return persist(pool, scenario, number)
+
+
+@pytest.mark.parametrize("change", ["expires", "is freed"])
+def test_what_a_task_has_in_hand_no_other_task_of_its_process_takes(
+    scenario: Scenario, leases: LeaseTable, change: str
+) -> None:
+    """As if the process had slept for longer than its lease; that of the slot in recovery is nobody's then."""
+    if locks_whole_database(scenario):
+        pytest.skip("on SQLite nobody can take a lease while a recovery holds the lock of the whole file")
+    scenario.leave_behind(Predecessor.COMMITTED)
+    leases.add(0, "dead")
+    written_under: list[str | None] = []
+
+    def wake() -> None:
+        leases.expire() if change == "expires" else leases.free()
+        written_under.append(write(pool, scenario, 10).transactional_id)
+
+    with make_pool(scenario, pause=AtPoint(PausePoint.AFTER_LOCK, wake)) as pool:
+        (resolution,) = pool.recover()
+        assert resolution.outcome is Outcome.COMMITTED
+        assert written_under == [f"{prefix_of(scenario)}-1"]
+        assert pool.status.idle == 1
+        assert [owner is None for owner in leases.owners().values()] == [True, False]
+    assert written(scenario) == {*scenario.expected, "10"}
+    scenario.assert_nothing_open()
+
+
+def test_recover_waits_for_what_the_background_has_in_hand(scenario: Scenario, leases: LeaseTable) -> None:
+    """It could not resolve it, so that `recover()` must."""
+    scenario.leave_behind(Predecessor.COMMITTED)
+    leases.add(0, "dead")
+    in_hand, goes_on = threading.Event(), threading.Event()
+
+    def fail_in_background(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_LOCK and not in_hand.is_set():
+            in_hand.set()
+            assert goes_on.wait(DEADLINE_S)
+            raise RowLockTimeoutError("the background has failed")
+
+    with make_pool(scenario, pause=fail_in_background) as pool, ThreadPoolExecutor() as threads:
+        pool.coordinator.maintenance.start()
+        assert in_hand.wait(DEADLINE_S)
+        recovered = threads.submit(pool.recover)
+        until(lambda: pool.coordinator.registry.is_recovering)
+        goes_on.set()
+        (resolution,) = recovered.result(DEADLINE_S)
+        assert resolution.outcome is Outcome.COMMITTED
+        assert leases.owners() == {0: None}
+    assert written(scenario) == {*scenario.expected}
+    scenario.assert_nothing_open()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from contextlib import closing
+from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
-from tests.differential.comparison import Comparison, Difference
 from tests.differential.logs import INTERNAL_PARTITIONS
-from tests.differential.side import Side
+from tests.differential.workers import Task, played
 from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 
 PROFILES: Final = {"3": Profile.KAFKA_3_9, "4": Profile.KAFKA_4_3}
 """The profile of the emulator that is compared with a release, by its first number."""
+_NEVER_FULL: Final = 100 << 20
+"""Size of the segments of internal topics: what a sequence wrote is not compacted before it is read."""
 _PROPERTIES: Final = {
     "group.consumer.assignment.interval.ms": "0",
     "log.segment.delete.delay.ms": "0",
@@ -23,6 +25,8 @@ _PROPERTIES: Final = {
     "auto.create.topics.enable": "false",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
 }
+_JVM_OPTIONS: Final = ("-Xms128m", "-Xmx1g", "-XX:+UseSerialGC")
+"""Memory for thousands of sequences, whose groups and transactional ids stay."""
 
 
 def main() -> int:
@@ -32,37 +36,45 @@ def main() -> int:
         profile=PROFILES[options.kafka.partition(".")[0]],
         transaction_two_phase_commit_enable=False,
         transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
+        transaction_state_log_segment_bytes=_NEVER_FULL,
         offsets_topic_num_partitions=INTERNAL_PARTITIONS,
+        offsets_topic_segment_bytes=_NEVER_FULL,
         auto_create_topics_enable=False,
         transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
     )
-    with Emulator(config=config) as emulator, ApacheKafka(version=options.kafka, properties=_PROPERTIES) as kafka:
-        with (
-            closing(Side("the emulator", emulator.bootstrap_servers)) as emulated,
-            closing(Side(f"Apache Kafka {options.kafka}", kafka.bootstrap_servers)) as real,
-        ):
-            return _run(Comparison(emulated, real), options)
+    real = ApacheKafka(version=options.kafka, properties=_PROPERTIES, jvm_options=_JVM_OPTIONS)
+    with Emulator(config=config) as emulator, real as kafka:
+        return _report(options, (emulator.bootstrap_servers, kafka.bootstrap_servers))
 
 
-def _run(comparison: Comparison, options: argparse.Namespace) -> int:
-    found: dict[str, Difference] = {}
+def _report(options: argparse.Namespace, addresses: tuple[str, str]) -> int:
     began_s = time.monotonic()
-    played = 0
-    for number in range(options.first, options.first + options.sequences):
-        if options.seconds and time.monotonic() - began_s > options.seconds:
-            break
-        played += 1
-        difference = comparison.compare(f"{options.seed}:{number}")
-        if difference is None:
-            continue
-        found[difference.about] = comparison.shrink(difference)
-        comparison.known[difference.about] += 1
-        print(found[difference.about], flush=True)
+    number, kinds, unsteady = 0, Counter[str](), Counter[str]()
+    for chunk in played(addresses, _tasks(options, began_s), options.workers):
+        number += chunk.played
+        for difference in chunk.found:
+            if difference.about not in kinds:
+                print(difference, flush=True)
+            kinds[difference.about] += 0
+        kinds.update(chunk.known)
+        unsteady.update(chunk.unsteady)
     took_s = time.monotonic() - began_s
-    print(f"seed {options.seed}: {played} sequences in {took_s:.0f} s, {len(found)} kinds of difference")
-    for about, number in comparison.known.most_common():
-        print(f"{number:6} {about}")
-    return 1 if found else 0
+    print(f"seed {options.seed}: {number} sequences in {took_s:.0f} s, {len(kinds)} kinds of difference")
+    for about, times in kinds.most_common():
+        print(f"{times:6} {about}")
+    for about, times in unsteady.most_common():
+        print(f"{times:6} {about}, but not when played again")
+    return 1 if kinds else 0
+
+
+def _tasks(options: argparse.Namespace, began_s: float) -> Iterator[Task]:
+    ends_s = began_s + options.seconds if options.seconds else None
+    last = options.first + options.sequences
+    for first in range(options.first, last, _IN_A_TASK):
+        yield Task(options.seed, range(first, min(first + _IN_A_TASK, last)), ends_s)
+
+
+_IN_A_TASK: Final = 20
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first one")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so long")
     parser.add_argument("--seed", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--workers", type=int, default=3, help="processes that play (default: %(default)s)")
     return parser
 
 

@@ -9,8 +9,7 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 from uuid import UUID
 
-from kio.index import load_response_schema
-
+from dualwrite.broker_emulator.api.message_schemas import response_schema
 from tests.emulator.api.raw_client import KEYS
 
 _FIXED: Final = {
@@ -31,7 +30,7 @@ _FIXED: Final = {
 
 def decode_response(api: str, version: int, frame: bytes) -> Any:
     """Return the response in a frame without its size. Raises ValueError if not every byte belongs to it."""
-    kind: Any = load_response_schema(KEYS[api], version)
+    kind: Any = response_schema(KEYS[api], version)
     reader = _Reader(frame, 5 if kind.__header_schema__.__flexible__ else 4)
     response = reader.entity(kind)
     if reader.position != len(frame):

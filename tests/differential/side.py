@@ -71,10 +71,24 @@ class Side:
         answer = self.client.call("create_topics", 7, topics=topics, timeout=milliseconds(20_000), validate_only=False)
         ids = {topic.name: topic.topic_id for topic in answer.topics}
         assert all(topic.error_code == 0 for topic in answer.topics), answer
-        with Wire(self._address) as wire:
-            for topic in ids:
-                wait_until(lambda topic=topic: _is_led(wire, topic))  # type: ignore[misc]
+        wait_until(lambda: self._are_led(names))
         return {name: {letter: (f"{name}-{letter}", ids[f"{name}-{letter}"]) for letter in TOPICS} for name in names}
+
+    def _are_led(self, names: Sequence[str]) -> bool:
+        parts = request_parts("list_offsets", 5)
+        topics = tuple(
+            parts.ListOffsetsTopic(
+                name=f"{name}-{letter}",
+                partitions=tuple(
+                    parts.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)
+                    for index in range(count)
+                ),
+            )
+            for name in names
+            for letter, count in TOPICS.items()
+        )
+        answer = self.client.call("list_offsets", 5, replica_id=-1, isolation_level=0, topics=topics)
+        return not any(row.error_code for topic in answer.topics for row in topic.partitions)
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete the topics of these sequences."""
@@ -162,12 +176,3 @@ def _codes(answer: Answer) -> Iterator[int]:
     elif isinstance(answer, list):
         for each in answer:
             yield from _codes(each)
-
-
-def _is_led(wire: Wire, topic: str) -> bool:
-    last = TOPICS[topic.rpartition("-")[2]] - 1
-    try:
-        wire.list_offsets(topic, partition=last)
-    except AssertionError:
-        return False
-    return True

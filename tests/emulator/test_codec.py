@@ -13,11 +13,11 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 import dualwrite.broker_emulator.api  # noqa: F401  # registers what is served
+from dualwrite.broker_emulator.api.message_schemas import response_schema
 from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, schema
 from dualwrite.broker_emulator.net.codec import builder, uvarint, writer
 
@@ -108,7 +108,7 @@ def rebuilt(entity: Any) -> Any:
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
 def test_bytes_are_kios(key: int, version: int) -> None:
-    response_type = load_response_schema(key, version)
+    response_type = response_schema(key, version)
 
     @settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(entities(response_type))
@@ -142,7 +142,7 @@ COORDINATOR = {
 
 def test_built_entities_are_dataclasses_of_kios_type() -> None:
     made: Any = schema(10, 2).new.response(**COORDINATOR, host="h", coordinators="of v4, left out")
-    response_type: Any = load_response_schema(10, 2)
+    response_type: Any = response_schema(10, 2)
     assert isinstance(made, response_type)
     assert replace(made, port=3).port == 3
     assert made == replace(made)

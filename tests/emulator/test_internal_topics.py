@@ -107,7 +107,7 @@ def plant(emulator: Emulator, name: str, partition: int, key: bytes) -> int:
     """Put a record into the log past every check, as a damaged disk or another program could; its offset."""
     log = emulator.cluster.topics[name].partitions[partition].log
     planted = build_batch([(key, b"\0\x63junk")], timestamp_ms=1_000)
-    result = log.append(planted, now_ms=1_000, origin=AppendOrigin.COORDINATOR, transaction_version=2)
+    result = log.append(planted, now_ms=1_000, origin=AppendOrigin.COORDINATOR)
     assert result.error.value == 0
     return result.base_offset
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
 from dualwrite.broker_emulator.clock import SystemClock, Timer
+from dualwrite.broker_emulator.process.tuning import settle_memory
 
 USER: Final = "fuzz"
 PASSWORD: Final = "fuzz-secret"
@@ -71,6 +72,7 @@ def main(directory: str) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     config = BrokerConfig.from_properties(PROPERTIES)
     with Emulator(config=config, clock=_ShiftedClock(), topics=TOPICS, data_dir=directory) as emulator:
+        settle_memory()  # as the command does
         print(emulator.bootstrap_servers, emulator.bootstrap(LOGIN_LISTENER), flush=True)
         while signal.sigwait({signal.SIGTERM, signal.SIGUSR1}) is signal.SIGUSR1:
             _show_stacks()

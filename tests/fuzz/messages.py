@@ -14,8 +14,8 @@ from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from crc32c import crc32c
-from kio.index import load_request_schema
 
+from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from tests.emulator.hostile.requests import FIRST_PRODUCER_ID, SERVED, frame
 
@@ -35,7 +35,7 @@ _BOMB_BYTES: Final = 64 << 20
 def random_frame(random: Random) -> bytes:
     """Return a frame that decodes."""
     key, version = random.choice(SERVED)
-    kind: Any = load_request_schema(key, version)
+    kind: Any = request_schema(key, version)
     message = _maker(kind)(random)
     if random.random() < _SELDOM:
         message = _repeated(random, message)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.names import next_name
 from tests.support.real_kafkas import OLDER, TIMEOUT_SCAN_MS, Kind, shared_kafka
@@ -114,10 +115,10 @@ def emulated_kafka() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def emulated_kafka_4_3() -> Iterator[Broker]:
-    """The emulator as a released Kafka with its unstable API versions enabled."""
-    with _emulate(Profile.KAFKA_4_3) as emulator:
-        yield Broker("the emulator as Kafka 4.3", emulator.bootstrap_servers, RELEASED, emulator)
+def emulated_kafka_4_4() -> Iterator[Broker]:
+    """The emulator as Kafka 4.4, with its unstable API versions enabled."""
+    with _emulate(Profile.KAFKA_4_4) as emulator:
+        yield Broker("the emulator as Kafka 4.4", emulator.bootstrap_servers, RELEASED, emulator)
 
 
 @pytest.fixture(scope="session")
@@ -133,14 +134,14 @@ def apache_kafka_3_9() -> Broker:
     return shared(OLDER)
 
 
-@pytest.fixture(scope="session", params=["emulated_kafka", "emulated_kafka_4_3", "apache_kafka"])
+@pytest.fixture(scope="session", params=["emulated_kafka", "emulated_kafka_4_4", "apache_kafka"])
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Each of the brokers in turn."""
     chosen: Broker = request.getfixturevalue(request.param)
     return chosen
 
 
-@pytest.fixture(scope="session", params=["emulated_kafka_4_3", "apache_kafka"])
+@pytest.fixture(scope="session", params=["emulated_kafka_4_4", "apache_kafka"])
 def released_kafka(request: pytest.FixtureRequest) -> Broker:
     """The brokers that behave as a release does, for what the KIPs and the releases disagree about."""
     chosen: Broker = request.getfixturevalue(request.param)

@@ -37,6 +37,13 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
     "fetch sessions (KIP-227)": "declined, as by a Kafka whose cache of sessions is full: every Fetch is a full one",
     "DescribeQuorum": "there is no quorum; its offset is the epoch of the features",
     "EndTxn": "its markers are written before it is answered where nothing is in their way; in Kafka, afterwards",
+    "a group whose first commit has no valid offset": (
+        "it is described at once; Kafka does so after the next record in its partition of `__consumer_offsets`"
+    ),
+    "transactions of several clients, verified at once": (
+        "each gets the errors of its own version of Produce; Kafka asks its coordinator once for all of them, and "
+        "translates the errors as the first one's version wants"
+    ),
 }
 """What no table beside a test has. Literal, and only here."""
 

@@ -10,8 +10,8 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka.partitioner.default import murmur2
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.faults import Fault
+from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.errors import (
     AuthorizationError,
     ConfigError,

@@ -85,7 +85,7 @@ def test_a_listener_that_says_nothing(listener: socket.socket) -> None:
             "the connection was lost before ApiVersions was answered; is this a listener of a Kafka broker?",
         ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response claimed to have 1213486160 bytes"),
-        (b"\0\0\0\6\0\0\0\1\0\0", "the response to ApiVersions is not Kafka's"),
+        (b"\0\0\0\6\0\0\0\1\0\0", "the response to ApiVersions v3, of 2 bytes, is not Kafka's"),
         (b"\0\0\0\4\0\0\0\7", "a response came that belongs to no request"),
     ],
     ids=["closed", "http", "garbage", "another correlation id"],

@@ -160,7 +160,7 @@ def moved(kafka: Kafka, profile: Profile) -> Kafka:
     metadata, rules = kafka.metadata, rules_of(kafka, profile)
     if metadata is not None:
         version = value_version(rules.transaction_version)
-        value = encode_value(metadata, version, as_kafka_4_3=not rules.logs_last_epoch)
+        value = encode_value(metadata, version, **rules.logged)
         metadata = transitions.loaded(decode_value(TRANSACTIONAL_ID, value))
     return kafka._replace(metadata=metadata, acknowledged=frozenset(), coordinator_epoch=kafka.coordinator_epoch + 1)
 

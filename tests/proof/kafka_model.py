@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.k28_txn_offset_commit import COORDINATOR_ERRORS
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.profiles import KeepPrepared
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import transitions
 from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules, ProducerPair, TransactionMetadata
@@ -102,8 +103,9 @@ def _features(transaction_version: int, **newest: int) -> m.BrokerFeatures:
 _TIER_1_RULES: Final = CoordinatorRules(max_timeout_ms=NO_DEADLINE_MS)
 _KAFKA_4_RULES: Final = CoordinatorRules(
     two_phase_commit_enabled=False,
-    keep_prepared_supported=False,
+    keep_prepared=KeepPrepared.REFUSED,
     late_commit_error=ErrorCode.invalid_txn_state,
+    logs_next_epoch=False,
     logs_last_epoch=False,
     exhausted_init_retry_fails=True,
     max_timeout_ms=NO_DEADLINE_MS,

@@ -18,6 +18,7 @@ _CORE: Final = "dualwrite/recipes/core/"
 _CLIENT: Final = "dualwrite/client/transactions/"
 _LOG: Final = "dualwrite/client/log/"
 _BROKER: Final = "dualwrite/broker_emulator/transactions/"
+_POOL: Final = "dualwrite/recipes/pool/"
 _PROOF: Final = "tests/proof/"
 
 
@@ -69,6 +70,19 @@ def _producers(tier: int, ends: str) -> ProducerSpace:
 
 
 MUTANTS: Final = (
+    # pools
+    Mutant(
+        "slot-in-two-hands",
+        "of the tasks of one process only one has a slot",
+        Space(1, Budget(lapses=1, rounds=1, crashes=1), ((b"a1",),), pools=True, after_crash=()),
+        (
+            Edit(
+                f"{_POOL}slots.py",
+                "if number in self._numbers or (gives_way and self._recovers):",
+                "if gives_way and self._recovers:",
+            ),
+        ),
+    ),
     # durability, restores and operators
     Mutant(
         "make-durable-left-out",

@@ -312,7 +312,11 @@ class PooledProcess:
     async def _background(self, interrupt: Interrupt) -> None:
         maintenance = self._pool.maintenance
         try:
-            await (maintenance.renew() if interrupt is Interrupt.RENEW else maintenance.recover())
+            if interrupt is Interrupt.RENEW:
+                await maintenance.renew()
+            else:
+                for error in (await maintenance.resolve_once())[0]:
+                    raise error
         except (DualWriteError, DatabaseGone) as error:
             self._told.append(("background", type(error).__name__))
 

@@ -23,7 +23,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dualwrite.broker_emulator.emulator import Emulator, HeldPoint
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.handles import HeldPoint
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, parse_header
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.client import messages as m

@@ -320,8 +320,7 @@ def asked_by(frame: bytes) -> What | None:
     at = _REQUEST.size
     (length,) = struct.unpack_from(">h", frame, at)
     at += 2 + max(length, 0) + found.flexible_request_header  # no tagged fields: one zero byte
-    request, _ = found.read(frame, at)
-    return _PARKED_APIS[key](request)
+    return _PARKED_APIS[key](found.read(frame, at))
 
 
 def _produced(request: Any) -> What:

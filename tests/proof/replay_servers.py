@@ -11,8 +11,9 @@ from typing import Any, Final, Self
 import psycopg
 
 from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction

@@ -213,6 +213,7 @@ _MORE: Final = (
     *(Space(tier, Budget(failovers=1, losses=1)) for tier in (1, 3)),
     *(Space(tier, Budget(restores=1, timeouts=1)) for tier in (3, 4)),
     *(Space(tier, Budget(lapses=1), pools=True) for tier in PROFILES),
+    *(Space(tier, Budget(lapses=1, rounds=1, crashes=1), _ONE, pools=True, after_crash=()) for tier in PROFILES),
     Space(1, Budget(kills=1), pools=True),
     Space(4, Budget(crashes=1), _ONE, pools=True),
     Space(3, Budget(timeouts=1), pools=True, predicts=True),

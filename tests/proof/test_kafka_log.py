@@ -74,7 +74,7 @@ class Both:
             base_sequence=request.sequence,
             transactional=True,
         )
-        result = log.append(records, now_ms=NOW_MS, guard=guard, transaction_version=version)
+        result = log.append(records, now_ms=NOW_MS, guard=guard)
         return Produced(result.error.value, result.base_offset)
 
     def _asked(self, *, appends: bool) -> PartitionLog:

@@ -854,7 +854,18 @@ class Rules:
             return self._wrong_of_plain(world, seen)
         if len(world.processes) == 1:
             return self._wrong_if_alone(world, seen)
+        if self._pools and world.is_settling and (wrong := self._wrong_after_recovery(world)) is not None:
+            return wrong
         return self._wrong_at_rest(world) if self.is_at_rest(world) else None
+
+    def _wrong_after_recovery(self, world: World) -> str | None:
+        """Return what the recovery of a pool has left: the next write would complete it, and so hide it."""
+        told = self._told(world.processes[-1])
+        if not told or told[-1] != RECOVERED or any(broker.marker_is_due(kafka) for kafka in _kafkas(world)):
+            return None
+        missing = world.table.difference(_all_seen(world, self.profile), (LAST_WRITE,))
+        is_left = missing and not self._was_said_to_be_lost(world)
+        return f"recover() has returned, and {missing} are not visible" if is_left else None
 
     def _wrong_in_kafka(self, world: World) -> str | None:
         if world.broken:

@@ -46,6 +46,7 @@ FILES: Final = frozenset(
         "tests/durability/test_synchronous_standby.py",
         "tests/emulator/control/test_page.py",
         "tests/emulator/hostile/test_fuzz.py",
+        "tests/emulator/hostile/test_large_topics.py",
         "tests/emulator/nodes/test_clients_in_motion.py",
         "tests/emulator/test_consumer_group_clients.py",
         "tests/emulator/test_group_clients.py",

@@ -9,7 +9,6 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.security.acl import (
     Acl,
     AclFilter,
@@ -70,7 +69,7 @@ def _check_known(*numbers: int) -> None:
 
 def _operation(call: NodeCall, number: int) -> AclOperation:
     operation = _named(AclOperation, number)
-    knows_it = call.cluster.config.profile is not Profile.KAFKA_3_9
+    knows_it = call.cluster.config.behaviours.has_two_phase_commit_acl
     return operation if knows_it or operation is not AclOperation.TWO_PHASE_COMMIT else AclOperation.UNKNOWN
 
 

@@ -6,11 +6,12 @@ Faults and quotas see its broker only through the small protocols here. The file
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.security.acl import (
     CLUSTER_NAME,
     OPERATIONS_OF_OLD_GROUPS,
@@ -25,9 +26,15 @@ from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 if TYPE_CHECKING:
     import uuid
 
+    from kio.schema.errors import ErrorCode
+
     from dualwrite.broker_emulator.api.registry import Api
     from dualwrite.broker_emulator.cluster.topics import Topic
     from dualwrite.broker_emulator.security.login import Login
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Broker(Protocol):
@@ -101,6 +108,19 @@ class Call:
     principal: Principal = ANONYMOUS
     connection: ClientConnection | None = None
     """None for a request of another broker, which comes without a connection here."""
+    is_large: bool = False
+    """Whether the request has so many elements that even its response takes long to make."""
+
+    async def made(self, make: Callable[P, R], *args: P.args, **values: P.kwargs) -> R:
+        """Return what `make` makes of rows that are there; for a large request a thread makes it.
+
+        Others are served meanwhile, so that `make` may read only what does not change.
+        """
+        return await asyncio.to_thread(make, *args, **values) if self.is_large else make(*args, **values)
+
+    async def refused(self, error: ErrorCode) -> Any:
+        """Return the response that has this error wherever it can have one."""
+        return await self.made(self.api.functions.refuse, self, error)
 
     def is_allowed(
         self,
@@ -139,7 +159,7 @@ class Call:
     def authorized_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
         """Return the operations that the client may do on a resource, one bit for each (KIP-430)."""
         operations = SUPPORTED_OPERATIONS[resource_type]
-        if resource_type is ResourceType.GROUP and self.cluster.config.profile is Profile.KAFKA_3_9:
+        if resource_type is ResourceType.GROUP and not self.cluster.config.behaviours.groups_have_settings:
             operations = OPERATIONS_OF_OLD_GROUPS
         return sum(
             1 << operation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,7 +12,6 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs import changes as config_changes
 from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import (
@@ -26,6 +26,7 @@ from dualwrite.broker_emulator.configs.description import BrokerLayers
 from dualwrite.broker_emulator.configs.effective import broker_settings, broker_value, static_properties
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace, Steps
 
 _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
     ConfigResource.TOPIC: (ResourceType.TOPIC, ErrorCode.topic_authorization_failed),
@@ -38,7 +39,7 @@ _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
 
 def check_access(call: NodeCall, operation: AclOperation, resource_type: int, name: str) -> None:
     """Raise AlterationError if the client may not do the operation, or for a resource type without settings (42)."""
-    is_too_new = resource_type == ConfigResource.GROUP and call.cluster.config.profile is Profile.KAFKA_3_9
+    is_too_new = resource_type == ConfigResource.GROUP and not call.cluster.config.behaviours.groups_have_settings
     if resource_type not in _PROTECTED or is_too_new:
         raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
     protected, error = _PROTECTED[resource_type]
@@ -61,7 +62,7 @@ def layers_of(call: NodeCall, node: Node) -> BrokerLayers:
     """Return the settings of a broker by where they were set."""
     cluster = call.cluster
     return BrokerLayers(
-        settings=broker_settings(cluster.config.profile),
+        settings=broker_settings(cluster.config.behaviours.settings),
         own=cluster.altered_configs.of(ConfigResource.BROKER, str(node.node_id)),
         of_all_brokers=cluster.altered_configs.of(ConfigResource.BROKER, ALL_BROKERS),
         static={**_addresses_of(node), **static_properties(cluster.given_config), **_identity_of(node)},
@@ -83,7 +84,9 @@ def _identity_of(node: Node) -> dict[str, str]:
 # --- altering ---------------------------------------------------------------------------------------------------------
 
 
-def alter(call: NodeCall, resource_type: int, name: str, changes: Sequence[Change], *, is_incremental: bool) -> None:
+async def alter(
+    call: NodeCall, resource_type: int, name: str, changes: Sequence[Change], *, is_incremental: bool
+) -> None:
     """Alter the settings of one resource, or (ValidateOnly) only check the changes. Raises AlterationError.
 
     Unless `is_incremental`, settings that the changes do not name are removed.
@@ -91,42 +94,50 @@ def alter(call: NodeCall, resource_type: int, name: str, changes: Sequence[Chang
     check_access(call, AclOperation.ALTER_CONFIGS, resource_type, name)
     check_changes(changes)
     try:
-        _ALTERATIONS[ConfigResource(resource_type)](call, name, changes, is_incremental)
+        steps = _ALTERATIONS[ConfigResource(resource_type)](call, name, changes, is_incremental)
+        await call.cluster.changes.make(steps)
     except StorageError as error:
         raise AlterationError(ErrorCode.kafka_storage_error, str(error)) from error
 
 
-def _alter_topic(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+def _alter_topic(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     topic, only_check = known_topic(call, name), call.request.validate_only
-    config_changes.alter_topic(call.cluster, topic, changes, is_incremental=is_incremental, only_check=only_check)
+    yield from config_changes.alter_topic(
+        call.cluster, topic, changes, is_incremental=is_incremental, only_check=only_check
+    )
 
 
-def _alter_broker(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+def _alter_broker(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
     if name != ALL_BROKERS:
         check_is_this_node(call, name, "Unexpected broker id, expected {}, but received {}")
     only_check = call.request.validate_only
-    config_changes.alter_broker(call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check)
-
-
-def _alter_group(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
-    only_check = call.request.validate_only
-    config_changes.alter_group(call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check)
-
-
-def _alter_client_metrics(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
-    only_check = call.request.validate_only
-    config_changes.alter_client_metrics(
+    yield from config_changes.alter_broker(
         call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check
     )
 
 
-def _alter_loggers(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> None:
+def _alter_group(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
+    only_check = call.request.validate_only
+    yield from config_changes.alter_group(
+        call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check
+    )
+
+
+def _alter_client_metrics(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
+    only_check = call.request.validate_only
+    yield from config_changes.alter_client_metrics(
+        call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check
+    )
+
+
+def _alter_loggers(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
     if not is_incremental:
         raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {int(ConfigResource.BROKER_LOGGER)}")
     check_is_this_node(call, name, "Unexpected node id. Expected {}, but received {}")
     known = loggers.levels()
+    yield
     for change in changes:
         _check_logger(change, known)
     if not call.request.validate_only:
@@ -170,23 +181,27 @@ _ALTERATIONS: Final = {
 }
 
 
-def altered(call: NodeCall, changes_of: Any, *, is_incremental: bool) -> Any:
+async def altered(call: NodeCall, changes_of: Any, *, is_incremental: bool) -> Any:
     """Alter settings and return the response, for both APIs; `changes_of` reads the changes of one resource.
 
     A resource that is named twice is not altered (42).
     """
     resources = call.request.resources
-    names = [(resource.resource_type, resource.resource_name) for resource in resources]
+    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     rows: list[tuple[Any, ErrorCode, str | None]] = []
-    for resource, key in zip(resources, names, strict=True):
-        error, message = ErrorCode.none, None
-        try:
-            if names.count(key) > 1:
-                raise AlterationError(ErrorCode.invalid_request, "Each resource must appear at most once.")
-            alter(call, *key, changes_of(resource), is_incremental=is_incremental)
-        except AlterationError as refused:
-            error, message = refused.error, refused.message
-        rows.append((resource, error, message))
+    pace = Pace()
+    async with call.cluster.changes:
+        for resource in resources:
+            await pace.keep()
+            key = (resource.resource_type, resource.resource_name)
+            error, message = ErrorCode.none, None
+            try:
+                if named[key] > 1:
+                    raise AlterationError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+                await alter(call, *key, changes_of(resource), is_incremental=is_incremental)
+            except AlterationError as refused:
+                error, message = refused.error, refused.message
+            rows.append((resource, error, message))
     return _altered_response(call, rows)
 
 

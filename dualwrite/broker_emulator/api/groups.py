@@ -118,4 +118,4 @@ def _errors_of_topic(
     if topic is None:
         return lambda _: error
     name = topic.name
-    return lambda index: errors[TopicPartition(name, index)]
+    return lambda index: errors.get(TopicPartition(name, index), ErrorCode.unknown_topic_or_partition)

@@ -6,10 +6,12 @@ version are accepted, because coordinators leave them alone.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from dualwrite.broker_emulator.cluster.topics import TRANSACTION_STATE_TOPIC
 from dualwrite.broker_emulator.groups.replay import ReplayedGroups
 from dualwrite.broker_emulator.log.record_batch import Record, iter_records, parse_header
-from dualwrite.broker_emulator.log.replay import UNREADABLE
+from dualwrite.broker_emulator.log.replay import UNREADABLE, UnknownKeyVersionError
 from dualwrite.broker_emulator.transactions.transaction_log import decode_key, decode_value
 
 
@@ -19,10 +21,11 @@ def why_unreadable(topic: str, batch: bytes) -> str | None:
     try:
         header = parse_header(batch)
         for record in iter_records(batch):
-            if topic == TRANSACTION_STATE_TOPIC:
-                _read_transaction(record)
-            else:
-                groups.apply(header, record)
+            with suppress(UnknownKeyVersionError):
+                if topic == TRANSACTION_STATE_TOPIC:
+                    _read_transaction(record)
+                else:
+                    groups.apply(header, record)
     except UNREADABLE as error:
         return f"the coordinators of {topic} could not read this: {error}"
     return None
@@ -31,5 +34,5 @@ def why_unreadable(topic: str, batch: bytes) -> str | None:
 def _read_transaction(record: Record) -> None:
     if record.key is not None:
         transactional_id = decode_key(record.key)
-        if transactional_id is not None and record.value is not None:
+        if record.value is not None:
             decode_value(transactional_id, record.value)

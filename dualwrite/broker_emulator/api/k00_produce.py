@@ -266,7 +266,8 @@ def _append(
 ) -> AppendResult:
     error = verified.refused.get(partition.name) or _error_before_append(call, write, partition)
     if error is not None:
-        return AppendResult(error)
+        start = partition.log.log_start_offset if error is ErrorCode.not_enough_replicas else -1
+        return AppendResult(error, log_start_offset=start)
     problem = why_unreadable(partition.topic.name, write.produced.records) if partition.topic.is_internal else None
     if problem is not None:
         return AppendResult(ErrorCode.invalid_record, error_message=problem)
@@ -274,7 +275,6 @@ def _append(
         write.produced.records,
         now_ms=call.cluster.clock.now_ms(),
         guard=verified.guards.get(partition.name),
-        transaction_version=2 if call.version >= _IMPLICIT_ADD_VERSION else 0,
         contents=contents,
     )
 

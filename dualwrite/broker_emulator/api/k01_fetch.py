@@ -75,7 +75,7 @@ class _Read(NamedTuple):
 
 async def handle(call: NodeCall) -> Any:
     if getattr(call.request, "session_epoch", _NO_SESSION) not in (_NEW_SESSION, _NO_SESSION):
-        return refuse(call, ErrorCode.fetch_session_id_not_found)
+        return await call.refused(ErrorCode.fetch_session_id_not_found)
     read = await _read(call)
     if read.is_in_a_log and not is_isolation_level(call.request.isolation_level):
         return _refuse_isolation(call)

@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, is_isolation_level, led_partition
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation
-from dualwrite.broker_emulator.slices import mapped
+from dualwrite.broker_emulator.slices import mapped_rows
 
 _READ_COMMITTED = 1
 _LATEST, _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
@@ -36,10 +36,9 @@ _FIRST_VERSION = {_LATEST: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_T
 
 async def handle(call: NodeCall) -> Any:
     if not is_isolation_level(getattr(call.request, "isolation_level", 0)):
-        return refuse(call, ErrorCode.unknown_server_error)
+        return await call.refused(ErrorCode.unknown_server_error)
     named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
-    rows = iter(await mapped(lambda pair: _offset(call, *pair), named))
-    return _response(call, lambda topic, requested: next(rows))
+    return await call.made(_response, call, await mapped_rows(lambda pair: _offset(call, *pair), named))
 
 
 def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:

@@ -94,16 +94,30 @@ async def _topics(call: NodeCall) -> list[Any]:
     requested = call.request.topics
     if requested is None or (call.version == 0 and not requested):
         seen = await selected(lambda topic: _may_see(call, topic.name, False), call.cluster.topics.values())
-        return await mapped(lambda topic: _describe(call, topic), seen)
+        rows = await mapped(lambda topic: _describe(call, topic) if _exists(call, topic) else None, seen)
+        return [row for row in rows if row is not None]
     by_id = dict.fromkeys(filter(None, map(_id_of, requested)))
     if by_id:
         return await mapped(lambda topic_id: _topic_by_id(call, topic_id), by_id)
     may_create = MAX_PARTITIONS_PER_REQUEST // max(call.cluster.config.num_partitions, 1)
     names = dict.fromkeys(topic.name for topic in requested)
     missing = [name for name in names if name not in call.cluster.topics]
-    alike = NamesAlike(call.cluster.topics if missing and _would_create(call) else ())
-    creatable = {name for name in missing[:may_create] if name != METADATA_TOPIC and alike.topic_like(name) is None}
-    return await mapped(lambda name: _topic_by_name(call, name, name in creatable), names)
+    would_create = bool(missing) and _would_create(call)
+    alike = NamesAlike(call.cluster.topics if would_create else ())
+    creatable = {
+        name
+        for name in missing[:may_create]
+        if would_create and name != METADATA_TOPIC and alike.topic_like(name) is None
+    }
+    if not creatable:
+        return await mapped(lambda name: _topic_by_name(call, name, may_create=False), names)
+    async with call.cluster.changes:
+        return await mapped(lambda name: _topic_by_name(call, name, name in creatable), names)
+
+
+def _exists(call: NodeCall, topic: Topic) -> bool:
+    """Return whether the topic was not deleted meanwhile."""
+    return call.cluster.topics.get(topic.name) is topic
 
 
 def _may_see(call: NodeCall, name: str, is_logged: bool = True) -> bool:

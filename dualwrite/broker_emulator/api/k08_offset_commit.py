@@ -22,7 +22,6 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import OffsetsToCommit, group_shard, offset_response, offsets_to_commit
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.offsets import Committer
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
@@ -31,10 +30,10 @@ _UNKNOWN_GROUP_VERSION = 9
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     offsets = await offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else ErrorCode.none
-    return offset_response(call, "OffsetCommit", offsets.errors(error))
+    return await call.made(offset_response, call, "OffsetCommit", offsets.errors(error))
 
 
 async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
@@ -46,7 +45,7 @@ async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
         request.member_id, getattr(request, "group_instance_id", None), request.generation_id_or_member_epoch
     )
     error = await shard.commit(request.group_id, committer, offsets.valid, version=call.version)
-    says_unknown = call.version >= _UNKNOWN_GROUP_VERSION and call.cluster.config.profile is not Profile.KAFKA_3_9
+    says_unknown = call.version >= _UNKNOWN_GROUP_VERSION and call.cluster.config.behaviours.unknown_group_has_own_error
     if error is ErrorCode.group_id_not_found and not says_unknown:
         return ErrorCode.illegal_generation
     return error

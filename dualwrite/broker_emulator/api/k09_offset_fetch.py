@@ -28,7 +28,7 @@ from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.offsets import OffsetTable
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import mapped
+from dualwrite.broker_emulator.slices import Pace, Steps, at_once, in_slices
 
 _MANY_GROUPS_VERSION = 8
 _MEMBER_VERSION = 9
@@ -38,9 +38,21 @@ _TOPIC_ID_VERSION = 10
 async def handle(call: NodeCall) -> Any:
     request = call.request
     if call.version >= _MANY_GROUPS_VERSION:
-        found = await mapped(lambda group: _group(call, group, _offsets_for_member(call, group)), request.groups)
-        return _many(call, found)
+        pace = Pace()
+        groups = []
+        for group in request.groups:
+            await pace.keep()
+            groups.append(await _group_in_slices(call, group, _offsets_for_member(call, group)))
+        return _many(call, groups)
     return _single(call, _offsets(call, request.group_id))
+
+
+async def _group_in_slices(call: NodeCall, group: Any, found: OffsetTable | ErrorCode) -> Any:
+    """Return the row of a group; one with very many partitions pauses for others."""
+    if isinstance(found, ErrorCode):
+        return _group(call, group, found)
+    topics = await in_slices(_topics(call, group.group_id, group.topics, found, "s"))
+    return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=ErrorCode.none)
 
 
 def _offsets(call: NodeCall, group_id: str) -> OffsetTable | ErrorCode:
@@ -69,39 +81,35 @@ def _single(call: NodeCall, found: _Found) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         # in v1, only partitions have an error
-        topics=_topics(call, call.request.group_id, call.request.topics, found, "")
+        topics=at_once(_topics(call, call.request.group_id, call.request.topics, found, ""))
         if error is ErrorCode.none or call.version == 1
         else (),
         error_code=error,
     )
 
 
-def _group(call: NodeCall, group: Any, found: _Found) -> Any:
-    if isinstance(found, ErrorCode):
-        return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=found)
-    topics = _topics(call, group.group_id, group.topics, found, "s")
-    return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=ErrorCode.none)
+def _group(call: NodeCall, group: Any, error: ErrorCode) -> Any:
+    return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=error)
 
 
 def _many(call: NodeCall, groups: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 
-def _topics(call: NodeCall, group_id: str, requested: Any, found: _Found, suffix: str) -> tuple[Any, ...]:
-    """Return the rows of one group. `suffix`: "s" in the response for several groups, whose types are named so."""
+def _topics(call: NodeCall, group_id: str, requested: Any, found: _Found, suffix: str) -> Steps[tuple[Any, ...]]:
+    """Make the rows of one group. `suffix`: "s" in the response for several groups, whose types are named so."""
     new = vars(call.new)
     topic_type, partition_type = new[f"OffsetFetchResponseTopic{suffix}"], new[f"OffsetFetchResponsePartition{suffix}"]
     rows = _all_of_group(call, group_id, found) if requested is None else _requested(call, requested)
-    return tuple(
-        topic_type(
-            **reference,
-            partitions=tuple(
-                partition_type(partition_index=name.partition, **_offset(call, group_id, name, topic_error or found))
-                for name in names
-            ),
-        )
-        for reference, names, topic_error in rows
-    )
+    topics = []
+    for reference, names, topic_error in rows:
+        partitions = []
+        for name in names:
+            offset = _offset(call, group_id, name, topic_error or found)
+            partitions.append(partition_type(partition_index=name.partition, **offset))
+            yield
+        topics.append(topic_type(**reference, partitions=tuple(partitions)))
+    return tuple(topics)
 
 
 _Row = tuple[dict[str, Any], list[TopicPartition], ErrorCode]
@@ -156,14 +164,14 @@ def refuse(call: NodeCall, error: ErrorCode) -> Any:
 
 def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < _MANY_GROUPS_VERSION:
-        rows = _topics(call, call.request.group_id, call.request.topics, error, "")
+        rows = at_once(_topics(call, call.request.group_id, call.request.topics, error, ""))
         return call.new.response(throttle_time=NO_THROTTLE, topics=rows, error_code=ErrorCode.none)
     return _many(
         call,
         [
             call.new.OffsetFetchResponseGroup(
                 group_id=group.group_id,
-                topics=_topics(call, group.group_id, group.topics, error, "s"),
+                topics=at_once(_topics(call, group.group_id, group.topics, error, "s")),
                 error_code=ErrorCode.none,
             )
             for group in call.request.groups

@@ -29,7 +29,7 @@ _SHARE_GROUPS_VERSION = 6
 async def handle(call: NodeCall) -> Any:
     request = call.request
     if _asks_for_share_groups(call) and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     if call.version < 4:
         node, error = _find(call, request.key)
         return _single(call, node, error)

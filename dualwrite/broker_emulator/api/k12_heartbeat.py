@@ -23,12 +23,12 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     shard = group_shard(call, request.group_id)
     if shard is ErrorCode.coordinator_load_in_progress:
-        return refuse(call, ErrorCode.none)
+        return await call.refused(ErrorCode.none)
     if isinstance(shard, ErrorCode):
-        return refuse(call, shard)
+        return await call.refused(shard)
     group_instance_id = getattr(request, "group_instance_id", None)
     return refuse(call, shard.heartbeat(request.group_id, request.member_id, group_instance_id, request.generation_id))
 

@@ -19,29 +19,31 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.member_requests import LeavingMember
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 _MANY_MEMBERS_VERSION = 3
 
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     shard = group_shard(call, call.request.group_id)
     if isinstance(shard, ErrorCode):
-        return refuse(call, shard)
+        return await call.refused(shard)
     leaving = _leaving(call)
     errors = shard.leave(call.request.group_id, leaving)
     if call.version < _MANY_MEMBERS_VERSION:
-        return refuse(call, errors[0])
+        return await call.refused(errors[0])
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        members=tuple(
-            call.new.MemberResponse(
-                member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error
-            )
-            for member, error in zip(leaving, errors, strict=True)
-        ),
+        members=tuple(await mapped(lambda pair: _row(call, *pair), zip(leaving, errors, strict=True))),
+    )
+
+
+def _row(call: NodeCall, member: LeavingMember, error: ErrorCode) -> Any:
+    return call.new.MemberResponse(
+        member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error
     )
 
 

@@ -30,12 +30,12 @@ async def handle(call: NodeCall) -> Any:
     sync_request = _sync_request(request)
     names = (sync_request.protocol_type, sync_request.protocol_name)
     if call.version >= _PROTOCOL_VERSION and None in names:
-        return refuse(call, ErrorCode.inconsistent_group_protocol)
+        return await call.refused(ErrorCode.inconsistent_group_protocol)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):
-        return refuse(call, shard)
+        return await call.refused(shard)
     try:
         return _response(call, await shard.sync(request.group_id, sync_request))
     except SupersededError as superseded:

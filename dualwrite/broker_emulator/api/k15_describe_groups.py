@@ -4,7 +4,8 @@ State, protocol and members of groups.
 
 * v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, and one of
   KIP-848, is 69 with a message (KIP-1043). Before, it is Dead without an error.
-* Only a stable group has metadata and assignments. Group of another node 16; while loading 14.
+* Only a stable group has metadata; while it rebalances, members have their last assignment (kafka-3.9: none).
+* Group of another node 16; while loading 14.
 * Access: DESCRIBE on the group (30).
 * v6 is hidden by the profile kafka-3.9.
 """
@@ -18,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.states import GroupState
@@ -57,14 +59,15 @@ def _describe(call: NodeCall, group_id: str) -> Any:
 
 
 def _member(call: NodeCall, group: Group, member: Member) -> Any:
-    is_shown = group.is_in(GroupState.STABLE)
+    is_stable = group.is_in(GroupState.STABLE)
+    shows_last = call.cluster.config.profile is not Profile.KAFKA_3_9
     return call.new.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        member_metadata=member.metadata(group.protocol_name) if is_shown else b"",
-        member_assignment=member.assignment if is_shown else b"",
+        member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+        member_assignment=member.assignment if is_stable or shows_last else b"",
     )
 
 

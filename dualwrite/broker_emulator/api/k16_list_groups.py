@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.slices import mapped, selected
 async def handle(call: NodeCall) -> Any:
     groups = call.node.groups
     if groups.is_loading:
-        return refuse(call, ErrorCode.coordinator_load_in_progress)
+        return await call.refused(ErrorCode.coordinator_load_in_progress)
     states = _lowered(getattr(call.request, "states_filter", ()))
     types = _lowered(getattr(call.request, "types_filter", ()))
     listed = [group for shard in groups.shards() for group in shard.groups.values()]

@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.security.login_states import RequestKind
 async def handle(call: NodeCall) -> Any:
     login = None if call.connection is None else call.connection.login
     if login is None or not login.expects(RequestKind.HANDSHAKE):
-        return refuse(call, ErrorCode.illegal_sasl_state)
+        return await call.refused(ErrorCode.illegal_sasl_state)
     is_enabled = login.shake_hands(call.request.mechanism, call.version)
     if not is_enabled and login.principal is not None:
         raise CloseConnectionError(login.why_failed)

@@ -1,4 +1,4 @@
-"""ApiVersions (key 18), versions 0-4.
+"""ApiVersions (key 18), versions 0-5.
 
 The APIs and versions that are served, and the features of the cluster.
 
@@ -9,6 +9,8 @@ The APIs and versions that are served, and the features of the cluster.
   TV2 only if the level is at least 2. v4+: its supported range [0, 2]; v3 cannot express a minimum of 0 (KIP-1022). The
   profile kafka-3.9 does not have the feature.
 * v3+: an illegal client software name or version is 42 (KIP-511).
+* v5+: a client that says which cluster and node it means to be connected to is told if this is another one: 129. One of
+  the two without the other is 42 (KIP-1242). v5 is hidden by the profiles kafka-4.3 and kafka-3.9.
 * v3 is the first flexible version; the response header stays v0 in all of them.
 """
 
@@ -21,9 +23,12 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, NO_THROTTLE
-from dualwrite.broker_emulator.cluster.cluster import NEWEST_LEVELS, finalized_level, supported_levels
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_level, supported_levels
+from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.profiles import Profile
 
+_NO_NODE = -1
 _LEGAL_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -59,7 +64,10 @@ async def handle(call: NodeCall) -> Any:
         return new.response(error_code=ErrorCode.none, api_keys=rows, throttle_time=NO_THROTTLE)
     software = (call.request.client_software_name, call.request.client_software_version)
     if not all(_LEGAL_SOFTWARE.fullmatch(text) for text in software):
-        return refuse(call, ErrorCode.invalid_request)
+        return await call.refused(ErrorCode.invalid_request)
+    misrouted = _routing_error(call)
+    if misrouted is not NO_ERROR:
+        return await call.refused(misrouted)
     return new.response(
         error_code=ErrorCode.none,
         api_keys=supported_versions(new, config),
@@ -68,6 +76,15 @@ async def handle(call: NodeCall) -> Any:
         finalized_features_epoch=call.cluster.finalized_features_epoch,
         finalized_features=_finalized_features(call),
     )
+
+
+def _routing_error(call: NodeCall) -> ErrorCode:
+    """Compare the cluster and the node that the client means, if it says so, with these."""
+    cluster_id, node_id = getattr(call.request, "cluster_id", None), getattr(call.request, "node_id", _NO_NODE)
+    if (cluster_id is None) != (node_id == _NO_NODE):
+        return ErrorCode.invalid_request
+    is_meant = cluster_id is None or (cluster_id, node_id) == (call.cluster.cluster_id, call.node.node_id)
+    return NO_ERROR if is_meant else ErrorCode.rebootstrap_required
 
 
 def _supported_features(call: NodeCall) -> tuple[Any, ...]:

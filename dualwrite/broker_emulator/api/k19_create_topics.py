@@ -35,7 +35,7 @@ from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import mapped
+from dualwrite.broker_emulator.slices import Pace
 
 _CONFIGS_VERSION = 5
 
@@ -46,9 +46,14 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
     given = Counter(topic.name for topic in call.request.topics)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
-    alike = NamesAlike(call.cluster.topics)
     named = _named_once(call)
-    rows = await mapped(lambda topic: _create(call, topic, mutations, alike, given[topic.name] > 1), named)
+    rows = []
+    pace = Pace()
+    async with call.cluster.changes:
+        alike = NamesAlike(call.cluster.topics)
+        for topic in named:
+            await pace.keep()
+            rows.append(await _create(call, topic, mutations, alike, given[topic.name] > 1))
     return call.new.response(throttle_time=mutations.throttle_time, topics=tuple(rows))
 
 
@@ -57,7 +62,7 @@ def _named_once(call: NodeCall) -> list[Any]:
     return list({topic.name: topic for topic in reversed(call.request.topics)}.values())[::-1]
 
 
-def _create(call: NodeCall, requested: Any, mutations: Mutations, alike: NamesAlike, is_repeated: bool) -> Any:
+async def _create(call: NodeCall, requested: Any, mutations: Mutations, alike: NamesAlike, is_repeated: bool) -> Any:
     if is_repeated:
         return _row(call, requested, ErrorCode.invalid_request, "Duplicate topic name.")
     error, message = _check(call, requested, alike)
@@ -69,12 +74,14 @@ def _create(call: NodeCall, requested: Any, mutations: Mutations, alike: NamesAl
     if call.request.validate_only:
         return _row(call, requested, ErrorCode.none, None, partitions=partitions, replicas=replicas)
     try:
-        topic = call.cluster.create_topic(
-            requested.name,
-            partitions,
-            configs=_configs(requested),
-            replication_factor=replicas,
-            assignments=_assignments(requested) or None,
+        topic = await call.cluster.changes.make(
+            call.cluster.topic_creation(
+                requested.name,
+                partitions,
+                configs=_configs(requested),
+                replication_factor=replicas,
+                assignments=_assignments(requested) or None,
+            )
         )
     except StorageError as problem:
         return _row(call, requested, ErrorCode.kafka_storage_error, str(problem))
@@ -105,7 +112,7 @@ def _check(call: NodeCall, requested: Any, alike: NamesAlike) -> tuple[ErrorCode
     if problem is not None:
         return ErrorCode.invalid_replication_factor, problem
     try:
-        check_topic_configs(_configs(requested), topic_settings(call.cluster.config.profile))
+        check_topic_configs(_configs(requested), topic_settings(call.cluster.config.behaviours.settings))
     except AlterationError as refused:
         return refused.error, refused.message
     return _check_assignments(call, requested)
@@ -205,7 +212,7 @@ def _config_rows(call: NodeCall, requested: Any) -> tuple[Any, ...]:
     """Return all settings of the new topic, ordered by name; versions below 5 do not have them."""
     if call.version < _CONFIGS_VERSION:
         return ()
-    settings = topic_settings(call.cluster.config.profile)
+    settings = topic_settings(call.cluster.config.behaviours.settings)
     entries = topic_entries(settings, _configs(requested), layers_of(call, call.node))
     return tuple(
         call.new.CreatableTopicConfigs(

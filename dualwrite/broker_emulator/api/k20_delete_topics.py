@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import mapped
+from dualwrite.broker_emulator.slices import Pace
 
 _NAMED_IN_BOTH_WAYS: Final = "The provided topic name maps to an ID that was already supplied."
 _MESSAGES: Final = {
@@ -35,10 +35,21 @@ _MESSAGES: Final = {
 
 async def handle(call: NodeCall) -> Any:
     if not call.cluster.config.delete_topic_enable:
-        return refuse(call, ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
+        return await call.refused(ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
     requested = Counter(_requested(call))
-    rows = await mapped(lambda named: _delete(call, named, requested, mutations), requested)
+    rows = []
+    pace = Pace()
+    deleted: set[str] = set()
+    async with call.cluster.changes:
+        try:
+            for named in requested:
+                await pace.keep()
+                rows.append(await _delete(call, named, requested, mutations))
+                if rows[-1] is not None and rows[-1].error_code is ErrorCode.none:
+                    deleted.add(rows[-1].name)
+        finally:
+            await call.cluster.changes.make(call.cluster.offset_removal(deleted))
     return _response(call, [row for row in rows if row is not None], mutations.throttle_time)
 
 
@@ -55,7 +66,7 @@ def _requested(call: NodeCall) -> list[_Named]:
     return [_Named(name, None) for name in call.request.topic_names]
 
 
-def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
+async def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
     """Delete a topic and return its row; None for the id of a topic that has a row for its name."""
     name, topic_id = named
     problem = _why_unclear(named, requested[named])
@@ -73,7 +84,7 @@ def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int], muta
     if not mutations.are_allowed(len(topic.partitions)):
         return _row(call, topic.name, topic.topic_id, ErrorCode.throttling_quota_exceeded)
     try:
-        call.cluster.delete_topic(topic.name)
+        await call.cluster.changes.make(call.cluster.removal(topic.name))
     except StorageError as problem:
         return _row(call, topic.name, topic.topic_id, ErrorCode.kafka_storage_error, str(problem))
     return _row(call, topic.name, topic.topic_id, ErrorCode.none)

@@ -21,12 +21,14 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition
 from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.slices import mapped_rows
 
 _NO_OFFSET = -1
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, lambda topic, requested: _delete(call, topic, requested))
+    named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
+    return await call.made(_response, call, await mapped_rows(lambda pair: _delete(call, *pair), named))
 
 
 def _delete(call: NodeCall, requested_in: Any, requested: Any) -> Any:

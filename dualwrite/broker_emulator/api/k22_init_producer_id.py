@@ -8,7 +8,7 @@ Gives a producer its id and epoch, and fences the previous owner of the transact
 * Access: WRITE on the transactional id, and TWO_PHASE_COMMIT on it for Enable2Pc (53). Without a transactional id,
   IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (31, KIP-679).
 * With every error, all four ids and epochs are -1.
-* v6 is hidden by the profiles kafka-4.3, where it is unstable (`unstable.api.versions.enable` shows it), and kafka-3.9.
+* v6 is unstable in all profiles but kip-939 (`unstable.api.versions.enable` shows it), and not in kafka-3.9.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def handle(call: NodeCall) -> Any:
     request = call.request
     denied = _access_error(call)
     if denied is not NO_ERROR:
-        return refuse(call, denied)
+        return await call.refused(denied)
     result = await call.node.transactions.init_producer_id(
         request.transactional_id,
         request.transaction_timeout // _MILLISECOND,

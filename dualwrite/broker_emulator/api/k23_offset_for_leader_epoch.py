@@ -23,10 +23,12 @@ from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped_rows
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, lambda topic, requested: _end(call, topic, requested))
+    named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
+    return await call.made(_response, call, await mapped_rows(lambda pair: _end(call, *pair), named))
 
 
 def _end(call: NodeCall, requested_in: Any, requested: Any) -> Any:

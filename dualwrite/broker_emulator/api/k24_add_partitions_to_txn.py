@@ -15,7 +15,8 @@ Makes partitions part of a transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -25,28 +26,31 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import mapped
+from dualwrite.broker_emulator.slices import Pace, mapped
+from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin, finish
 
 _MANY_TRANSACTIONS_VERSION = 4
 
 _Errors = Mapping[TopicPartition, ErrorCode]
+_Transaction = tuple[Any, tuple[Any, ...]]
+"""A transaction of the request, and the rows of its topics."""
 
 
 async def handle(call: NodeCall) -> Any:
     if call.version >= _MANY_TRANSACTIONS_VERSION:
         if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
-            return refuse(call, ErrorCode.cluster_authorization_failed)
+            return await call.refused(ErrorCode.cluster_authorization_failed)
         transactions = call.request.transactions
         if len(transactions) == 1:
             results = [await _transaction(call, transactions[0])]
-        else:  # one that waits for the replication of its record must not delay the others
-            results = await asyncio.gather(*(_transaction(call, transaction) for transaction in transactions))
+        else:
+            results = await _transactions(call, transactions)
         if ErrorCode.unsupported_version in results:
-            return refuse(call, ErrorCode.unsupported_version)
-        return _many(call, list(zip(transactions, results, strict=True)), NO_ERROR)
+            return await call.refused(ErrorCode.unsupported_version)
+        return _many(call, await _rows_of(call, list(zip(transactions, results, strict=True))), NO_ERROR)
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
-        return refuse(call, ErrorCode.transactional_id_authorization_failed)
+        return await call.refused(ErrorCode.transactional_id_authorization_failed)
     errors = await _add(
         call,
         request.v3_and_below_transactional_id,
@@ -57,7 +61,19 @@ async def handle(call: NodeCall) -> Any:
     )
     if isinstance(errors, ErrorCode):
         errors = producer_fenced_below(2, call.version, errors)
-    return _single(call, errors)
+    return _single(call, await _topic_results(call, request.v3_and_below_topics, errors))
+
+
+async def _transactions(call: NodeCall, transactions: Iterable[Any]) -> list[ErrorCode | _Errors]:
+    """Process all of them. One that waits for the replication of its record must not delay the others."""
+    pace = Pace()
+    begun = []
+    for transaction in transactions:
+        await pace.keep()
+        begun.append(begin(_transaction(call, transaction)))
+    waiting = [each for each in begun if isinstance(each, SuspendedCoroutine)]
+    finished = iter(await asyncio.gather(*map(finish, waiting)))
+    return [next(finished) if isinstance(each, SuspendedCoroutine) else each for each in begun]
 
 
 async def _transaction(call: NodeCall, transaction: Any) -> ErrorCode | _Errors:
@@ -115,40 +131,47 @@ def _names(topics: Any) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
-    new = call.new
+def _row(call: NodeCall, name: TopicPartition, errors: ErrorCode | _Errors) -> Any:
+    error = errors if isinstance(errors, ErrorCode) else errors[name]
+    return call.new.AddPartitionsToTxnPartitionResult(partition_index=name.partition, partition_error_code=error)
+
+
+def _topic_rows(call: NodeCall, topics: Any, rows: Iterable[Any]) -> tuple[Any, ...]:
+    following = iter(rows)
     return tuple(
-        new.AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=tuple(
-                new.AddPartitionsToTxnPartitionResult(
-                    partition_index=index,
-                    partition_error_code=errors
-                    if isinstance(errors, ErrorCode)
-                    else errors[TopicPartition(topic.name, index)],
-                )
-                for index in topic.partitions
-            ),
+        call.new.AddPartitionsToTxnTopicResult(
+            name=topic.name, results_by_partition=tuple(islice(following, len(topic.partitions)))
         )
         for topic in topics
     )
 
 
-def _single(call: NodeCall, errors: ErrorCode | _Errors) -> Any:
-    topics = _topic_results(call, call.request.v3_and_below_topics, errors)
+async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
+    return _topic_rows(call, topics, await mapped(lambda name: _row(call, name, errors), _names(topics)))
+
+
+def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
+    return _topic_rows(call, topics, (_row(call, name, error) for name in _names(topics)))
+
+
+async def _rows_of(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]]) -> list[_Transaction]:
+    return [(transaction, await _topic_results(call, transaction.topics, errors)) for transaction, errors in results]
+
+
+def _single(call: NodeCall, topics: tuple[Any, ...]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=topics)
 
 
-def _many(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]], error: ErrorCode) -> Any:
+def _many(call: NodeCall, results: list[_Transaction], error: ErrorCode) -> Any:
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
         results_by_transaction=tuple(
             call.new.AddPartitionsToTxnResult(
                 transactional_id=transaction.transactional_id,
-                topic_results=_topic_results(call, transaction.topics, errors),
+                topic_results=topics,
             )
-            for transaction, errors in results
+            for transaction, topics in results
         ),
     )
 
@@ -156,10 +179,11 @@ def _many(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]], error:
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.version >= _MANY_TRANSACTIONS_VERSION:
         return _many(call, [], error)
-    return _single(call, error)
+    return _single(call, _refused(call, call.request.v3_and_below_topics, error))
 
 
 def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < _MANY_TRANSACTIONS_VERSION:
-        return _single(call, error)
-    return _many(call, [(transaction, error) for transaction in call.request.transactions], NO_ERROR)
+        return _single(call, _refused(call, call.request.v3_and_below_topics, error))
+    refused = [(each, _refused(call, each.topics, error)) for each in call.request.transactions]
+    return _many(call, refused, NO_ERROR)

@@ -22,9 +22,9 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.may_write_id(request.transactional_id):
-        return refuse(call, ErrorCode.transactional_id_authorization_failed)
+        return await call.refused(ErrorCode.transactional_id_authorization_failed)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     error = await call.node.transactions.add_partitions(
         request.transactional_id,
         request.producer_id,

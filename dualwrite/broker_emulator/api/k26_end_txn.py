@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_belo
 async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.may_write_id(request.transactional_id):
-        return refuse(call, ErrorCode.transactional_id_authorization_failed)
+        return await call.refused(ErrorCode.transactional_id_authorization_failed)
     result = await call.node.transactions.end_txn(
         request.transactional_id,
         request.producer_id,

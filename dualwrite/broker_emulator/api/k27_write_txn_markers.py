@@ -23,20 +23,25 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.transactions.ports import Marker
 
 
 async def handle(call: NodeCall) -> Any:
     may_alter = call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False)
     if not may_alter and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     errors = []
+    pace = Pace()
     for marker in call.request.markers:
         names = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
         if -1 in (marker.producer_id, marker.producer_epoch) and any(_is_led(call, name) for name in names):
-            return refuse(call, ErrorCode.unknown_server_error)
-        errors += [await _write(call, marker, name) for name in names]
+            return await call.refused(ErrorCode.unknown_server_error)
+        for name in names:
+            await pace.keep()
+            errors.append(await _write(call, marker, name))
     remaining = iter(errors)
-    return _response(call, lambda: next(remaining))
+    return await call.made(_response, call, lambda: next(remaining))
 
 
 def _is_led(call: NodeCall, name: TopicPartition) -> bool:
@@ -45,14 +50,14 @@ def _is_led(call: NodeCall, name: TopicPartition) -> bool:
 
 
 async def _write(call: NodeCall, marker: Any, name: TopicPartition) -> ErrorCode:
-    return await call.node.write_marker(
-        name,
+    wanted = Marker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch,
         commit=marker.transaction_result,
         transaction_version=getattr(marker, "transaction_version", 0),
     )
+    return await call.node.write_marker(name, wanted)
 
 
 def _response(call: NodeCall, next_error: Callable[[], ErrorCode]) -> Any:

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (key 28), versions 0-5.
+"""TxnOffsetCommit (key 28), versions 0-6.
 
 Stores offsets of a group inside a transaction: pending under the producer id until its marker is written.
 
@@ -10,7 +10,10 @@ Stores offsets of a group inside a transaction: pending under the producer id un
   group 22; unknown member 25; replaced static member 82. The group is checked after the transaction, so that a client
   that has lost its membership meanwhile cannot commit. A request without a member is always accepted.
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12.
-* v5 is hidden by the profile kafka-3.9.
+* v6 names topics by id; an unknown id is 100. A generation of an unknown group is 69, a stale member epoch 113
+  (KIP-1319); both are 22 before.
+* v5 is hidden by the profile kafka-3.9, v6 by kafka-4.3 too. In kafka-3.9, a generation of an unknown group
+  is 25.
 """
 
 from __future__ import annotations
@@ -44,18 +47,19 @@ COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
 """The errors of the transaction coordinator as clients get them; other codes stay as they are (2.5)."""
 
 
-_WITHOUT_NAME = (ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
-"""Errors that clients of these versions do not know; v6, which codecs do not have yet, returns them."""
+_OWN_ERRORS_VERSION = 6
+_OWN_ERRORS = (ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
+"""Errors that clients of older versions do not know (KIP-1319)."""
 
 
 async def handle(call: NodeCall) -> Any:
     if not call.may_write_id(call.request.transactional_id):
-        return refuse(call, ErrorCode.transactional_id_authorization_failed)
+        return await call.refused(ErrorCode.transactional_id_authorization_failed)
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     offsets = await offsets_to_commit(call)
     error = await _commit(call, offsets) if offsets.concern_the_group else NO_ERROR
-    return offset_response(call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
+    return await call.made(offset_response, call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
 
 
 async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
@@ -71,10 +75,12 @@ async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):  # lost while the transaction was verified
         return shard
-    version = 2 if call.version >= _IMPLICIT_ADD_VERSION else 0
-    transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard, version)
+    transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard)
     error = await shard.commit_in_transaction(request.group_id, _committer(request), offsets.valid, transaction)
-    return ErrorCode.illegal_generation if error in _WITHOUT_NAME else error
+    if error is ErrorCode.group_id_not_found and not call.cluster.config.behaviours.unknown_group_has_own_error:
+        return ErrorCode.unknown_member_id
+    is_unknown_to_client = error in _OWN_ERRORS and call.version < _OWN_ERRORS_VERSION
+    return ErrorCode.illegal_generation if is_unknown_to_client else error
 
 
 def _committer(request: Any) -> Committer:

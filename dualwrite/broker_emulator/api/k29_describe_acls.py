@@ -26,7 +26,7 @@ async def handle(call: NodeCall) -> Any:
     wanted = filter_of(call, call.request)
     authorizer = authorizer_or_error(call, AclOperation.DESCRIBE)
     if isinstance(authorizer, ErrorCode):
-        return refuse(call, authorizer)
+        return await call.refused(authorizer)
     return _response(call, ErrorCode.none, authorizer.acls(wanted))
 
 

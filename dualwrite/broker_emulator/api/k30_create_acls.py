@@ -29,16 +29,17 @@ from dualwrite.broker_emulator.security.acl import (
     ResourceType,
     acl_problem,
 )
+from dualwrite.broker_emulator.slices import mapped
 
 
 async def handle(call: NodeCall) -> Any:
-    acls = [acl_of(call, creation) for creation in call.request.creations]
+    acls = await mapped(lambda creation: acl_of(call, creation), call.request.creations)
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
-        return refuse(call, authorizer)
+        return await call.refused(authorizer)
     if any(map(_is_of_a_filter, acls)):
-        return refuse(call, ErrorCode.unknown_server_error)
-    return _response(call, [_add(authorizer, acl) for acl in acls])
+        return await call.refused(ErrorCode.unknown_server_error)
+    return _response(call, await mapped(lambda acl: _add(authorizer, acl), acls))
 
 
 def _is_of_a_filter(acl: Acl) -> bool:

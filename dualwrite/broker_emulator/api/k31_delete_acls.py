@@ -28,6 +28,7 @@ from dualwrite.broker_emulator.security.acl import (
     PermissionType,
     ResourceType,
 )
+from dualwrite.broker_emulator.slices import mapped
 
 _UNKNOWN = (ResourceType.UNKNOWN, PatternType.UNKNOWN, AclOperation.UNKNOWN, PermissionType.UNKNOWN)
 
@@ -36,9 +37,9 @@ async def handle(call: NodeCall) -> Any:
     filters = [filter_of(call, requested) for requested in call.request.filters]
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
-        return refuse(call, authorizer)
-    matching = [authorizer.acls(wanted) for wanted in filters]
-    rows = [_remove(call, authorizer, wanted, acls) for wanted, acls in zip(filters, matching, strict=True)]
+        return await call.refused(authorizer)
+    matching = await mapped(authorizer.acls, filters)
+    rows = await mapped(lambda pair: _remove(call, authorizer, *pair), zip(filters, matching, strict=True))
     return _response(call, rows)
 
 

@@ -23,7 +23,6 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.configs import check_access, check_is_this_node, known_topic, layers_of
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlterationError, ConfigResource
 from dualwrite.broker_emulator.configs.description import (
@@ -39,11 +38,12 @@ from dualwrite.broker_emulator.configs.description import (
 from dualwrite.broker_emulator.configs.effective import group_values, topic_settings
 from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS
 from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.slices import mapped
 
 
 async def handle(call: NodeCall) -> Any:
-    results = tuple(_describe(call, resource) for resource in call.request.resources)
-    return call.new.response(throttle_time=NO_THROTTLE, results=results)
+    results = await mapped(lambda resource: _describe(call, resource), call.request.resources)
+    return call.new.response(throttle_time=NO_THROTTLE, results=tuple(results))
 
 
 def _describe(call: NodeCall, resource: Any) -> Any:
@@ -59,7 +59,9 @@ def _describe(call: NodeCall, resource: Any) -> Any:
 
 def _of_topic(call: NodeCall, name: str) -> Sequence[Entry]:
     topic = known_topic(call, name)
-    return topic_entries(topic_settings(call.cluster.config.profile), topic.configs, layers_of(call, call.node))
+    return topic_entries(
+        topic_settings(call.cluster.config.behaviours.settings), topic.configs, layers_of(call, call.node)
+    )
 
 
 def _of_broker(call: NodeCall, name: str) -> Sequence[Entry]:
@@ -84,7 +86,7 @@ def _of_client_metrics(call: NodeCall, name: str) -> Sequence[Entry]:
         raise AlterationError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
     own = call.cluster.altered_configs.of(ConfigResource.CLIENT_METRICS, name)
     entries = client_metrics_entries(own)
-    is_told = own if call.cluster.config.profile is Profile.KAFKA_3_9 else CLIENT_METRICS_SETTINGS
+    is_told = CLIENT_METRICS_SETTINGS if call.cluster.config.behaviours.client_metrics_show_defaults else own
     return [entry for entry in entries if entry.name in is_told]
 
 

@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.configs.alteration import Change, Operation
 
 
 async def handle(call: NodeCall) -> Any:
-    return altered(call, _changes, is_incremental=False)
+    return await altered(call, _changes, is_incremental=False)
 
 
 def _changes(resource: Any) -> list[Change]:

@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped_rows
 
 _LONGEST_FOLDER_NAME = 255
 _FUTURE_SUFFIX = "." + "0" * 32 + "-future"
@@ -26,8 +27,14 @@ _FUTURE_SUFFIX = "." + "0" * 32 + "-future"
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
-    return _response(call, lambda path, topic, index: _move(call, path, topic, index))
+        return await call.refused(ErrorCode.cluster_authorization_failed)
+    named = [
+        (directory.path, topic.name, index)
+        for directory in call.request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    ]
+    return await call.made(_response, call, await mapped_rows(lambda each: _move(call, *each), named))
 
 
 def _move(call: NodeCall, path: str, topic: str, index: int) -> ErrorCode:

@@ -13,6 +13,7 @@ The partitions of a node and their sizes (KIP-113).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -21,6 +22,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace, mapped
 from dualwrite.broker_emulator.storage.storage import Space
 
 _UNKNOWN = Space(-1, -1)
@@ -30,11 +32,14 @@ async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return _response(call, ErrorCode.cluster_authorization_failed, ())
     by_topic: dict[str, list[Partition]] = {}
+    pace = Pace()
     for partition in _requested_partitions(call):
+        await pace.keep()
         if call.node.node_id in partition.replicas:
             by_topic.setdefault(partition.topic.name, []).append(partition)
+    rows = iter(await mapped(lambda partition: _row(call, partition), chain.from_iterable(by_topic.values())))
     topics = tuple(
-        call.new.DescribeLogDirsTopic(name=name, partitions=tuple(_row(call, partition) for partition in partitions))
+        call.new.DescribeLogDirsTopic(name=name, partitions=tuple(islice(rows, len(partitions))))
         for name, partitions in by_topic.items()
     )
     try:
@@ -46,7 +51,7 @@ async def handle(call: NodeCall) -> Any:
 
 def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
     if call.request.topics is None:
-        yield from call.cluster.partitions()
+        yield from list(call.cluster.partitions())
         return
     names = {(topic.topic, index): None for topic in call.request.topics for index in topic.partitions}
     for topic, index in names:

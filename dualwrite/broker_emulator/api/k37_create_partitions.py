@@ -28,6 +28,7 @@ from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace
 
 
 class _Outcome(NamedTuple):
@@ -43,7 +44,12 @@ async def handle(call: NodeCall) -> Any:
     repeated = _Outcome(ErrorCode.invalid_request, "Duplicate topic name.")
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=3)
     rows = [(name, repeated) for name, times in given.items() if times > 1]
-    rows += [(topic.name, _create(call, topic, mutations)) for topic in call.request.topics if given[topic.name] == 1]
+    pace = Pace()
+    async with call.cluster.changes:
+        for topic in call.request.topics:
+            await pace.keep()
+            if given[topic.name] == 1:
+                rows.append((topic.name, await _create(call, topic, mutations)))
     return _response(call, rows, mutations.throttle_time)
 
 
@@ -57,7 +63,7 @@ def _additional(call: NodeCall) -> int:
     )
 
 
-def _create(call: NodeCall, requested: Any, mutations: Mutations) -> _Outcome:
+async def _create(call: NodeCall, requested: Any, mutations: Mutations) -> _Outcome:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.TOPIC, requested.name):
         return _Outcome(ErrorCode.topic_authorization_failed)
     topic = call.cluster.topics.get(requested.name)
@@ -74,7 +80,7 @@ def _create(call: NodeCall, requested: Any, mutations: Mutations) -> _Outcome:
         call.cluster.assign_more(topic, additional) if given is None else [list(each.broker_ids) for each in given]
     )
     try:
-        call.cluster.create_partitions(topic, assignments)
+        await call.cluster.changes.make(call.cluster.partition_creation(topic, assignments))
     except StorageError as problem:
         return _Outcome(ErrorCode.kafka_storage_error, str(problem))
     return _Outcome()

@@ -13,7 +13,7 @@ Makes the first replica the leader again (KIP-183), or any living replica of a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped, mapped_rows
 
 
 class ElectionType(IntEnum):
@@ -41,14 +42,17 @@ _NOT_NEEDED = (ErrorCode.election_not_needed, "Leader election not needed for to
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     kind = getattr(call.request, "election_type", ElectionType.PREFERRED)
     if kind not in tuple(ElectionType):
         wrong = (ErrorCode.invalid_request, f"Unknown election type {kind}")
-        return _response(call, _requested(call, lambda topic, index: wrong), ErrorCode.invalid_request)
+        rows = await call.made(_requested, call, lambda topic, index: wrong)
+        return await call.made(_response, call, rows, ErrorCode.invalid_request)
     if call.request.topic_partitions is None:
-        return _response(call, list(_elect_all(call, kind)))
-    return _response(call, _requested(call, lambda topic, index: _elect(call, topic, index, kind)))
+        return await call.made(_response, call, await _elect_all(call, kind))
+    named = [(requested.topic, index) for requested in call.request.topic_partitions for index in requested.partitions]
+    rows = await call.made(_requested, call, await mapped_rows(lambda pair: _elect(call, *pair, kind), named))
+    return await call.made(_response, call, rows)
 
 
 def _requested(call: NodeCall, outcome: Callable[[str, int], Outcome]) -> Rows:
@@ -58,10 +62,15 @@ def _requested(call: NodeCall, outcome: Callable[[str, int], Outcome]) -> Rows:
     ]
 
 
-def _elect_all(call: NodeCall, kind: int) -> Iterator[tuple[str, list[tuple[int, Outcome]]]]:
-    for topic in list(call.cluster.topics.values()):
-        elected = [(partition.index, _elect_one(call, partition, kind)) for partition in topic.partitions]
-        yield topic.name, [row for row in elected if row[1] != _NOT_NEEDED]
+async def _elect_all(call: NodeCall, kind: int) -> Rows:
+    topics = list(call.cluster.topics.values())
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    outcomes = await mapped(lambda partition: _elect_one(call, partition, kind), partitions)
+    rows: dict[str, list[tuple[int, Outcome]]] = {topic.name: [] for topic in topics}
+    for partition, outcome in zip(partitions, outcomes, strict=True):
+        if outcome != _NOT_NEEDED:
+            rows[partition.topic.name].append((partition.index, outcome))
+    return list(rows.items())
 
 
 def _elect(call: NodeCall, topic: str, index: int, kind: int) -> Outcome:

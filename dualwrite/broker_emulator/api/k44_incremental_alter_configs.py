@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.configs.alteration import Change
 
 
 async def handle(call: NodeCall) -> Any:
-    return altered(call, _changes, is_incremental=True)
+    return await altered(call, _changes, is_incremental=True)
 
 
 def _changes(resource: Any) -> list[Change]:

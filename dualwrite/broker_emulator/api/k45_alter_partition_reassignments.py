@@ -24,14 +24,16 @@ from dualwrite.broker_emulator.cluster.replication import assignment_of, finishe
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped_rows
 
 Outcome = tuple[ErrorCode, str | None]
 
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
-    return _response(call, lambda topic, requested: _alter(call, topic.name, requested))
+        return await call.refused(ErrorCode.cluster_authorization_failed)
+    named = [(topic.name, requested) for topic in call.request.topics for requested in topic.partitions]
+    return await call.made(_response, call, await mapped_rows(lambda pair: _alter(call, *pair), named))
 
 
 def _alter(call: NodeCall, topic: str, requested: Any) -> Outcome:

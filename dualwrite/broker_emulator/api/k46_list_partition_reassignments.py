@@ -18,13 +18,16 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.replication import assignment_of
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace
 
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     by_topic: dict[str, list[Any]] = {}
+    pace = Pace()
     for partition in _requested_partitions(call):
+        await pace.keep()
         assignment = assignment_of(partition)
         if assignment.is_changing:
             by_topic.setdefault(partition.topic.name, []).append(
@@ -43,7 +46,7 @@ async def handle(call: NodeCall) -> Any:
 
 def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
     if call.request.topics is None:
-        yield from call.cluster.partitions()
+        yield from list(call.cluster.partitions())
         return
     for topic in call.request.topics:
         for index in topic.partition_indexes:

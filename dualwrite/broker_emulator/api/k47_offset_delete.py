@@ -20,6 +20,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace
 
 _Errors = dict[TopicPartition, ErrorCode]
 
@@ -27,24 +28,26 @@ _Errors = dict[TopicPartition, ErrorCode]
 async def handle(call: NodeCall) -> Any:
     group_id = call.request.group_id
     if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     shard = group_shard(call, group_id)
     if isinstance(shard, ErrorCode):
-        return refuse(call, shard)
+        return await call.refused(shard)
     error = shard.delete_offsets_error(group_id)
     if error is not ErrorCode.none:
-        return refuse(call, error)
-    errors = _errors(call, shard)
+        return await call.refused(error)
+    errors = await _errors(call, shard)
     error = shard.delete_offsets(group_id, [name for name, error in errors.items() if error is ErrorCode.none])
-    return refuse(call, error) if error is not ErrorCode.none else _response(call, error, errors)
+    return await call.made(_response, call, error, {} if error is not ErrorCode.none else errors)
 
 
-def _errors(call: NodeCall, shard: GroupShard) -> _Errors:
+async def _errors(call: NodeCall, shard: GroupShard) -> _Errors:
     group = shard.groups[call.request.group_id]
     errors: _Errors = {}
+    pace = Pace()
     for topic in call.request.topics:
         is_allowed = call.is_allowed(AclOperation.READ, ResourceType.TOPIC, topic.name)
         for partition in topic.partitions:
+            await pace.keep()
             name = TopicPartition(topic.name, partition.partition_index)
             if not is_allowed:
                 errors[name] = ErrorCode.topic_authorization_failed

@@ -22,15 +22,18 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.client_quotas import Entity, entity, quota_problem, shown
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace
 
 Outcome = tuple[ErrorCode, str | None]
 
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     outcomes: dict[Entity, Outcome] = {}
+    pace = Pace()
     for entry in call.request.entries:
+        await pace.keep()
         named = entity((part.entity_type, part.entity_name) for part in entry.entity)
         keys = [change.key for change in entry.ops]
         if named in outcomes or len(set(keys)) < len(keys):

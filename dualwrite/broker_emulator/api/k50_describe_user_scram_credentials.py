@@ -17,18 +17,19 @@ from dualwrite.broker_emulator.api.k51_alter_user_scram_credentials import NUMBE
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     requested = call.request.users
     if requested:
         names = Counter(user.name for user in requested)
-        results = tuple(_result(call, name, is_repeated=count > 1) for name, count in names.items())
+        results = await mapped(lambda name: _result(call, name, is_repeated=names[name] > 1), names)
     else:
-        results = tuple(_result(call, name) for name in call.cluster.scram_users.names())
-    return _response(call, results, ErrorCode.none, None)
+        results = await mapped(lambda name: _result(call, name), list(call.cluster.scram_users.names()))
+    return _response(call, tuple(results), ErrorCode.none, None)
 
 
 def _result(call: NodeCall, name: str, *, is_repeated: bool = False) -> Any:

@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.security.sasl.mechanism import SCRAM_SHA_256, SCRAM_SHA_512
 from dualwrite.broker_emulator.security.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential
+from dualwrite.broker_emulator.slices import Pace
 
 MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
 NUMBERS = {name: number for number, name in MECHANISMS.items()}
@@ -36,17 +37,22 @@ _TWICE = _Refusal(ErrorCode.duplicate_resource, "A user credential cannot be alt
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     request = call.request
     refused: dict[str, _Refusal | None] = {}
+    pace = Pace()
     for deletion in request.deletions:
+        await pace.keep()
         _record(refused, deletion.name, _why_not_delete(call, deletion))
     for upsertion in request.upsertions:
+        await pace.keep()
         _record(refused, upsertion.name, _why_not_set(upsertion))
     for deletion in request.deletions:
+        await pace.keep()
         if refused[deletion.name] is None:
             refused[deletion.name] = _delete(call, deletion)
     for upsertion in request.upsertions:
+        await pace.keep()
         if refused[upsertion.name] is None:
             refused[upsertion.name] = _set(call, upsertion)
     return _response(call, refused)

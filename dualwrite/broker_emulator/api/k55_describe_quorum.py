@@ -24,7 +24,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     is_answered = False
     topics = []
     for topic in call.request.topics:

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.cluster.cluster import (
+from dualwrite.broker_emulator.cluster.features import (
     GROUP_VERSION,
     TRANSACTION_VERSION,
     UpgradeType,
@@ -30,25 +30,27 @@ from dualwrite.broker_emulator.cluster.cluster import (
     level_problem,
     supported_levels,
 )
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     updates = call.request.feature_updates
-    reasons = [_why_not(call, update) for update in updates]
+    reasons = await mapped(lambda update: _why_not(call, update), updates)
     refused = next((reason for reason in reasons if reason is not None), None)
-    if refused is not None and call.cluster.config.profile is not Profile.KAFKA_3_9:
+    if refused is not None and call.cluster.config.behaviours.features_change_together:
         message = f"The update failed for all features since the following feature had an error: {refused}"
         return _response(call, (), ErrorCode.invalid_update_version, message)
     accepted = {update.feature for update, reason in zip(updates, reasons, strict=True) if reason is None}
     if accepted and not getattr(call.request, "validate_only", False):
         levels = {update.feature: update.max_version_level for update in updates if update.feature in accepted}
         try:
-            call.cluster.finalize_features(levels.get(TRANSACTION_VERSION), levels.get(GROUP_VERSION))
+            steps = call.cluster.finalize_features(levels.get(TRANSACTION_VERSION), levels.get(GROUP_VERSION))
+            async with call.cluster.changes:
+                await call.cluster.changes.make(steps)
         except StorageError as problem:
             return _response(call, (), ErrorCode.kafka_storage_error, str(problem))
     return _response(call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)

@@ -18,10 +18,12 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
 from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped_rows
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, lambda name, index: _describe(call, name, index))
+    named = [(topic.name, index) for topic in call.request.topics for index in topic.partition_indexes]
+    return await call.made(_response, call, await mapped_rows(lambda pair: _describe(call, *pair), named))
 
 
 def _describe(call: NodeCall, name: str, index: int) -> Any:

@@ -18,13 +18,15 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, [_describe(call, transactional_id) for transactional_id in call.request.transactional_ids])
+    ids = call.request.transactional_ids
+    return _response(call, await mapped(lambda name: _state(call, _describe(call, name)), ids))
 
 
 def _describe(call: NodeCall, transactional_id: str) -> TransactionDescription:
@@ -33,11 +35,8 @@ def _describe(call: NodeCall, transactional_id: str) -> TransactionDescription:
     return TransactionDescription(ErrorCode.transactional_id_authorization_failed, transactional_id)
 
 
-def _response(call: NodeCall, descriptions: list[TransactionDescription]) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        transaction_states=tuple(_state(call, description) for description in descriptions),
-    )
+def _response(call: NodeCall, states: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, transaction_states=tuple(states))
 
 
 def _state(call: NodeCall, description: TransactionDescription) -> Any:
@@ -59,4 +58,5 @@ def _state(call: NodeCall, description: TransactionDescription) -> Any:
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, [TransactionDescription(error, name) for name in call.request.transactional_ids])
+    ids = call.request.transactional_ids
+    return _response(call, [_state(call, TransactionDescription(error, name)) for name in ids])

@@ -17,7 +17,12 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.transactions.inspection import ListTransactionsResult, matching
+from dualwrite.broker_emulator.slices import selected
+from dualwrite.broker_emulator.transactions.inspection import (
+    ListTransactionsResult,
+    TransactionListing,
+    matching,
+)
 
 
 async def handle(call: NodeCall) -> Any:
@@ -27,7 +32,12 @@ async def handle(call: NodeCall) -> Any:
         producer_id_filters=request.producer_id_filters,
         duration_filter_ms=getattr(request, "duration_filter", -1),
     )
-    return _response(call, await matching(listed, getattr(request, "transactional_id_pattern", None)))
+    found = await matching(listed, getattr(request, "transactional_id_pattern", None))
+
+    def is_shown(row: TransactionListing) -> bool:
+        return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, row.transactional_id)
+
+    return _response(call, found._replace(transactions=tuple(await selected(is_shown, found.transactions))))
 
 
 def _response(call: NodeCall, result: ListTransactionsResult) -> Any:
@@ -40,7 +50,6 @@ def _response(call: NodeCall, result: ListTransactionsResult) -> Any:
                 transactional_id=transactional_id, producer_id=producer_id, transaction_state=state
             )
             for transactional_id, producer_id, state in result.transactions
-            if call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         ),
     )
 

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.cluster.cluster import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -33,7 +33,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     new_member_id,
 )
 from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest, HeartbeatResponse
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 _OWN_ID_VERSION = 1
@@ -41,22 +41,22 @@ _OWN_ID_VERSION = 1
 
 async def handle(call: NodeCall) -> Any:
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
-        return refuse(call, ErrorCode.unsupported_version)
+        return await call.refused(ErrorCode.unsupported_version)
     request = call.request
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return refuse(call, ErrorCode.group_authorization_failed)
+        return await call.refused(ErrorCode.group_authorization_failed)
     names = request.subscribed_topic_names or ()
     if not all(call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name) for name in names):
-        return refuse(call, ErrorCode.topic_authorization_failed)
+        return await call.refused(ErrorCode.topic_authorization_failed)
     try:
         _check(call)
         shard = group_shard(call, request.group_id)
         if isinstance(shard, ErrorCode):
-            return refuse(call, shard)
+            return await call.refused(shard)
         answer = await shard.consumer.heartbeat(request.group_id, _request(call), lambda name: _is_visible(call, name))
     except RefusedError as refused:
         return _refusal(call, refused.error, refused.message)
-    return _response(call, answer)
+    return await call.made(_response, call, answer)
 
 
 def _is_visible(call: NodeCall, topic: str) -> bool:
@@ -143,7 +143,7 @@ def _response(call: NodeCall, answer: HeartbeatResponse) -> Any:
 
 def _assignment(call: NodeCall, assignment: Assignment) -> Any:
     by_topic: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(assignment):
+    for topic_id, index in sorted(assignment, key=by_id_and_index):
         by_topic.setdefault(topic_id, []).append(index)
     topics = tuple(
         call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes)) for topic_id, indexes in by_topic.items()

@@ -19,23 +19,34 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.cluster.cluster import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import Assignment, ConsumerGroup, ConsumerMember, RefusedError
 from dualwrite.broker_emulator.groups.consumer.service import consumer_group
+from dualwrite.broker_emulator.groups.consumer.topics import by_id_and_index
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Steps, in_slices
 
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, [_describe(call, group_id) for group_id in call.request.group_ids])
+    return _response(call, await in_slices(_described(call)))
 
 
 def _response(call: NodeCall, groups: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 
-def _describe(call: NodeCall, group_id: str) -> Any:
+def _described(call: NodeCall) -> Steps[list[Any]]:
+    groups = []
+    for group_id in call.request.group_ids:
+        groups.append((yield from _description(call, group_id)))
+        yield
+    return groups
+
+
+def _description(call: NodeCall, group_id: str) -> Steps[Any]:
+    """Describe a group as it is now, a topic of its members' assignments a step."""
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return _error(call, group_id, ErrorCode.group_authorization_failed)
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
@@ -48,7 +59,9 @@ def _describe(call: NodeCall, group_id: str) -> Any:
     except RefusedError as refused:
         return _error(call, group_id, refused.error, refused.message)
     is_visible = _are_visible(call, group)
-    members = group.members.values() if is_visible else ()
+    members = []
+    for member in group.members.values() if is_visible else ():
+        members.append((yield from _member(call, group, member)))
     return call.new.DescribedGroup(
         error_code=ErrorCode.none if is_visible else ErrorCode.topic_authorization_failed,
         error_message=None if is_visible else _HIDDEN_TOPICS,
@@ -57,7 +70,7 @@ def _describe(call: NodeCall, group_id: str) -> Any:
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor(call.cluster.config.group_consumer_assignors[0]),
-        members=tuple(_member(call, group, member) for member in members),
+        members=tuple(members),
         authorized_operations=_operations(call, group_id) if is_visible else NOT_ASKED_FOR,
     )
 
@@ -78,7 +91,9 @@ def _are_visible(call: NodeCall, group: ConsumerGroup) -> bool:
     )
 
 
-def _member(call: NodeCall, group: ConsumerGroup, member: ConsumerMember) -> Any:
+def _member(call: NodeCall, group: ConsumerGroup, member: ConsumerMember) -> Steps[Any]:
+    assignment = yield from _assignment(call, frozenset(member.owned))
+    target = yield from _assignment(call, group.target(member.member_id))
     return call.new.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -88,24 +103,24 @@ def _member(call: NodeCall, group: ConsumerGroup, member: ConsumerMember) -> Any
         client_host=member.client_host,
         subscribed_topic_names=tuple(sorted(member.subscribed_topics)),
         subscribed_topic_regex=member.subscribed_regex,
-        assignment=_assignment(call, frozenset(member.owned)),
-        target_assignment=_assignment(call, group.target(member.member_id)),
+        assignment=assignment,
+        target_assignment=target,
         member_type=0 if member.is_classic else 1,
     )
 
 
-def _assignment(call: NodeCall, assignment: Assignment) -> Any:
+def _assignment(call: NodeCall, assignment: Assignment) -> Steps[Any]:
     by_topic: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(assignment):
+    for topic_id, index in sorted(assignment, key=by_id_and_index):
         by_topic.setdefault(topic_id, []).append(index)
-    topics = ((call.cluster.topic_by_id(topic_id), indexes) for topic_id, indexes in by_topic.items())
-    return call.new.Assignment(
-        topic_partitions=tuple(
-            call.new.TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=tuple(indexes))
-            for topic, indexes in topics
-            if topic is not None
-        )
-    )
+    rows = []
+    for topic_id, indexes in by_topic.items():
+        topic = call.cluster.topic_by_id(topic_id)
+        if topic is not None:
+            row = call.new.TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=tuple(indexes))
+            rows.append(row)
+        yield
+    return call.new.Assignment(topic_partitions=tuple(rows))
 
 
 def _error(call: NodeCall, group_id: str, error: ErrorCode, message: str | None = None) -> Any:

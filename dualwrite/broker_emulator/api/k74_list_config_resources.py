@@ -25,10 +25,10 @@ _KNOWN = frozenset(int(resource) for resource in ConfigResource)
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
-        return refuse(call, ErrorCode.cluster_authorization_failed)
+        return await call.refused(ErrorCode.cluster_authorization_failed)
     wanted = (ConfigResource.CLIENT_METRICS,) if call.version == 0 else call.request.resource_types or ConfigResource
     if not _KNOWN.issuperset(wanted):
-        return refuse(call, ErrorCode.unsupported_version)
+        return await call.refused(ErrorCode.unsupported_version)
     resources = tuple(
         call.new.ConfigResource(resource_name=name, resource_type=resource)
         for resource in map(ConfigResource, wanted)

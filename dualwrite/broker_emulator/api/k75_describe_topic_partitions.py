@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import Partition, is_legal_topic_name
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace, mapped, selected
 
 MAX_PARTITIONS_PER_PAGE = 2000
 """Kafka's default of `max.request.partition.size.limit`."""
@@ -35,16 +36,20 @@ async def handle(call: NodeCall) -> Any:
     if cursor is not None:
         is_missing = bool(request.topics) and cursor.topic_name not in names
         if is_missing or cursor.partition_index < 0:
-            return refuse(call, ErrorCode.invalid_request)
+            return await call.refused(ErrorCode.invalid_request)
         names = {name for name in names if name >= cursor.topic_name}
-    describable = {name for name in names if call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name)}
+    describable = set(
+        await selected(lambda name: call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name), names)
+    )
     page = _Page(call, max(min(request.response_partition_limit, MAX_PARTITIONS_PER_PAGE), 1))
+    pace = Pace()
     for name in sorted(describable):
+        await pace.keep()
         is_first = cursor is not None and name == cursor.topic_name
         if not page.add(name, cursor.partition_index if is_first else 0):
             break
     hidden = sorted(names - describable) if request.topics else []
-    refused = tuple(_absent(call, name, ErrorCode.topic_authorization_failed) for name in hidden)
+    refused = await mapped(lambda name: _absent(call, name, ErrorCode.topic_authorization_failed), hidden)
     return _response(call, (*page.topics, *refused), page.next_cursor)
 
 

@@ -1,8 +1,7 @@
 """The APIs that a broker serves, in which versions, and the message schemas of each version.
 
 The ApiVersions response is built from `APIS`. What an API does is in the file with its key and name, such as
-`k26_end_txn.py`, which is loaded at its first request. Message schemas are kio's and loaded per version at first use:
-importing all of them takes a second.
+`k26_end_txn.py`, which is loaded at its first request. Message schemas are in `message_schemas.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Protocol
 
-from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.schema.index import schema_name_map
 from kio.serial import entity_reader
 
+from dualwrite.broker_emulator.api.message_schemas import request_schema, response_schema, versions_of
 from dualwrite.broker_emulator.api.request_bounds import Check, bounds_check, lengths_check
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.api.unknown_tags import without_unknown_tags
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.metrics.counters import errors_of
-from dualwrite.broker_emulator.net.codec import builder, writer
+from dualwrite.broker_emulator.net.codec import builder, cut_long_texts, writer
+from dualwrite.broker_emulator.profiles import BEFORE_4_4, PULL_REQUESTS, RELEASES, Profile
 
 NO_THROTTLE = timedelta(0)
 """The throttle time in the responses of requests that no quota delays."""
@@ -39,6 +39,7 @@ class Schema:
     __slots__ = (
         "_check_large",
         "_flexible_response_header",
+        "_read",
         "_request_type",
         "_write",
         "check_bounds",
@@ -46,21 +47,20 @@ class Schema:
         "flexible_request_header",
         "key",
         "new",
-        "read",
         "version",
     )
 
     def __init__(self, key: int, version: int) -> None:
-        request_type = load_request_schema(key, version)
-        response_type = load_response_schema(key, version)
+        request_type = request_schema(key, version)
+        response_type = response_schema(key, version)
         self.key = key
         self.version = version
         self.flexible_request_header: bool = request_type.__header_schema__.__flexible__
         # The ApiVersions response has the old header in every version: the client does not know yet what we support.
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
-        self.read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(_untyped(request_type))
-        self.check_bounds = bounds_check(request_type)
         self._request_type = request_type
+        self._read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(request_type)
+        self.check_bounds = bounds_check(request_type)
         self._check_large: Check | None = None
         self.errors_of = errors_of(response_type)
         self._write = writer(response_type)
@@ -73,17 +73,34 @@ class Schema:
             self._check_large = self.check_bounds or lengths_check(self._request_type)
         return self._check_large
 
+    def read(self, frame: bytes | memoryview, position: int) -> Any:
+        """Return the request that begins at `position`. Raises many types for a malformed one."""
+        try:
+            request, _ = self._read(frame, position)
+        except KeyError:  # of a tagged field that the codec does not know
+            request, _ = self._read(without_unknown_tags(self._request_type, frame, position), 0)
+        return request
+
     def frame(self, correlation_id: int, response: Any) -> bytes:
         """Return the whole response frame, starting with its size."""
         parts = [b"\0"] if self._flexible_response_header else []
-        self._write(parts.append, response)
+        self._write_all(parts.append, response, parts)
         body = b"".join(parts)
         return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
 
+    def large_frame(self, correlation_id: int, response: Any) -> bytes:
+        """Return the same, more slowly, and without an object in memory for each of its fields."""
+        body = bytearray(b"\0" if self._flexible_response_header else b"")
+        self._write_all(body.extend, response, body)
+        return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
 
-def _untyped(entity_type: Any) -> Any:
-    """Drop the static type of a kio entity: the type parameters of kio's codec cannot be named for every version."""
-    return entity_type
+    def _write_all(self, emit: Callable[[bytes], None], response: Any, written: list[bytes] | bytearray) -> None:
+        try:
+            self._write(emit, response)
+        except struct.error:  # a message that quotes a very long name
+            cut_long_texts(response)
+            del written[int(self._flexible_response_header) :]
+            self._write(emit, response)
 
 
 @cache
@@ -166,7 +183,7 @@ def by_key(*apis: Api) -> Mapping[int, Api]:
         if api.key in found:
             raise ValueError(f"API key {api.key} is listed twice")
         for version in (api.min_version, api.max_version):
-            if version not in schema_name_map[api.schema_name]:
+            if version not in versions_of(api.schema_name):
                 raise ValueError(f"{api.schema_name} has no version {version}")
         found[api.key] = api
     return found
@@ -199,7 +216,7 @@ APIS = by_key(
     Api(key=15, schema_name="describe_groups", min_version=0, max_version=6, newest={Profile.KAFKA_3_9: 5}),
     Api(key=16, schema_name="list_groups", min_version=0, max_version=5),
     Api(key=17, schema_name="sasl_handshake", min_version=0, max_version=1),
-    Api(key=18, schema_name="api_versions", min_version=0, max_version=4),
+    Api(key=18, schema_name="api_versions", min_version=0, max_version=5, newest=dict.fromkeys(BEFORE_4_4, 4)),
     Api(key=19, schema_name="create_topics", min_version=2, max_version=7),
     Api(key=20, schema_name="delete_topics", min_version=1, max_version=6),
     Api(key=21, schema_name="delete_records", min_version=0, max_version=2),
@@ -208,15 +225,21 @@ APIS = by_key(
         schema_name="init_producer_id",
         min_version=0,
         max_version=6,
-        newest={Profile.KAFKA_4_3: 5, Profile.KAFKA_3_9: 5},
-        newest_unstable={Profile.KAFKA_4_3: 6},
+        newest=dict.fromkeys((*PULL_REQUESTS, *RELEASES), 5),  # neither pull request makes v6 stable
+        newest_unstable=dict.fromkeys((*PULL_REQUESTS, Profile.KAFKA_4_4, Profile.KAFKA_4_3), 6),
     ),
     Api(key=23, schema_name="offset_for_leader_epoch", min_version=2, max_version=4),
     Api(key=24, schema_name="add_partitions_to_txn", min_version=0, max_version=5),
     Api(key=25, schema_name="add_offsets_to_txn", min_version=0, max_version=4),
     Api(key=26, schema_name="end_txn", min_version=0, max_version=5, newest={Profile.KAFKA_3_9: 4}),
     Api(key=27, schema_name="write_txn_markers", min_version=1, max_version=2, newest={Profile.KAFKA_3_9: 1}),
-    Api(key=28, schema_name="txn_offset_commit", min_version=0, max_version=5, newest={Profile.KAFKA_3_9: 4}),
+    Api(
+        key=28,
+        schema_name="txn_offset_commit",
+        min_version=0,
+        max_version=6,
+        newest={Profile.KAFKA_4_3: 5, Profile.KAFKA_3_9: 4},
+    ),
     Api(key=29, schema_name="describe_acls", min_version=1, max_version=3),
     Api(key=30, schema_name="create_acls", min_version=1, max_version=3),
     Api(key=31, schema_name="delete_acls", min_version=1, max_version=3),
@@ -226,7 +249,7 @@ APIS = by_key(
     Api(key=35, schema_name="describe_log_dirs", min_version=1, max_version=5, newest={Profile.KAFKA_3_9: 4}),
     Api(key=36, schema_name="sasl_authenticate", min_version=0, max_version=2),
     Api(key=37, schema_name="create_partitions", min_version=0, max_version=3),
-    Api(key=42, schema_name="delete_groups", min_version=0, max_version=2),
+    Api(key=42, schema_name="delete_groups", min_version=0, max_version=3, newest=dict.fromkeys(BEFORE_4_4, 2)),
     Api(key=43, schema_name="elect_leaders", min_version=0, max_version=2),
     Api(key=44, schema_name="incremental_alter_configs", min_version=0, max_version=1),
     Api(

@@ -14,7 +14,7 @@ from dataclasses import Field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-_FIXED_SIZES = {
+FIXED_SIZES = {
     "bool": 1,
     "int8": 1,
     "int16": 2,
@@ -29,6 +29,7 @@ _FIXED_SIZES = {
     "uuid": 16,
     "error_code": 2,
 }
+"""The bytes of each Kafka type that has a fixed size."""
 
 _LONGEST_STRING = 32_767
 """In bytes: what Kafka accepts in every version, since older versions and records have two bytes for the length."""
@@ -68,11 +69,12 @@ def lengths_check(request_type: Any) -> Check:
 def _has_arrays(entity_type: Any) -> bool:
     return any(
         get_origin(kind) is tuple or (is_dataclass(kind) and _has_arrays(kind))
-        for kind in (_without_none(member.type) for member in fields(entity_type))
+        for kind in (without_none(member.type) for member in fields(entity_type))
     )
 
 
-def _without_none(kind: Any) -> Any:
+def without_none(kind: Any) -> Any:
+    """Return the type of a field without the None of a nullable one."""
     if get_origin(kind) not in (UnionType, Union):
         return kind
     (inner,) = (argument for argument in get_args(kind) if argument is not NoneType)
@@ -109,10 +111,10 @@ class _WalkSource:
             self._add_tags({member.metadata["tag"]: _walk_of_field(member) for member in tagged})
 
     def add_field(self, member: Field[Any], flexible: bool) -> None:
-        kind = _without_none(member.type)
+        kind = without_none(member.type)
         is_nullable = kind is not member.type
         if get_origin(kind) is tuple:
-            inner = _without_none(get_args(kind)[0])
+            inner = without_none(get_args(kind)[0])
             self._add_array(inner if is_dataclass(inner) else None, member.metadata, flexible, is_nullable)
         elif is_dataclass(kind):
             self._add_struct(kind, is_nullable=is_nullable and "tag" not in member.metadata)
@@ -120,8 +122,8 @@ class _WalkSource:
             self._add_primitive(member.metadata["kafka_type"], flexible)
 
     def _add_primitive(self, kafka_type: str, flexible: bool) -> None:
-        if kafka_type in _FIXED_SIZES:
-            self._fixed_size += _FIXED_SIZES[kafka_type]
+        if kafka_type in FIXED_SIZES:
+            self._fixed_size += FIXED_SIZES[kafka_type]
         elif flexible:
             self._add_unsigned_varint("size")
             if kafka_type == "string":
@@ -133,7 +135,7 @@ class _WalkSource:
 
     def _add_number(self, name: str, kafka_type: str) -> None:
         self._line(f"({name},) = {kafka_type}(frame, position)")
-        self._fixed_size += _FIXED_SIZES[kafka_type]
+        self._fixed_size += FIXED_SIZES[kafka_type]
 
     def _add_unsigned_varint(self, name: str) -> None:
         self._line(f"{name} = frame[position]")
@@ -149,7 +151,7 @@ class _WalkSource:
         self._add_block(lambda: self.add_entity(entity_type))
 
     def _add_array(self, entity_type: Any, metadata: Any, flexible: bool, is_nullable: bool) -> None:
-        element_size = 0 if entity_type else _FIXED_SIZES.get(metadata["kafka_type"], 0)
+        element_size = 0 if entity_type else FIXED_SIZES.get(metadata["kafka_type"], 0)
         if flexible:
             self._add_unsigned_varint("count")
             self._line("count -= 1")

@@ -1,20 +1,21 @@
-"""The cluster of one emulator: what all of its nodes share, its features, and the elections of partition leaders.
+"""The cluster of one emulator: what all of its nodes share, its topics, and the elections of partition leaders.
 
-Kafka has more features (KIP-584, KIP-1022); this broker has those that its behaviour depends on.
+What changes all partitions of a topic, or of the cluster, is a sequence of steps (`changes.py`): a topic of ten
+thousand partitions must not hold up the clients of the others.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableSet, Sequence
-from dataclasses import replace
-from enum import IntEnum
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, MutableSet, Sequence
 from functools import cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, Timer
+from dualwrite.broker_emulator.cluster.changes import Changes
+from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, TRANSACTION_VERSION, as_finalized, is_supported
 from dualwrite.broker_emulator.cluster.replication import assign, assignment_of, cancelled, finished, started
 from dualwrite.broker_emulator.cluster.topics import (
     NO_LEADER,
@@ -26,7 +27,7 @@ from dualwrite.broker_emulator.cluster.topics import (
     internal_topics,
     is_legal_topic_name,
 )
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlteredConfigs, ConfigResource
 from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
 from dualwrite.broker_emulator.faults import Faults
@@ -39,7 +40,8 @@ from dualwrite.broker_emulator.quotas.enforcement import ControllerQuotas
 from dualwrite.broker_emulator.security.acl import Authorizer
 from dualwrite.broker_emulator.security.authorizer import authorizer_for
 from dualwrite.broker_emulator.security.scram_users import ScramUsers
-from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, MemoryOnly, Storage, StoredTopic
+from dualwrite.broker_emulator.slices import Steps, at_once
+from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage, StoredTopic
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
     from dualwrite.broker_emulator.metrics.counters import NodeCounters
     from dualwrite.broker_emulator.security.listener import Endpoint
+    from dualwrite.broker_emulator.transactions.ports import Marker
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
@@ -60,10 +63,6 @@ T = TypeVar("T")
 
 PRODUCER_IDS_PER_MS: Final = 1000
 """More than any emulator allocates, so that two emulators that follow the same clock never allocate the same id."""
-
-TRANSACTION_VERSION = "transaction.version"
-GROUP_VERSION = "group.version"
-NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 
 
 class NodeGoneError(Exception):
@@ -117,16 +116,7 @@ class ClusterNode(Protocol):
 
     async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T: ...
 
-    async def write_marker(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> ErrorCode: ...
+    async def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode: ...
 
 
 class Cluster:
@@ -160,6 +150,8 @@ class Cluster:
         self.producer_id_blocks = ProducerIdBlocks(first_producer_id, self.storage.producer_ids_allocated)
         self.topics_version = 0
         """Grows whenever a topic is created, deleted or extended: consumer groups then look at their topics again."""
+        self.changes = Changes()
+        """For whatever changes topics and settings, except at the start."""
         self._topics_by_id: dict[uuid.UUID, Topic] = {}
         self._first_leader = 0
         faults.crash_node = lambda node_id: self.nodes[node_id].crash()
@@ -206,7 +198,7 @@ class Cluster:
             (GROUP_VERSION, self._features.group_version),
         )
         for feature, level in stored_levels:
-            if level is not None and not _is_supported(feature, level, self.config):
+            if level is not None and not is_supported(feature, level, self.config):
                 raise StorageError(
                     f"the data directory was last used with {feature} {level}, which {self.config.profile} "
                     "does not support: start it with the profile that it was used with"
@@ -215,11 +207,8 @@ class Cluster:
             configs: Mapping[str, str | None] = stored.configs
             if self.altered_configs.was_altered(ConfigResource.TOPIC, stored.name):
                 configs = self.altered_configs.of(ConfigResource.TOPIC, stored.name)
-            self._add_topic(
-                Topic(stored.name, stored.topic_id, configs=dict(configs)),
-                self._stored_assignments(stored),
-                stored.leader_epochs,
-            )
+            topic = Topic(stored.name, stored.topic_id, configs=dict(configs))
+            at_once(self._addition(topic, self._stored_assignments(stored), stored.leader_epochs))
         self.storage.recovered()
 
     def _stored_assignments(self, stored: StoredTopic) -> list[Sequence[int]]:
@@ -237,11 +226,27 @@ class Cluster:
         replication_factor: int | None = None,
         assignments: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
+        """Create a topic in one piece; see `topic_creation`."""
+        return self.changes.make_at_once(
+            self.topic_creation(
+                name, partitions, configs=configs, replication_factor=replication_factor, assignments=assignments
+            )
+        )
+
+    def topic_creation(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        configs: Mapping[str, str | None] | None = None,
+        replication_factor: int | None = None,
+        assignments: Sequence[Sequence[int]] | None = None,
+    ) -> Steps[Topic]:
         """Create a topic, with leaders round-robin over the living nodes and the default replication factor.
 
-        `assignments` lists the nodes of each partition instead, the preferred leader first. Raises ValueError if the
-        name is taken or illegal, the value of a setting is invalid, or the cluster has too few nodes; StorageError if
-        the topic cannot be stored.
+        `assignments` lists the nodes of each partition instead, the preferred leader first. Nobody sees the topic
+        before it is complete. Raises ValueError if the name is taken or illegal, the value of a setting is invalid, or
+        the cluster has too few nodes; StorageError if the topic cannot be stored.
         """
         if name in self.topics or not is_legal_topic_name(name) or partitions < 1:
             raise ValueError(f"cannot create topic {name!r} with {partitions} partitions")
@@ -250,14 +255,19 @@ class Cluster:
         topic = Topic(name, uuid.uuid4(), configs=dict(configs or {}))
         self._log_config(topic)  # before anything is stored: it raises if a setting is invalid
         leader_epochs = [0] * len(assignments)
-        self.storage.topic_created(StoredTopic(name, topic.topic_id, topic.configs, leader_epochs, assignments))
-        self._add_topic(topic, assignments, leader_epochs)
+        yield from self.storage.topic_created(
+            StoredTopic(name, topic.topic_id, topic.configs, leader_epochs, assignments)
+        )
+        yield from self._addition(topic, assignments, leader_epochs)
         return topic
 
-    def create_partitions(self, topic: Topic, assignments: Sequence[Sequence[int]]) -> None:
-        """Add partitions to a topic, one for each assignment. Raises StorageError if they cannot be stored."""
-        self.storage.partitions_created(topic.name, assignments)
-        self._add_partitions(topic, assignments, [0] * len(assignments))
+    def partition_creation(self, topic: Topic, assignments: Sequence[Sequence[int]]) -> Steps[None]:
+        """Add partitions to a topic, one for each assignment. Nobody sees some of them before the others.
+
+        Raises StorageError if they cannot be stored.
+        """
+        yield from self.storage.partitions_created(topic.name, assignments)
+        yield from self._extension(topic, assignments, [0] * len(assignments))
 
     def assign_more(self, topic: Topic, partitions: int) -> list[list[int]]:
         """Return nodes for new partitions of a topic: leaders continue round-robin over the living nodes.
@@ -269,20 +279,27 @@ class Cluster:
         first = living.index(last) + 1 if last in living else 0
         return self._place_replicas(partitions, len(topic.partitions[0].replicas), first)
 
-    def _add_topic(self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]) -> None:
-        self._add_partitions(topic, assignments, leader_epochs)
+    def _addition(
+        self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]
+    ) -> Steps[None]:
+        yield from self._extension(topic, assignments, leader_epochs)
         self._first_leader += 0 if topic.is_internal else 1
         self.topics[topic.name] = topic
         self._topics_by_id[topic.topic_id] = topic
 
-    def _add_partitions(self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]) -> None:
-        living = [node.node_id for node in self.living_nodes]
+    def _extension(
+        self, topic: Topic, assignments: Sequence[Sequence[int]], leader_epochs: Sequence[int]
+    ) -> Steps[None]:
         log_configs = cache(self._log_config)  # the same for many partitions, and slow to build
-        for replicas, leader_epoch in zip(assignments, leader_epochs, strict=True):
-            index = len(topic.partitions)
-            leader_id = elect(replicas, living)
+        added: list[Partition] = []
+        for index, (replicas, leader_epoch) in enumerate(
+            zip(assignments, leader_epochs, strict=True), len(topic.partitions)
+        ):
+            leader_id = elect(replicas, [node.node_id for node in self.living_nodes])
             log = self._new_log(topic, index, leader_epoch, leader_id, log_configs(topic, leader_id))
-            topic.partitions.append(Partition(topic, index, leader_id, log, replicas, leader_id))
+            added.append(Partition(topic, index, leader_id, log, replicas, leader_id))
+            yield
+        topic.partitions += added
         self.topics_version += 1
 
     def _place_replicas(
@@ -311,7 +328,7 @@ class Cluster:
             config=config,
             storage=self.storage.log(topic.name, partition),
             now_ms=self.clock.now_ms(),
-            is_newer_than_3_9=self.config.profile is not Profile.KAFKA_3_9,
+            open_for_one_epoch=self.config.behaviours.transaction_open_for_one_epoch,
         )
 
     def _log_config(self, topic: Topic, leader_id: int = NO_LEADER) -> LogConfig:
@@ -328,28 +345,28 @@ class Cluster:
         """Return all settings of a group by Kafka's names: its own, or else the brokers' defaults (KIP-848)."""
         return group_values(self.config, self.altered_configs.of(ConfigResource.GROUP, group_id))
 
-    def alter_topic(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replace the settings of a topic; they take effect on its logs at once.
+    def alter_topic(self, topic: Topic, configs: Mapping[str, str]) -> Steps[None]:
+        """Replace the settings of a topic; they are in effect on its logs after the last step.
 
         Raises ValueError for an invalid value, StorageError if the settings cannot be stored.
         """
         self._log_config(Topic(topic.name, topic.topic_id, configs=dict(configs)))
         self.altered_configs.replace(ConfigResource.TOPIC, topic.name, configs)
         topic.configs = dict(configs)
-        self._configure_logs(topic.partitions)
+        yield from self._configuration(topic.partitions)
 
-    def alter_brokers(self, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the settings of one broker, or of all (ALL_BROKERS); they take effect at once.
+    def alter_brokers(self, name: str, configs: Mapping[str, str]) -> Steps[None]:
+        """Replace the settings of one broker, or of all (ALL_BROKERS); they are in effect after the last step.
 
         Raises ValueError for an invalid value, StorageError if the settings cannot be stored.
         """
         broker_log_config(self.given_config.altered(configs))
         self.altered_configs.replace(ConfigResource.BROKER, name, configs)
-        self._apply_configs()
+        yield from self._application_of_configs()
 
     def _as_altered(self, config: BrokerConfig, name: str) -> BrokerConfig:
         altered = config.altered(self.altered_configs.of(ConfigResource.BROKER, name))
-        return _as_finalized(altered, self._features)
+        return as_finalized(altered, self._features)
 
     def _read_configs(self) -> None:
         self.config = self._as_altered(self.given_config, ALL_BROKERS)
@@ -359,24 +376,46 @@ class Cluster:
             if name != ALL_BROKERS
         }
 
-    def _apply_configs(self) -> None:
+    def _application_of_configs(self) -> Steps[None]:
         self._read_configs()
         for node in self.nodes.values():
             node.transactions.configure(self.config_of(node.node_id))
-        self._configure_logs(self.partitions())
+        yield from self._configuration(list(self.partitions()))
         for notify in list(self.on_config_change):
             notify()
 
-    def _configure_logs(self, partitions: Iterable[Partition]) -> None:
+    def _configuration(self, partitions: Iterable[Partition]) -> Steps[None]:
         log_configs = cache(self._log_config)  # the same for many partitions, and slow to build
         for partition in partitions:
             partition.log.configure(
                 log_configs(partition.topic, partition.leader_id),
                 producer_id_expiration_ms=self.config_of(partition.leader_id).producer_id_expiration_ms,
             )
+            yield
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its data. Raises KeyError for an unknown topic, StorageError if storage fails."""
+        """Delete a topic in one piece; see `topic_deletion`."""
+        self.changes.make_at_once(self.topic_deletion(name))
+
+    def topic_deletion(self, name: str) -> Steps[None]:
+        """Delete a topic, its data, and what groups have committed for it.
+
+        Raises KeyError for an unknown topic, StorageError if storage fails.
+        """
+        yield from self.removal(name)
+        yield from self.offset_removal({name})
+
+    def offset_removal(self, topics: Collection[str]) -> Steps[None]:
+        """Remove what groups have committed for deleted topics."""
+        for node in self.living_nodes:
+            yield from node.groups.forget_topics(topics)
+
+    def removal(self, name: str) -> Steps[None]:
+        """Remove a topic and its data, but not what groups have committed for it: that is cheaper for many at a time.
+
+        Nobody finds the topic after the first step. In the following ones, the requests that wait for it end, and its
+        data is removed. Raises as `topic_deletion` does.
+        """
         topic = self.topics[name]
         self.altered_configs.forget(ConfigResource.TOPIC, name)
         self.storage.topic_deleted(name)
@@ -385,12 +424,13 @@ class Cluster:
         self.topics_version += 1
         for partition in topic.partitions:
             partition.leader_id = NO_LEADER
+        for partition in topic.partitions:
             partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # ends waits for replication
             _wake(partition.log.on_advance)
             partition.log.destroy()
-        self.storage.topic_destroyed(name)
-        for node in self.living_nodes:
-            node.groups.forget_topic(name)
+            yield
+        yield from self.storage.topic_destroyed(name)
+        topic.partitions = []  # they refer to the topic: without the cycle, all of it is freed now
 
     def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
         """Return the topic with this id, or None."""
@@ -434,7 +474,7 @@ class Cluster:
         log.begin_leader_epoch(log.leader_epoch + 1)
         _wake(log.on_advance)
         if self._node_configs:
-            self._configure_logs((partition,))
+            at_once(self._configuration((partition,)))
         if leader_id != NO_LEADER:
             self.nodes[leader_id].take_over(partition)
 
@@ -490,7 +530,9 @@ class Cluster:
 
     # features
 
-    def finalize_features(self, transaction_version: int | None = None, group_version: int | None = None) -> None:
+    def finalize_features(
+        self, transaction_version: int | None = None, group_version: int | None = None
+    ) -> Steps[None]:
         """Set the finalized levels of features (None: leave as it is); every update increments the features' epoch.
 
         Raises ValueError for a level that the profile does not support, StorageError if it cannot be stored.
@@ -501,17 +543,11 @@ class Cluster:
         if group_version is not None:
             features = features._replace(group_version=group_version)
         for feature, level in ((TRANSACTION_VERSION, transaction_version), (GROUP_VERSION, group_version)):
-            if level is not None and not _is_supported(feature, level, self.config):
+            if level is not None and not is_supported(feature, level, self.config):
                 raise ValueError(f"{self.config.profile} does not support {feature} {level}")
         self.storage.features_finalized(features)
         self._features = features
-        self._apply_configs()
-
-    def expire_producers(self) -> None:
-        """Make every partition forget the producers that have been idle for longer than their expiration time."""
-        now_ms = self.clock.now_ms()
-        for partition in self.partitions():
-            partition.log.expire_producers(now_ms)
+        yield from self._application_of_configs()
 
     # coordinators
 
@@ -533,17 +569,6 @@ class Cluster:
         return self.nodes.get(self.topics[OFFSETS_TOPIC].partitions[self.group_partition(group_id)].leader_id)
 
 
-def _as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerConfig:
-    """Return the settings with the levels that the features were updated to."""
-    if features.transaction_version is not None:
-        config = replace(config, transaction_version=features.transaction_version)
-    return config if features.group_version is None else replace(config, group_version=features.group_version)
-
-
-def _is_supported(feature: str, level: int, config: BrokerConfig) -> bool:
-    return level in (supported_levels(feature, config) or range(1))
-
-
 def elect(replicas: Sequence[int], living: Sequence[int]) -> int:
     """Return the first living replica, or NO_LEADER. All replicas are in sync here."""
     return next((node_id for node_id in replicas if node_id in living), NO_LEADER)
@@ -552,72 +577,3 @@ def elect(replicas: Sequence[int], living: Sequence[int]) -> int:
 def _wake(callbacks: list[Callable[[], None]]) -> None:
     for callback in list(callbacks):
         callback()
-
-
-class ConfiguredTimers:
-    """Periodic work whose intervals are broker settings; a timer restarts when its setting is altered."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._running: dict[str, tuple[int, Timer, Callable[[], None]]] = {}
-        cluster.on_config_change.append(self._apply_config)
-
-    def every(self, setting: str, work: Callable[[], None]) -> None:
-        """Call `work` periodically; the interval is the field `setting` of `BrokerConfig`, in milliseconds."""
-        interval_ms: int = getattr(self._cluster.config, setting)
-        self._running[setting] = (interval_ms, self._cluster.clock.call_every(interval_ms, work), work)
-
-    def _apply_config(self) -> None:
-        for setting, (interval_ms, timer, work) in list(self._running.items()):
-            if getattr(self._cluster.config, setting) != interval_ms:
-                timer.cancel()
-                self.every(setting, work)
-
-    def cancel(self) -> None:
-        """Cancel all timers."""
-        for _, timer, _ in self._running.values():
-            timer.cancel()
-        self._running.clear()
-        self._cluster.on_config_change.remove(self._apply_config)
-
-
-class UpgradeType(IntEnum):
-    """The kind of change to a feature's level, by its number in UpdateFeatures."""
-
-    UPGRADE = 1
-    SAFE_DOWNGRADE = 2
-    UNSAFE_DOWNGRADE = 3
-
-
-def supported_levels(feature: str, config: BrokerConfig) -> range | None:
-    """Return the levels of a feature that a broker with `config` supports, or None for an unknown feature."""
-    if feature not in NEWEST_LEVELS or config.profile is Profile.KAFKA_3_9:
-        return None
-    return range(NEWEST_LEVELS[feature] + 1)
-
-
-def finalized_level(feature: str, config: BrokerConfig) -> int:
-    """Return the finalized level of a feature in a cluster with `config`; 0 for an unknown feature."""
-    if supported_levels(feature, config) is None:
-        return 0
-    return config.group_version if feature == GROUP_VERSION else config.transaction_version
-
-
-def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
-    """Return why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
-
-    Level 0 means that the feature is not finalized, so even an unknown feature can be set to it.
-    """
-    if upgrade_type not in tuple(UpgradeType):
-        return "The controller does not support the given upgrade type."
-    if level < 0:
-        return "A feature version cannot be less than 0."
-    if supported is None and level > 0:
-        return "This broker does not support this feature."
-    if supported is not None and level not in supported:
-        return f"This broker only supports versions {supported[0]}-{supported[-1]}"
-    if level < finalized and upgrade_type == UpgradeType.UPGRADE:
-        return "A downgrade needs the upgrade type of a safe or an unsafe downgrade."
-    if level > finalized and upgrade_type != UpgradeType.UPGRADE:
-        return "A downgrade cannot lead to a newer version."
-    return None

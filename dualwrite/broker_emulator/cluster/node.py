@@ -23,6 +23,7 @@ from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
 from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
+from dualwrite.broker_emulator.transactions.ports import Marker
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
@@ -173,16 +174,7 @@ class Node:
             return self.transactions
         return self.groups if partition.topic.name == OFFSETS_TOPIC else None
 
-    async def write_marker(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> ErrorCode:
+    async def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:
         """Write a transaction marker to one partition, as its leader does for WriteTxnMarkers.
 
         Returns once the marker is replicated. On `__consumer_offsets`, pending offsets are committed or dropped before
@@ -195,17 +187,17 @@ class Node:
             return ErrorCode.not_leader_or_follower
         log = partition.log
         error = log.append_marker(
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            commit=commit,
-            transaction_version=transaction_version,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            commit=marker.commit,
+            transaction_version=marker.transaction_version,
             now_ms=self.cluster.clock.now_ms(),
         )
         if error is NO_ERROR and not log.is_replicated:
             error = await wait_until_replicated(partition, log.log_end_offset, log.leader_epoch)
         if error is NO_ERROR and topic_partition.topic == OFFSETS_TOPIC:
-            self.groups.complete_transaction(topic_partition.partition, producer_id, commit=commit)
+            self.groups.complete_transaction(topic_partition.partition, marker.producer_id, commit=marker.commit)
         return error
 
 
@@ -244,16 +236,7 @@ class _ClusterMarkers:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def send(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> ErrorCode | None:
+    async def send(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode | None:
         partition = self._cluster.partition(*topic_partition)
         if partition is None:
             return None
@@ -265,20 +248,5 @@ class _ClusterMarkers:
             from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
 
             await asyncio.sleep(0)  # EndTxn is answered before a fault delays its markers
-            return await send_marker_with_faults(
-                leader,
-                topic_partition,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                coordinator_epoch=coordinator_epoch,
-                commit=commit,
-                transaction_version=transaction_version,
-            )
-        return await leader.write_marker(
-            topic_partition,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            commit=commit,
-            transaction_version=transaction_version,
-        )
+            return await send_marker_with_faults(leader, topic_partition, marker)
+        return await leader.write_marker(topic_partition, marker)

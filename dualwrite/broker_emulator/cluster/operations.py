@@ -23,6 +23,7 @@ from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.quotas.client_quotas import Entity, quota_problem
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
+from dualwrite.broker_emulator.slices import Steps
 from dualwrite.broker_emulator.suggestions import did_you_mean
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 from dualwrite.broker_emulator.transactions.metadata import LAST_USABLE_EPOCH
@@ -104,13 +105,13 @@ class Operations:
                 moved.append(partition.name)
         return moved
 
-    def create_partitions(self, topic: str, count: int) -> None:
+    def partition_creation(self, topic: str, count: int) -> Steps[None]:
         """Extend a topic to `count` partitions. Raises KeyError for an unknown topic, ValueError if it has as many."""
         known = self.topic(topic)
         additional = count - len(known.partitions)
         if known.is_internal or additional <= 0:
             raise ValueError(f"{topic} has {len(known.partitions)} partitions and cannot have {count}")
-        self._cluster.create_partitions(known, self._cluster.assign_more(known, additional))
+        yield from self._cluster.partition_creation(known, self._cluster.assign_more(known, additional))
 
     def reassign(self, partition: Partition, replicas: Sequence[int] | None) -> None:
         """Move the replicas to these nodes, or (None) cancel the reassignment under way. Raises ValueError."""
@@ -130,7 +131,7 @@ class Operations:
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic. Raises ValueError for an invalid name, number of partitions or setting."""
         with _as_value_error():
-            check_topic_configs(configs, topic_settings(self._cluster.config.profile))
+            check_topic_configs(configs, topic_settings(self._cluster.config.behaviours.settings))
         self._cluster.create_topic(name, partitions, configs=configs)
 
     def set_config(
@@ -147,12 +148,13 @@ class Operations:
         ]
         with _as_value_error():
             if topic is not None:
-                alter_topic(self._cluster, self.topic(topic), operations)
+                steps = alter_topic(self._cluster, self.topic(topic), operations)
             elif group is not None:
-                alter_group(self._cluster, group, operations)
+                steps = alter_group(self._cluster, group, operations)
             else:
                 name = ALL_BROKERS if node_id is None else str(self.node(node_id).node_id)
-                alter_broker(self._cluster, name, operations)
+                steps = alter_broker(self._cluster, name, operations)
+            self._cluster.changes.make_at_once(steps)
 
     def set_quota(self, named: Entity, changes: Mapping[str, float | None]) -> None:
         """Set quotas of an entity, or take them away (None). Raises ValueError where it cannot have them."""

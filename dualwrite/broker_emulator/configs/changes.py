@@ -1,7 +1,8 @@
 """Alter the settings of a cluster's topics, brokers, groups and client metrics, with immediate effect.
 
-Each function raises AlterationError if the alteration is refused, and StorageError if it cannot be stored. With
-`only_check` nothing is altered. Without `is_incremental`, settings that the changes do not name are removed.
+Each function returns the steps of the alteration (`slices.py`). They raise AlterationError if it is refused, and
+StorageError if it cannot be stored. With `only_check` nothing is altered. Without `is_incremental`, settings that the
+changes do not name are removed.
 """
 
 from __future__ import annotations
@@ -23,55 +24,58 @@ from dualwrite.broker_emulator.configs.alteration import (
     check_topic_configs,
 )
 from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
+from dualwrite.broker_emulator.slices import Steps
 
 
 def alter_topic(
     cluster: Cluster, topic: Topic, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
-) -> None:
+) -> Steps[None]:
     """Alter the settings of a topic."""
-    settings = topic_settings(cluster.config.profile)
+    settings = topic_settings(cluster.config.behaviours.settings)
     current = {key: value for key, value in topic.configs.items() if value is not None}
     after = after_changes(current if is_incremental else {}, changes, settings)
     check_topic_configs(after, settings)
     if not only_check:
-        cluster.alter_topic(topic, after)
+        yield from cluster.alter_topic(topic, after)
 
 
 def alter_broker(
     cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
-) -> None:
+) -> Steps[None]:
     """Alter the settings of the broker whose id is `name`, or of all of them (ALL_BROKERS)."""
-    settings = alterable_broker_settings(cluster.config.profile)
+    settings = alterable_broker_settings(cluster.config.behaviours.settings)
     current = cluster.altered_configs.of(ConfigResource.BROKER, name) if is_incremental else {}
     after = after_changes(current, changes, settings, of_broker=True)
     check_broker_configs(name, after, settings)
     if not only_check:
         try:
-            cluster.alter_brokers(name, after)
+            yield from cluster.alter_brokers(name, after)
         except ValueError as error:
             raise AlterationError(ErrorCode.invalid_request, str(error)) from error
 
 
 def alter_group(
     cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
-) -> None:
+) -> Steps[None]:
     """Alter the settings of a group, whether it exists or not."""
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Default group resources are not allowed.")
     after = _after(cluster, ConfigResource.GROUP, name, changes, is_incremental)
     check_group_configs(after, cluster.config)
+    yield
     if not only_check:
         _replace(cluster, ConfigResource.GROUP, name, after)
 
 
 def alter_client_metrics(
     cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
-) -> None:
+) -> Steps[None]:
     """Alter a client metrics subscription."""
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Subscription name can't be empty")
     after = _after(cluster, ConfigResource.CLIENT_METRICS, name, changes, is_incremental)
     check_client_metrics_configs(after)
+    yield
     if not only_check:
         _replace(cluster, ConfigResource.CLIENT_METRICS, name, after)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs import kafka_3_9
 from dualwrite.broker_emulator.configs.broker_settings import DYNAMIC_ONLY_SETTINGS, broker_synonyms
 from dualwrite.broker_emulator.configs.differences import (
@@ -19,26 +19,27 @@ from dualwrite.broker_emulator.configs.reading import given_text
 from dualwrite.broker_emulator.configs.resource_settings import BROKER_SETTING_OF_GROUP, GROUP_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Setting
 from dualwrite.broker_emulator.log.log_config import LogConfig, parse_cleanup_policy
+from dualwrite.broker_emulator.profiles import Settings
 
 
 @cache
-def broker_settings(profile: Profile) -> Mapping[str, Setting]:
-    """Return the settings of a broker: those of Kafka 4.4, or of the imitated release."""
-    if profile is not Profile.KAFKA_3_9:
+def broker_settings(release: Settings) -> Mapping[str, Setting]:
+    """Return the settings of a broker: those that a release has."""
+    if release is Settings.KAFKA_4_4:
         return BROKER_SETTINGS_HERE
     return _in_3_9(BROKER_SETTINGS_HERE, kafka_3_9.BROKER_CHANGES, kafka_3_9.BROKER_NOT_YET)
 
 
 @cache
-def alterable_broker_settings(profile: Profile) -> Mapping[str, Setting]:
+def alterable_broker_settings(release: Settings) -> Mapping[str, Setting]:
     """Return the settings of a broker, including those that only requests can set."""
-    return MappingProxyType({**broker_settings(profile), **DYNAMIC_ONLY_SETTINGS})
+    return MappingProxyType({**broker_settings(release), **DYNAMIC_ONLY_SETTINGS})
 
 
 @cache
-def topic_settings(profile: Profile) -> Mapping[str, Setting]:
-    """Return the settings of a topic: those of Kafka 4.4, or of the imitated release."""
-    if profile is not Profile.KAFKA_3_9:
+def topic_settings(release: Settings) -> Mapping[str, Setting]:
+    """Return the settings of a topic: those that a release has."""
+    if release is Settings.KAFKA_4_4:
         return TOPIC_SETTINGS_HERE
     return _in_3_9(TOPIC_SETTINGS_HERE, kafka_3_9.TOPIC_CHANGES, kafka_3_9.TOPIC_NOT_YET)
 

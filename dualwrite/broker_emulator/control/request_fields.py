@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
-from kio.schema.index import api_key_map, schema_name_map
+from kio.schema.index import api_key_map
 
+from dualwrite.broker_emulator.api.message_schemas import request_schema, versions_of
 from dualwrite.broker_emulator.faults.fault import folded
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.suggestions import did_you_mean
@@ -63,7 +63,7 @@ def _fields_of(api: str | int | None) -> tuple[str, ...] | None:
     key = next((key for key, name in api_key_map.items() if folded(api) in (str(key), folded(name))), None)
     if key is None:
         return None
-    requests = (load_request_schema(key, version) for version in schema_name_map[api_key_map[key]])
+    requests = (request_schema(key, version) for version in versions_of(api_key_map[key]))
     return tuple(sorted({field.name for request in requests for field in fields(request)}))
 
 

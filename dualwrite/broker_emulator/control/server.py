@@ -25,7 +25,7 @@ from dualwrite.broker_emulator.control.http_connection import (
     error_response,
     refusal_reason,
 )
-from dualwrite.broker_emulator.control.shapes import ShapeError, read, read_texts, write
+from dualwrite.broker_emulator.control.shapes import ShapeError, is_long, read, read_texts, write
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
@@ -78,7 +78,7 @@ class ControlServer:
         result = await self._handled(endpoint, inputs)
         if isinstance(result, Content):
             return HttpResponse(endpoint.status, result.content_type, result.body)
-        body = json.dumps(write(result), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        body = await asyncio.to_thread(_encoded, result) if is_long(result) else _encoded(result)
         return HttpResponse(endpoint.status, JSON, body)
 
     async def _handled(self, endpoint: Endpoint, inputs: Mapping[str, Any]) -> Any:
@@ -92,6 +92,10 @@ class ControlServer:
             raise ControlError(HTTPStatus.INSUFFICIENT_STORAGE, "storage", str(error)) from None
         finally:
             self._in_progress -= 1
+
+
+def _encoded(result: Any) -> bytes:
+    return json.dumps(write(result), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
@@ -214,6 +214,17 @@ def _listed(names: Mapping[str, Any]) -> str:
 @cache
 def _names(shape: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(shape))
+
+
+_MANY: Final = 100
+
+
+def is_long(value: Any) -> bool:
+    """Return whether a dataclass has so many elements that writing it takes long."""
+    if not is_dataclass(value):
+        return False
+    parts = [getattr(value, name) for name in _names(value.__class__)]
+    return any(len(part) > _MANY if isinstance(part, tuple | list | dict) else is_long(part) for part in parts)
 
 
 def write(value: Any) -> Any:

@@ -12,6 +12,7 @@ from dualwrite.broker_emulator.api.call import Call
 from dualwrite.broker_emulator.api.registry import APIS, schema
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.faults.service import serve_with_faults
+from dualwrite.broker_emulator.transactions.ports import Marker
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.cluster import ClusterNode
@@ -20,29 +21,20 @@ _KEY, _VERSION = 27, 2
 _new: Any = write_txn_markers  # kio's types want its own number types, which are plain numbers at run time
 
 
-async def send_marker_with_faults(
-    leader: ClusterNode,
-    topic_partition: TopicPartition,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    commit: bool,
-    transaction_version: int,
-) -> ErrorCode:
+async def send_marker_with_faults(leader: ClusterNode, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:
     """Send one marker to `leader` as a WriteTxnMarkers request, with the faults in place, and return its error code."""
     api, message = APIS[_KEY], schema(_KEY, _VERSION)
     topic = _new.WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
-    marker = _new.WritableTxnMarker(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transaction_result=commit,
+    requested = _new.WritableTxnMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transaction_result=marker.commit,
         topics=(topic,),
-        coordinator_epoch=coordinator_epoch,
-        transaction_version=transaction_version,
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
     )
     link = _MarkerLink()
-    request = _new.WriteTxnMarkersRequest(markers=(marker,))
+    request = _new.WriteTxnMarkersRequest(markers=(requested,))
     call = Call(api, _VERSION, request, message.new, leader, leader.cluster, None)
     await serve_with_faults(leader.cluster.faults, call, api.functions.handle, link)
     if link.delayed_response is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.records import CommittedOffset
+from dualwrite.broker_emulator.slices import Steps
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
@@ -96,16 +96,16 @@ class GroupCoordinator:
         for shard in self.shards():
             shard.expire()
 
-    def forget_topic(self, topic: str) -> None:
-        """Remove the offsets of all groups in a deleted topic."""
+    def forget_topics(self, topics: Collection[str]) -> Steps[None]:
+        """Remove the offsets of all groups in deleted topics."""
         for shard in self.shards():
-            shard.forget_topic(topic)
+            yield from shard.forget_topics(topics)
 
     def value(
         self, topic_partition: TopicPartition, offset: int, leader_epoch: int, metadata: str | None
     ) -> CommittedOffset:
         """Return the value to store for a commit made now; brokers before 4.1 do not write topic ids."""
         topic = self._cluster.topics.get(topic_partition.topic)
-        writes_id = topic is not None and self._cluster.config.profile is not Profile.KAFKA_3_9
+        writes_id = topic is not None and self._cluster.config.behaviours.offsets_have_topic_ids
         topic_id = topic.topic_id if topic is not None and writes_id else None
         return CommittedOffset(offset, leader_epoch, metadata or "", self._cluster.clock.now_ms(), topic_id)

@@ -89,9 +89,11 @@ class FieldReader:
         return value
 
     def _take(self, size: int) -> bytes:
-        start = self.offset
-        self.offset += size
-        return self.data[start : self.offset]
+        start, end = self.offset, self.offset + size
+        if size < 0 or end > len(self.data):
+            raise ValueError(f"a record of {len(self.data)} bytes ends within a field of {size}")
+        self.offset = end
+        return self.data[start:end]
 
 
 class FlexibleReader(FieldReader):

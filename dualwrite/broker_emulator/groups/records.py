@@ -34,7 +34,12 @@ _OFFSET_HEAD = struct.Struct(">hqi")  # version, offset, leader epoch
 
 
 class UnknownRecordError(ValueError):
-    """A record of a version that this module does not know."""
+    """A value of a version that no release has; Kafka cannot load its partition either."""
+
+
+def key_version(data: bytes) -> int:
+    """Return the version of a record key, which says what the record is about."""
+    return FieldReader(data).int16()
 
 
 # --- committed offsets -----------------------------------------------------------------------------------------------
@@ -83,9 +88,9 @@ def encode_offset_value(value: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: bytes) -> CommittedOffset:
-    """Decode the record value, version 0 to 4. Raises UnknownRecordError on a later version."""
+    """Decode the record value, version 0 to 4. Raises UnknownRecordError on another version."""
     version = FieldReader(data).int16()
-    if version > _NEWEST_OFFSET_VERSION:
+    if not 0 <= version <= _NEWEST_OFFSET_VERSION:
         raise UnknownRecordError(f"offset commit value of version {version}")
     reader = FlexibleReader(data, 2) if version >= 4 else _Reader(data, 2)
     offset = reader.int64()
@@ -143,10 +148,10 @@ def _member(member: Member, protocol: str | None) -> bytes:
 
 
 def decode_group_value(group_id: str, data: bytes) -> Group:
-    """Decode the group as a new coordinator loads it. Raises UnknownRecordError on a version after 3."""
+    """Decode the group as a new coordinator loads it. Raises UnknownRecordError on a version but 0 to 3."""
     reader = _Reader(data)
     version = reader.int16()
-    if version > _NEWEST_GROUP_VERSION:
+    if not 0 <= version <= _NEWEST_GROUP_VERSION:
         raise UnknownRecordError(f"group metadata value of version {version}")
     protocol_type = reader.string() or None
     generation = reader.int32()

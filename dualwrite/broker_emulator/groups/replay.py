@@ -13,6 +13,7 @@ from dualwrite.broker_emulator.groups.records import (
     decode_group_value,
     decode_offset_key,
     decode_offset_value,
+    key_version,
 )
 from dualwrite.broker_emulator.log.record_batch import (
     BatchHeader,
@@ -21,6 +22,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_end_txn_marker,
     parse_header,
 )
+from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
 
 
 def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:
@@ -43,7 +45,7 @@ class ReplayedGroups:
         self.offsets = OffsetTable()
 
     def apply(self, header: BatchHeader, record: Record) -> None:
-        """Apply one record of a batch with this header."""
+        """Apply one record of a batch. Raises UnknownKeyVersionError, and what `UNREADABLE` names."""
         if header.is_control:
             marker = parse_end_txn_marker(record)
             if marker is not None:
@@ -88,7 +90,7 @@ def _replay_offset(
 ) -> None:
     key = decode_offset_key(data)
     if key is None:
-        return
+        raise UnknownKeyVersionError(key_version(data))
     if record.value is None:
         offsets.commit(key, None, log_offset=record.offset)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups import membership
+from dualwrite.broker_emulator.groups.append_errors import APPEND_ERRORS
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, RefusedError
 from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.service import ConsumerGroups
@@ -54,25 +54,17 @@ from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.replay import replay
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.slices import Steps
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
 
 logger = logging.getLogger(__name__)
 
-APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
-    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
-    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
-}
-"""The client's error for a failed append to `__consumer_offsets`; any other error stays the same."""
-
 _Records = Sequence[tuple[bytes, bytes | None]]
 _MS_PER_MINUTE = 60_000
+_MOST_REMOVED = 2000
+"""Offsets that one batch of tombstones removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,6 @@ class TransactionOfOffsets:
     producer_id: int
     producer_epoch: int
     guard: VerificationGuard | None
-    transaction_version: int
 
 
 class GroupShard:
@@ -94,7 +85,7 @@ class GroupShard:
         self._cluster = cluster
         self._leader_epoch = partition.log.leader_epoch
         config = cluster.config
-        self._is_before_4 = config.profile is Profile.KAFKA_3_9
+        self._logs_unused_groups = config.behaviours.unused_groups_are_logged
         """Whether a group that has not had a generation yet has no record, as in the coordinator before KIP-848's."""
         self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
@@ -147,7 +138,7 @@ class GroupShard:
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return JoinResponse(ErrorCode.unknown_member_id, request.member_id)
             former, group = group, Group(group_id=group_id, state_timestamp_ms=self._now_ms)
-            is_written = former is not None or not self._is_before_4
+            is_written = former is not None or self._logs_unused_groups
             error = self.append(records_between(former, group))[1] if is_written else ErrorCode.none
             if error is not ErrorCode.none:
                 return JoinResponse(error, UNKNOWN_MEMBER_ID)
@@ -382,17 +373,15 @@ class GroupShard:
         known = set(self.offsets.partitions(group_id))
         return self._remove([OffsetKey(group_id, *name) for name in names if name in known], [])
 
-    def forget_topic(self, topic: str) -> None:
-        """Delete the offsets of all groups in a deleted topic."""
-        self._remove(
-            [
-                OffsetKey(group_id, *name)
-                for group_id in self.offsets.groups()
-                for name in self.offsets.partitions(group_id)
-                if name.topic == topic
-            ],
-            [],
-        )
+    def forget_topics(self, topics: Collection[str]) -> Steps[None]:
+        """Delete the offsets of all groups in deleted topics."""
+        keys: list[OffsetKey] = []
+        for group_id in list(self.offsets.groups()):
+            keys += [OffsetKey(group_id, *name) for name in self.offsets.partitions(group_id) if name.topic in topics]
+            yield
+        for begin in range(0, len(keys), _MOST_REMOVED):
+            self._remove(keys[begin : begin + _MOST_REMOVED], [])
+            yield
 
     def expire(self) -> None:
         """Delete offsets whose retention is over, and empty groups without offsets and open transactions."""
@@ -417,7 +406,7 @@ class GroupShard:
         """Write tombstones for offsets and groups, and remove them."""
         records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(key), None) for key in keys]
         for group in groups:
-            if not (self._is_before_4 and isinstance(group, Group) and group.generation == 0):
+            if self._logs_unused_groups or not isinstance(group, Group) or group.generation:
                 records += records_between(group, None)
         base_offset, error = self.append(records) if records else (-1, ErrorCode.none)
         if error is ErrorCode.none:
@@ -455,7 +444,6 @@ class GroupShard:
             now_ms=now_ms,
             guard=None if transaction is None else transaction.guard,
             origin=AppendOrigin.COORDINATOR,
-            transaction_version=0 if transaction is None else transaction.transaction_version,
         )
         return result.base_offset, APPEND_ERRORS.get(result.error, result.error)
 

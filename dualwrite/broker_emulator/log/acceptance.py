@@ -37,7 +37,6 @@ def accept(
     base_offset: int,
     now_ms: int,
     from_client: bool,
-    transaction_version: int,
 ) -> dict[int, ProducerEntry] | AppendedBatch | Rejection:
     """Return the producers as they are after all batches, the earlier batch of a duplicate, or the first rejection."""
     entries: dict[int, ProducerEntry] = {}
@@ -53,7 +52,7 @@ def accept(
             rejection = rejection or check_verified(
                 entry, header, verification, expected.guard, any_epoch=expected.open_at_any_epoch
             )
-            rejection = rejection or _check_order(entry, header, verification, from_client, transaction_version)
+            rejection = rejection or _check_order(entry, header, verification, from_client)
             if rejection is not None:
                 return rejection
             entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
@@ -66,8 +65,7 @@ def _check_order(
     header: BatchHeader,
     verification: VerificationEntry | None,
     from_client: bool,
-    transaction_version: int,
 ) -> Rejection | None:
     """Check sequence and kind of a batch, in Kafka's order; duplicate, epoch and verification were checked before."""
-    rejection = check_sequence(entry, header, verification, transaction_version) if from_client else None
+    rejection = check_sequence(entry, header, verification) if from_client else None
     return rejection or check_same_kind(entry, header)

@@ -142,8 +142,9 @@ class DiskLog:
                 for path in written:
                     sync_data(path)
                 for folder in folders:
-                    sync_folder(folder)
-            self._write_derived(files)
+                    self._sync_folder(folder)
+            if files:  # otherwise the folder may be gone: the topic was deleted
+                self._write_derived(files)
 
         def finished() -> None:
             if generation != self._generation:
@@ -153,6 +154,14 @@ class DiskLog:
             self._flushed(end_offset)
 
         return FlushJob(run, finished)
+
+    def _sync_folder(self, folder: Path) -> None:
+        """Sync the names in a folder. The log's own is gone if its topic was deleted meanwhile."""
+        try:
+            sync_folder(folder)
+        except FileNotFoundError:
+            if folder != self._folder:
+                raise
 
     def _write_derived(self, files: Mapping[Path, bytes]) -> None:
         """Write indexes and a snapshot. A full disk need not stop anything: only the next start takes longer."""

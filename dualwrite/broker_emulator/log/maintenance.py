@@ -1,15 +1,20 @@
-"""The periodic work on all logs: retention and compaction."""
+"""The periodic work on all logs: retention, compaction, and the expiration of producers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from dualwrite.broker_emulator.slices import Pace, Steps, Work
 
 logger = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 1000
+"""Logs that a round visits before it returns; the others are visited while clients are served."""
 
 
 class LogMaintenance:
@@ -19,12 +24,18 @@ class LogMaintenance:
         self._clock = clock
         self._logs = logs
         self._compaction: asyncio.Task[None] | None = None
+        self._retention = _Rounds()
+        self._expiration = _Rounds()
 
     def delete_old_segments(self) -> None:
         """Apply retention to every log."""
         now_ms = self._clock.now_ms()
-        for log in self._logs():
-            log.delete_old_segments(now_ms)
+        self._retention.begin(list(self._logs()), lambda log: log.delete_old_segments(now_ms))
+
+    def expire_producers(self) -> None:
+        """Make every log forget the producers that have been idle for longer than their expiration time."""
+        now_ms = self._clock.now_ms()
+        self._expiration.begin(list(self._logs()), lambda log: log.expire_producers(now_ms))
 
     def compact(self) -> None:
         """Start compacting every log with enough to compact, unless a run is under way."""
@@ -38,9 +49,38 @@ class LogMaintenance:
 
     async def _compact(self) -> None:
         now_ms = self._clock.now_ms()
+        pace = Pace()
         for log in list(self._logs()):
+            await pace.keep()
             try:
                 for _ in log.compact(now_ms):
                     await asyncio.sleep(0)  # clients first
             except Exception:  # whatever is wrong with one log, the others are compacted
                 logger.exception("%s-%d cannot be compacted", log.topic, log.partition)
+
+
+class _Rounds:
+    """One kind of work on every log, round after round; a round that is still under way is finished first."""
+
+    def __init__(self) -> None:
+        self._work: Work[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, logs: list[PartitionLog], visit: Callable[[PartitionLog], None]) -> None:
+        """Visit the first logs now, and begin to visit the others."""
+        if self._work is not None:
+            self._work.finish()
+        for log in logs[:_AT_ONCE]:
+            visit(log)
+        if len(logs) > _AT_ONCE:
+            self._work = Work(_visited(logs[_AT_ONCE:], visit))
+            self._task = asyncio.get_running_loop().create_task(self._work.done_in_slices())
+
+
+def _visited(logs: list[PartitionLog], visit: Callable[[PartitionLog], None]) -> Steps[None]:
+    for log in logs:
+        try:
+            visit(log)
+        except Exception:
+            logger.exception("%s-%d is left as it is", log.topic, log.partition)
+        yield

@@ -84,11 +84,11 @@ class PartitionLog:
         config: LogConfig | None = None,
         storage: LogStorage | None = None,
         now_ms: int = 0,
-        is_newer_than_3_9: bool = True,
+        open_for_one_epoch: bool = True,
     ) -> None:
         """Load the log from `storage`.
 
-        `is_newer_than_3_9`: a transaction is open for its own epoch only (KAFKA-18575), an epoch that is over is not
+        `open_for_one_epoch`: a transaction is open for its own epoch only (KAFKA-18575), an epoch that is over is not
         verified (KAFKA-19690), and a deletion into an open transaction holds the last stable offset back to the start
         of a batch (observed: 4.4.0, but not 3.9.2).
         """
@@ -100,7 +100,7 @@ class PartitionLog:
         self.traffic = LogTraffic()
         self.config = config or LogConfig()
         self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._open_at_any_epoch = not is_newer_than_3_9
+        self._open_at_any_epoch = not open_for_one_epoch
         self._states = ProducerStates(now_ms)
         self._producers = self._states.entries
         self._unstable = self._states.unstable
@@ -236,13 +236,12 @@ class PartitionLog:
         now_ms: int,
         guard: VerificationGuard | None = None,
         origin: AppendOrigin = _CLIENT,
-        transaction_version: int,
         contents: CheckedContents | None = None,
     ) -> AppendResult:
         """Append the batches of one partition of one request: all of them or none.
 
         A transactional batch needs, unless its transaction is already open here, the guard of `begin_verification`,
-        whatever its origin. `transaction_version` is the requester's: 2 for Produce v12+ and TxnOffsetCommit v5+.
+        whatever its origin.
         `contents`: the result for the client's only batch, if it was checked before.
         Bad input gets an error in the result, never an exception: 2, 10, 32, 45, 47, 48, 87. A duplicate gets its
         original offset.
@@ -263,12 +262,14 @@ class PartitionLog:
             batches, self.config, contents, now_ms, (self.topic, self.partition), from_client=from_client
         )
         if rejection is not None:
-            return refused(rejection)
+            return self._reject(rejection)
         if not self._stamps_time:
-            return self._append_batches(batches, now_ms, guard, from_client, transaction_version)
+            return self._append_batches(batches, now_ms, guard, from_client)
         batches = [with_append_time(header, batch, now_ms) for header, batch in batches]
-        result = self._append_batches(batches, now_ms, guard, from_client, transaction_version)
-        return result._replace(log_append_time_ms=now_ms) if result.error is NO_ERROR else result
+        result = self._append_batches(batches, now_ms, guard, from_client)
+        is_duplicate = result.log_append_time_ms >= 0
+        is_appended = result.error is NO_ERROR and not is_duplicate
+        return result._replace(log_append_time_ms=now_ms) if is_appended else result
 
     def append_own(self, key: bytes, value: bytes | None, *, now_ms: int) -> ErrorCode:
         """Append one record of a coordinator; return error 0, 10 or 56.
@@ -296,7 +297,6 @@ class PartitionLog:
         now_ms: int,
         guard: VerificationGuard | None,
         from_client: bool,
-        transaction_version: int,
     ) -> AppendResult:
         accepted = accept(
             batches,
@@ -304,12 +304,11 @@ class PartitionLog:
             base_offset=self._log_end_offset,
             now_ms=now_ms,
             from_client=from_client,
-            transaction_version=transaction_version,
         )
         if isinstance(accepted, Rejection):
             return self._reject(accepted)
         if isinstance(accepted, AppendedBatch):
-            return AppendResult(NO_ERROR, accepted.base_offset, log_start_offset=self.log_start_offset)
+            return AppendResult(NO_ERROR, accepted.base_offset, accepted.timestamp, self._log_start_offset)
         if from_client:
             try:  # coordinators' appends skip this, so that transactions can always end
                 self._storage.check_room()
@@ -319,9 +318,9 @@ class PartitionLog:
 
     def _reject(self, rejection: Rejection) -> AppendResult:
         """Return the result of an append that the log refuses: with its start, unless the batch is bad in itself."""
-        error, message = rejection[:2]
+        error, message, bad_records = rejection
         start = -1 if error in _WITHOUT_LOG_START else self._log_start_offset
-        return AppendResult(error, log_start_offset=start, error_message=message)
+        return AppendResult(error, log_start_offset=start, error_message=message, bad_records=bad_records)
 
     def _store_accepted(
         self, batches: list[tuple[BatchHeader, memoryview]], entries: dict[int, ProducerEntry]
@@ -593,4 +592,4 @@ class PartitionLog:
         self._verifications.expire(now_ms, self._producer_id_expiration_ms)
 
 
-_WITHOUT_LOG_START = frozenset({ErrorCode.message_too_large, ErrorCode.kafka_storage_error})
+_WITHOUT_LOG_START = frozenset({ErrorCode.corrupt_message, ErrorCode.kafka_storage_error, ErrorCode.message_too_large})

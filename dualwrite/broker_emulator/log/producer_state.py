@@ -42,6 +42,8 @@ class AppendedBatch(NamedTuple):
     first_sequence: int
     last_sequence: int
     base_offset: int
+    timestamp: int = -1
+    """Its largest timestamp, which Kafka also answers to a duplicate as its append time; -1 if that is unknown."""
 
 
 class ProducerEntry(NamedTuple):
@@ -145,11 +147,12 @@ def check_sequence(
     entry: ProducerEntry | None,
     header: BatchHeader,
     verification: VerificationEntry | None,
-    transaction_version: int,
 ) -> Rejection | None:
     """Check the sequence of a batch whose epoch is not fenced (45 if it is out of order)."""
     sequence = header.base_sequence
-    expected = _expected_sequence(entry, header.producer_epoch, verification, transaction_version)
+    if sequence != 0 and _must_start_at_0(entry, verification):
+        return _out_of_order(header, "expected 0")
+    expected = _expected_sequence(entry, header.producer_epoch)
     if expected is not None and sequence != expected:
         return _out_of_order(header, f"expected {expected}")
     if verification is not None and sequence > verification.lowest_sequence:
@@ -157,22 +160,20 @@ def check_sequence(
     return None
 
 
-def _expected_sequence(
-    entry: ProducerEntry | None,
-    producer_epoch: int,
-    verification: VerificationEntry | None,
-    transaction_version: int,
-) -> int | None:
+def _must_start_at_0(entry: ProducerEntry | None, verification: VerificationEntry | None) -> bool:
+    """Return whether this is the first batch of a client that bumps its epoch for each transaction.
+
+    With any other sequence, its first batch was lost. An old client may continue where its expired state ended.
+    """
+    is_first = entry is None or not entry.batches
+    return is_first and verification is not None and verification.supports_epoch_bump
+
+
+def _expected_sequence(entry: ProducerEntry | None, producer_epoch: int) -> int | None:
     """Return the only acceptable base sequence, or None if any is."""
-    if entry is not None and entry.producer_epoch == NO_EPOCH:
-        return None  # Kafka cannot tell it from a producer that it does not know
-    if entry is not None:
-        return next_sequence(entry.last_sequence) if producer_epoch == entry.producer_epoch else 0
-    # Without state, an old client may continue where its expired state ended; a client that bumps its epoch for each
-    # transaction starts at 0, and any other sequence means that its first batch was lost.
-    if verification is None or not verification.supports_epoch_bump:
-        return None
-    return 0 if transaction_version >= TRANSACTION_VERSION_2 else None
+    if entry is None or entry.producer_epoch == NO_EPOCH:
+        return None  # Kafka cannot tell the second from a producer that it does not know
+    return next_sequence(entry.last_sequence) if producer_epoch == entry.producer_epoch else 0
 
 
 def next_sequence(last_sequence: int) -> int:
@@ -200,7 +201,7 @@ def check_same_kind(entry: ProducerEntry | None, header: BatchHeader) -> Rejecti
 
 def after_batch(entry: ProducerEntry | None, header: BatchHeader, base_offset: int, now_ms: int) -> ProducerEntry:
     """Return the entry after a data batch was appended at `base_offset`."""
-    batch = AppendedBatch(header.base_sequence, header.last_sequence, base_offset)
+    batch = AppendedBatch(header.base_sequence, header.last_sequence, base_offset, header.max_timestamp)
     first_offset = base_offset if header.is_transactional else NO_OFFSET
     if entry is None:
         return ProducerEntry(
@@ -259,10 +260,11 @@ def after_marker(
 
 # --- all producers of a partition -----------------------------------------------------------------------------------
 
-_SNAPSHOT_VERSION = 1
+_SNAPSHOT_VERSION = 2
 _HEAD = struct.Struct(">hi")  # version, number of producers
 _PRODUCER = struct.Struct(">qhiqqqB")  # producer id, the entry's fields in their order, number of batches
-_BATCH = struct.Struct(">iiq")
+_BATCH = struct.Struct(">iiqq")
+_BATCH_OF_VERSION_1 = struct.Struct(">iiq")  # without its timestamp
 
 
 class ProducerStates:
@@ -347,7 +349,8 @@ class ProducerStates:
 
     def _decode(self, encoded: bytes) -> None:
         version, count = _HEAD.unpack_from(encoded)
-        if version != _SNAPSHOT_VERSION:
+        layout = {1: _BATCH_OF_VERSION_1, _SNAPSHOT_VERSION: _BATCH}.get(version)
+        if layout is None:
             raise StorageError(f"a snapshot of producers has the unknown version {version}")
         position = _HEAD.size
         for _ in range(count):
@@ -355,6 +358,6 @@ class ProducerStates:
             position += _PRODUCER.size
             batches = []
             for _ in range(batch_count):
-                batches.append(AppendedBatch._make(_BATCH.unpack_from(encoded, position)))
-                position += _BATCH.size
+                batches.append(AppendedBatch(*layout.unpack_from(encoded, position)))
+                position += layout.size
             self.entries[producer_id] = ProducerEntry._make((*fields, tuple(batches)))

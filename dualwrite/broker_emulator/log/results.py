@@ -17,7 +17,7 @@ class AppendResult(NamedTuple):
     base_offset: int = -1
     """Offset of the first record; the original one for a duplicate; -1 on errors."""
     log_append_time_ms: int = -1
-    """-1 if records keep their timestamps (message.timestamp.type=CreateTime)."""
+    """-1 if records keep their timestamps (message.timestamp.type=CreateTime), but for a duplicate its timestamp."""
     log_start_offset: int = -1
     error_message: str | None = None
     bad_records: tuple[BadRecord, ...] = ()

@@ -34,12 +34,13 @@ class VerificationEntry(NamedTuple):
     """Whether the client bumps its epoch per transaction (KIP-890 part 2), so that it must start at sequence 0."""
 
 
-def merge_attempt(
-    entry: VerificationEntry, producer_epoch: int, base_sequence: int, supports_epoch_bump: bool
-) -> VerificationEntry:
-    """Return `entry` after one more attempt: a higher epoch starts over, a lower one is ignored; the guard stays."""
+def merge_attempt(entry: VerificationEntry, producer_epoch: int, base_sequence: int) -> VerificationEntry:
+    """Return `entry` after one more attempt: a higher epoch starts over, a lower one is ignored.
+
+    The guard stays, and so does what the first attempt said of its client (observed: 4.4.0).
+    """
     if producer_epoch > entry.producer_epoch:
-        return VerificationEntry(entry.guard, producer_epoch, base_sequence, supports_epoch_bump)
+        return entry._replace(producer_epoch=producer_epoch, lowest_sequence=base_sequence)
     if producer_epoch == entry.producer_epoch and base_sequence < entry.lowest_sequence:
         return entry._replace(lowest_sequence=base_sequence)
     return entry
@@ -62,7 +63,7 @@ class Verifications:
         if entry is None:
             entry = VerificationEntry(VerificationGuard(), producer_epoch, base_sequence, supports_epoch_bump)
         else:
-            entry = merge_attempt(entry, producer_epoch, base_sequence, supports_epoch_bump)
+            entry = merge_attempt(entry, producer_epoch, base_sequence)
         self._entries[producer_id] = entry
         return entry.guard
 

@@ -15,6 +15,7 @@ from kio.schema.index import api_key_map
 
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram
+from dualwrite.broker_emulator.slices import Steps, at_once
 from dualwrite.broker_emulator.transactions.states import TransactionState
 
 if TYPE_CHECKING:
@@ -126,22 +127,29 @@ _NS_PER_MS = 1_000_000
 
 
 def collect(cluster: Cluster) -> MetricsSnapshot:
-    """Collect the metrics as they are now. Must run in the emulator's loop.
+    """Collect the metrics as they are now. Must run in the emulator's loop."""
+    return at_once(collection(cluster))
 
-    Reads every partition, transactional id and group once.
-    """
+
+def collection(cluster: Cluster) -> Steps[MetricsSnapshot]:
+    """Collect the metrics, a partition a step. Reads every partition, transactional id and group once."""
     nodes = cluster.living_nodes
     living = {node.node_id for node in nodes}
     partitions = list(cluster.partitions())
     led: dict[int, list[Partition]] = {}
     for partition in partitions:
         led.setdefault(partition.leader_id, []).append(partition)
+    yield
+    rows = []
+    for partition in partitions:
+        rows.append(_partition(partition, living))
+        yield
     return MetricsSnapshot(
         now_ms=cluster.clock.now_ms(),
         controller_id=cluster.controller_id,
         nodes=tuple(_node(cluster, node, led.get(node.node_id, ())) for node in nodes),
         apis=tuple(row for node in nodes for row in _apis(node)),
-        partitions=tuple(_partition(partition, living) for partition in partitions),
+        partitions=tuple(rows),
     )
 
 

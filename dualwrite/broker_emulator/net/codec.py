@@ -23,6 +23,8 @@ Emit = Callable[[bytes], None]
 Writer = Callable[[Emit, Any], None]
 
 _NULL_LENGTH = -1
+_LONGEST_TEXT = 32_767
+"""In bytes."""
 
 
 # --- building -------------------------------------------------------------------------------------------------------
@@ -76,6 +78,17 @@ def _equality(entity_type: type[Any]) -> Callable[[Any, Any], Any]:
         return all(getattr(one, name) == getattr(other, name) for name in names)
 
     return equal
+
+
+def cut_long_texts(entity: Any) -> None:
+    """Cut the texts of an entity that `builder` made which are too long for a field with two bytes for the length."""
+    for member in fields(entity):
+        value = getattr(entity, member.name)
+        if isinstance(value, str) and len(value) > _LONGEST_TEXT // 4:
+            setattr(entity, member.name, value.encode()[:_LONGEST_TEXT].decode(errors="ignore"))
+        for element in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(element):
+                cut_long_texts(element)
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

@@ -50,20 +50,23 @@ def decoded(message: Schema, frame: bytes | memoryview, offset: int, max_element
         if max_elements <= _FEW_ELEMENTS:
             raise
         raise TooLargeToDecodeAtOnceError(lambda: _decoded(message, frame, offset, max_elements)) from None
-    request, _ = message.read(frame, offset)
-    return request
+    return message.read(frame, offset)
 
 
 def _decoded(message: Schema, frame: bytes | memoryview, offset: int, max_elements: int) -> Any:
     if message.check_bounds is not None:
         message.check_bounds(frame, offset, max_elements)
-    request, _ = message.read(frame, offset)
-    return request
+    return message.read(frame, offset)
 
 
 def encoded(message: Schema, correlation_id: int, response: Any) -> tuple[bytes, Sequence[int]]:
     """Return the frame of a response, and its error codes."""
     return message.frame(correlation_id, response), message.errors_of(response)
+
+
+def encoded_large(message: Schema, correlation_id: int, response: Any) -> tuple[bytes, Sequence[int]]:
+    """Do the same for a large response, with less memory."""
+    return message.large_frame(correlation_id, response), message.errors_of(response)
 
 
 def is_large(response: Any) -> bool:

@@ -63,7 +63,7 @@ class SaslConnection(Connection):
         login = self._login
         if self._verdict is Reaction.REFUSE:
             login.fail(f"received {call.api.schema_name} where the login expects {login.state.value}")
-            response = call.api.functions.refuse(call, ErrorCode.illegal_sasl_state)
+            response = await call.refused(ErrorCode.illegal_sasl_state)
         else:
             response = await super()._handle(call)
         if login.state is not State.AUTHENTICATED or call.api.key == SASL_AUTHENTICATE:

@@ -32,6 +32,7 @@ from dualwrite.broker_emulator.net.requests import (
     TooLargeToDecodeAtOnceError,
     decoded,
     encoded,
+    encoded_large,
     is_large,
     rest_of_header,
     unpack_header,
@@ -315,7 +316,9 @@ class Connection(asyncio.Protocol):
             request = await asyncio.to_thread(large.decode)
         except Exception as error:  # as above
             raise _does_not_decode(message, api, error) from error
-        return await self._work_for(self._call(api, message, request), message, correlation_id)
+        call = self._call(api, message, request)
+        call.is_large = True
+        return await self._work_for(call, message, correlation_id)
 
     def _call(self, api: Api, message: Schema, request: Any) -> NodeCall:
         node = self.node
@@ -375,7 +378,7 @@ class Connection(asyncio.Protocol):
 
     async def _send_large_response(self, message: Schema, correlation_id: int, response: Any) -> None:
         """Send a large response, which is encoded in a thread."""
-        self.write(self._counted(message, *await asyncio.to_thread(encoded, message, correlation_id, response)))
+        self.write(self._counted(message, *await asyncio.to_thread(encoded_large, message, correlation_id, response)))
 
     async def _handle(self, call: Call) -> Any:
         began_ns = perf_counter_ns()
@@ -391,10 +394,10 @@ class Connection(asyncio.Protocol):
             raise
         except StorageError as error:
             logger.error("node %d failed at %s: %s", self.node.node_id, call.api.schema_name, error)
-            response = call.api.functions.refuse(call, ErrorCode.kafka_storage_error)
+            response = await call.refused(ErrorCode.kafka_storage_error)
         except Exception:
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
-            response = call.api.functions.refuse(call, ErrorCode.unknown_server_error)
+            response = await call.refused(ErrorCode.unknown_server_error)
         self._handled_ns = duration_ns = perf_counter_ns() - began_ns
         self.node.counters.of(call.api.key).duration.add(duration_ns)
         return self._throttled(call, response, duration_ns) if cluster.quotas.is_active else response

@@ -21,10 +21,11 @@ from typing import Final, NoReturn
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
 from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
-from dualwrite.broker_emulator.config import BrokerConfig, Profile, read_properties
+from dualwrite.broker_emulator.config import BrokerConfig, read_properties
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.process.tuning import settle_memory, take_all_descriptors
+from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.listener import UNROUTABLE
 
 logger = logging.getLogger(__name__)

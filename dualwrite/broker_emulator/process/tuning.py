@@ -6,12 +6,17 @@ import gc
 import logging
 import resource
 import sys
+import time
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
+from typing import Final
 
 logger = logging.getLogger(__name__)
 
 _ENOUGH_DESCRIPTORS = 1024
+_OLDEST_GENERATION: Final = 2
+_LONG_COLLECTION_S: Final = 0.01
 
 
 def start_lean() -> None:
@@ -42,10 +47,31 @@ def settle_memory() -> None:
     """Exempt everything that exists now from garbage collection; call once the broker has started.
 
     The modules, message schemas and recovered logs stay as long as the process, and looking at them again and again
-    for garbage would stop the broker for 50 ms and more each time.
+    for garbage would stop the broker for 50 ms and more each time. What comes later is exempt too, as soon as it is so
+    much that looking at all of it takes long.
     """
     gc.collect()
     gc.freeze()
+    gc.callbacks.append(_LongCollections().watch)
+
+
+class _LongCollections:
+    """Exempts what has survived a long collection from the following ones.
+
+    It is still freed when the last reference to it goes; only a cycle that becomes garbage afterwards is never found.
+    """
+
+    def __init__(self) -> None:
+        self._began_s = 0.0
+
+    def watch(self, phase: str, details: Mapping[str, int]) -> None:
+        """Be called by the collector before and after each collection."""
+        if details["generation"] < _OLDEST_GENERATION:
+            return
+        if phase == "start":
+            self._began_s = time.thread_time()
+        elif time.thread_time() - self._began_s > _LONG_COLLECTION_S:
+            gc.freeze()
 
 
 def take_all_descriptors() -> None:

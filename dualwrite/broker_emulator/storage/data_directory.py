@@ -29,6 +29,7 @@ from dualwrite.broker_emulator.log.disk_loading import segment_paths
 from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog, remove_folder
 from dualwrite.broker_emulator.log.files import OpenFiles, write_atomically
 from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.slices import Steps
 from dualwrite.broker_emulator.storage import journal
 from dualwrite.broker_emulator.storage.flusher import Flusher
 from dualwrite.broker_emulator.storage.log_ends import LogEnds
@@ -139,33 +140,38 @@ class DataDirectory:
             raise StorageError(f"{self._ends.path} cannot be written: {error.strerror}") from error
         return DiskLog(folder, self._files, self._flusher, stopped_cleanly=self._stopped_cleanly, end=end)
 
-    def topic_created(self, topic: StoredTopic) -> None:
-        self._make_room(topic.name, range(len(topic.leader_epochs)))
+    def topic_created(self, topic: StoredTopic) -> Steps[None]:
+        yield from self._make_room(topic.name, range(len(topic.leader_epochs)))
         self._journal.record(journal.topic_created(topic))
 
     def topic_deleted(self, name: str) -> None:
         self._journal.record(journal.topic_deleted(name))
 
-    def topic_destroyed(self, name: str) -> None:
+    def topic_destroyed(self, name: str) -> Steps[None]:
         topic = self._journal.doomed[name]
-        self._ends.remove(topic.topic_id, len(topic.leader_epochs))
-        if not any((self.path / f"{name}-{partition}").exists() for partition in range(len(topic.leader_epochs))):
+        is_anything_left = False
+        for partition in range(len(topic.leader_epochs)):
+            self._ends.remove(topic.topic_id, partition)
+            is_anything_left = is_anything_left or (self.path / f"{name}-{partition}").exists()
+            yield
+        if not is_anything_left:
             self._journal.record(journal.topic_destroyed(name))
 
-    def _make_room(self, topic: str, partitions: Iterable[int]) -> None:
+    def _make_room(self, topic: str, partitions: Iterable[int]) -> Steps[None]:
         """Check that nothing is in the way of new partitions, and make room for their ends. Raises StorageError."""
         names = [f"{topic}-{partition}" for partition in partitions]
         for name in names:
             if (self.path / name).exists():
                 raise StorageError(f"{self.path / name} exists, and belongs to no topic: move it away")
+            yield
         try:
             self._ends.make_room(len(names))
         except OSError as error:
             raise StorageError(f"{self._ends.path} cannot be written: {error.strerror}") from error
 
-    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> Steps[None]:
         begin = len(self._journal.topics[topic].leader_epochs)
-        self._make_room(topic, range(begin, begin + len(replicas)))
+        yield from self._make_room(topic, range(begin, begin + len(replicas)))
         self._journal.record(journal.partitions_created(topic, replicas))
 
     def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:

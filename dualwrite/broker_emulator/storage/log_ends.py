@@ -207,14 +207,13 @@ class LogEnds:
         self._free += range(self._size, self._size + _BLOCK_BYTES * missing, _BLOCK_BYTES)
         self._size += _BLOCK_BYTES * missing
 
-    def remove(self, topic_id: uuid.UUID, partitions: int) -> None:
-        """Remove the entries of a deleted topic."""
-        for partition in range(partitions):
-            log = self._logs.pop(_KEY.pack(topic_id.bytes, partition), None)
-            position = -1 if log is None else log.drop()
-            if position >= 0:
-                self._free.append(position)
-                self.write(position, bytes(_BLOCK_BYTES))
+    def remove(self, topic_id: uuid.UUID, partition: int) -> None:
+        """Remove the entry of one partition of a deleted topic."""
+        log = self._logs.pop(_KEY.pack(topic_id.bytes, partition), None)
+        position = -1 if log is None else log.drop()
+        if position >= 0:
+            self._free.append(position)
+            self.write(position, bytes(_BLOCK_BYTES))
 
     def write(self, position: int, data: bytes) -> None:
         """Write a part of the file in place."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.segments import LogStorage
+from dualwrite.broker_emulator.slices import Steps
 
 StoredValues: TypeAlias = dict[str, dict[str, Any]]
 """JSON values by kind and key."""
@@ -89,16 +90,16 @@ class Storage(Protocol):
     def log(self, topic: str, partition: int) -> LogStorage:
         """Return the storage of a partition's segments. Raises StorageError."""
 
-    def topic_created(self, topic: StoredTopic) -> None:
+    def topic_created(self, topic: StoredTopic) -> Steps[None]:
         """Store a new topic."""
 
     def topic_deleted(self, name: str) -> None:
         """Store that a topic is deleted; its logs are destroyed afterwards."""
 
-    def topic_destroyed(self, name: str) -> None:
+    def topic_destroyed(self, name: str) -> Steps[None]:
         """Note that the logs of a deleted topic are destroyed."""
 
-    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> Steps[None]:
         """Store new partitions of a topic, with replicas on these nodes."""
 
     def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
@@ -156,17 +157,17 @@ class MemoryOnly:
     def log(self, topic: str, partition: int) -> LogStorage:
         return MemoryStorage(self._budget)
 
-    def topic_created(self, topic: StoredTopic) -> None:
-        pass
+    def topic_created(self, topic: StoredTopic) -> Steps[None]:
+        yield
 
     def topic_deleted(self, name: str) -> None:
         pass
 
-    def topic_destroyed(self, name: str) -> None:
-        pass
+    def topic_destroyed(self, name: str) -> Steps[None]:
+        yield
 
-    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
-        pass
+    def partitions_created(self, topic: str, replicas: Sequence[Sequence[int]]) -> Steps[None]:
+        yield
 
     def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         pass

@@ -17,12 +17,14 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS
 from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.profiles import KeepPrepared
 from dualwrite.broker_emulator.transactions import transitions
 from dualwrite.broker_emulator.transactions.metadata import (
     LAST_USABLE_EPOCH,
     NO_PAIR,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_TIMESTAMP_MS,
     CoordinatorRules,
     ProducerPair,
     TransactionMetadata,
@@ -114,12 +116,20 @@ def check_init_request(
         return ErrorCode.invalid_request
     if request.enable_2pc and not rules.two_phase_commit_enabled:
         return ErrorCode.transactional_id_authorization_failed
-    if request.keep_prepared and not rules.keep_prepared_supported:
-        return ErrorCode.unsupported_version
-    if request.keep_prepared and request.expected != NO_PAIR:
-        return ErrorCode.invalid_request
+    if request.keep_prepared and (error := _keep_error(request, rules)) is not NO_ERROR:
+        return error
     if not request.enable_2pc and not 0 < request.timeout_ms <= rules.max_timeout_ms:
         return ErrorCode.invalid_transaction_timeout
+    return NO_ERROR
+
+
+def _keep_error(request: InitProducerIdRequest, rules: CoordinatorRules) -> ErrorCode:
+    if rules.keep_prepared is KeepPrepared.REFUSED:
+        return ErrorCode.unsupported_version
+    if rules.keep_prepared_excludes_expected_pair and request.expected != NO_PAIR:
+        return ErrorCode.invalid_request
+    if rules.keep_prepared_needs_2pc and not request.enable_2pc:
+        return ErrorCode.invalid_request
     return NO_ERROR
 
 
@@ -148,8 +158,8 @@ def decide_init_producer_id(
         return _init_refused(ErrorCode.concurrent_transactions)
     if metadata.state is not ONGOING:
         return _initialise(metadata, request, rules, new_producer_id, now_ms)
-    if request.keep_prepared:
-        return _keep(metadata, request, new_producer_id, now_ms)
+    if request.keep_prepared and (metadata.is_two_phase_commit or not rules.keep_prepared_needs_2pc):
+        return _keep(metadata, request, rules, new_producer_id, now_ms)
     abort = _server_abort(metadata, rules, new_producer_id, now_ms)
     return CoordinatorDecision(InitProducerIdResult(ErrorCode.concurrent_transactions), abort)
 
@@ -168,10 +178,21 @@ def _is_expected_pair_valid(metadata: TransactionMetadata, expected: ProducerPai
 
 
 def _keep(
-    metadata: TransactionMetadata, request: InitProducerIdRequest, new_producer_id: int, now_ms: int
+    metadata: TransactionMetadata,
+    request: InitProducerIdRequest,
+    rules: CoordinatorRules,
+    new_producer_id: int,
+    now_ms: int,
 ) -> CoordinatorDecision[InitProducerIdResult]:
+    if rules.keep_prepared is KeepPrepared.SAME_PAIR:
+        pair = metadata.producer_pair
+        return CoordinatorDecision(InitProducerIdResult(NO_ERROR, *pair, *pair))
     transition = transitions.kept(
-        metadata, timeout_ms=request.stored_timeout_ms, new_producer_id=new_producer_id, now_ms=now_ms
+        metadata,
+        timeout_ms=request.stored_timeout_ms,
+        new_producer_id=new_producer_id,
+        now_ms=now_ms,
+        reaches_last_epoch=rules.recovering_client_reaches_last_epoch,
     )
     client, ongoing = transition.after.client_pair, transition.after.producer_pair
     return CoordinatorDecision(InitProducerIdResult(NO_ERROR, *client, *ongoing), transition)
@@ -205,6 +226,7 @@ def _initialise(
         previous_producer_id=previous,
         timeout_ms=request.stored_timeout_ms,
         now_ms=now_ms,
+        start_timestamp_ms=NO_TIMESTAMP_MS if rules.init_forgets_start_time else metadata.start_timestamp_ms,
     )
     return CoordinatorDecision(InitProducerIdResult(NO_ERROR, *pair), transition)
 
@@ -403,7 +425,13 @@ def _end_with_bump(
         return CoordinatorDecision(EndTxnResult(NO_ERROR, *metadata.producer_pair))
     if metadata.producer_epoch == MAX_EPOCH:  # no client ever got this epoch, and no marker could follow it
         return _end_refused(ErrorCode.producer_fenced)
-    transition = transitions.ended_with_bump(metadata, commit=commit, new_producer_id=new_producer_id, now_ms=now_ms)
+    transition = transitions.ended_with_bump(
+        metadata,
+        commit=commit,
+        new_producer_id=new_producer_id,
+        now_ms=now_ms,
+        client_is_previous=rules.completes_with_client_as_previous,
+    )
     after = transition.after
     pair = after.producer_pair if after.next_pair == NO_PAIR else after.next_pair
     return CoordinatorDecision(EndTxnResult(NO_ERROR, *pair), transition)
@@ -456,6 +484,7 @@ def _server_abort(
         new_producer_id=new_producer_id,
         now_ms=now_ms,
         rotates=rules.rotates_on_server_abort,
+        client_is_previous=rules.completes_with_client_as_previous,
     )
 
 

@@ -9,14 +9,15 @@ The rules are set by the configuration and the behaviour profile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS, BrokerConfig, Profile
+from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS, BrokerConfig
+from dualwrite.broker_emulator.profiles import KeepPrepared, LateCommit
 from dualwrite.broker_emulator.transactions.states import TransactionState
 
 NO_PRODUCER_ID = -1
@@ -116,6 +117,12 @@ def copier(*names: str) -> Callable[..., TransactionMetadata]:
     return copy
 
 
+_LATE_COMMIT_ERRORS: Final = {
+    LateCommit.PRODUCER_FENCED: ErrorCode.producer_fenced,
+    LateCommit.INVALID_TXN_STATE: ErrorCode.invalid_txn_state,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRules:
     """The defaults are those of profile `kip-939`: all of the KIPs, and the newest Kafka where releases differ."""
@@ -125,7 +132,12 @@ class CoordinatorRules:
     newest_client_version: int = 2
     """The newest transaction version that is recorded for a client's request; brokers before 4.0 record none."""
     two_phase_commit_enabled: bool = True
-    keep_prepared_supported: bool = True
+    keep_prepared: KeepPrepared = KeepPrepared.SECOND_PAIR
+    keep_prepared_needs_2pc: bool = False
+    keep_prepared_excludes_expected_pair: bool = True
+    recovering_client_reaches_last_epoch: bool = True
+    completes_with_client_as_previous: bool = True
+    """The last five: two-phase commit as `profiles.py` explains it (KIP-939)."""
     max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
     rotates_on_server_abort: bool = True
@@ -134,10 +146,14 @@ class CoordinatorRules:
     """The error for a commit that arrives after the server aborted (KAFKA-20785); INVALID_TXN_STATE before the fix."""
     pending_checked_before_identity: bool = True
     """Whether adding partitions checks for a pending transition before it checks the producer (KAFKA-18660)."""
+    init_forgets_start_time: bool = True
+    """Whether InitProducerId forgets when the id's last transaction began (observed: 4.4.0, but not 3.9.2)."""
+    logs_next_epoch: bool = True
+    """Whether `__transaction_state` holds the pair of a recovering client (KIP-939)."""
     logs_last_epoch: bool = True
-    """Whether `__transaction_state` holds the epoch before the last bump (KAFKA-20357) and the pair of a recovering
-    client (KIP-939). Without it, a retry of EndTxn is recognised by its epoch being one behind, and a retry of
-    InitProducerId is not recognised by the next coordinator."""
+    """Whether `__transaction_state` holds the epoch before the last bump (KAFKA-20357). Without it, a retry of EndTxn
+    is recognised by its epoch being one behind, and a retry of InitProducerId is not recognised by the next
+    coordinator."""
     unwritable_record_wedges: bool = False
     """Whether an id stays pending for ever (51) after a record that the log has no format for: that of a request of
     transaction version 2 on a cluster at level 0. Seen in 4.3.1; it ends when the coordinator moves."""
@@ -150,19 +166,32 @@ class CoordinatorRules:
     @classmethod
     def from_config(cls, config: BrokerConfig) -> Self:
         """Return the rules that one emulator's configuration sets."""
-        imitates_kip = config.profile is Profile.KIP_939
-        before_tv2 = config.profile is Profile.KAFKA_3_9
-        transaction_version = 0 if before_tv2 else config.transaction_version
+        profile = config.behaviours
+        transaction_version = config.transaction_version if profile.has_features else 0
+        needs_version_2 = profile.keep_prepared_needs_transaction_version_2
         return cls(
             transaction_version=transaction_version,
-            newest_client_version=0 if before_tv2 else 2,
+            newest_client_version=2 if profile.has_features else 0,
             two_phase_commit_enabled=config.transaction_two_phase_commit_enable,
-            keep_prepared_supported=imitates_kip and transaction_version >= 2,
+            keep_prepared=(
+                KeepPrepared.REFUSED if needs_version_2 and transaction_version < 2 else profile.keep_prepared
+            ),
+            keep_prepared_needs_2pc=profile.keep_prepared_needs_2pc,
+            keep_prepared_excludes_expected_pair=profile.keep_prepared_excludes_expected_pair,
+            recovering_client_reaches_last_epoch=profile.recovering_client_reaches_last_epoch,
+            completes_with_client_as_previous=profile.completes_with_client_as_previous,
             max_timeout_ms=config.transaction_max_timeout_ms,
             transactional_id_expiration_ms=config.transactional_id_expiration_ms,
-            late_commit_error=ErrorCode.producer_fenced if imitates_kip else ErrorCode.invalid_txn_state,
-            pending_checked_before_identity=not before_tv2,
-            logs_last_epoch=imitates_kip,
-            unwritable_record_wedges=not imitates_kip,
-            exhausted_init_retry_fails=not imitates_kip,
+            late_commit_error=_LATE_COMMIT_ERRORS[profile.late_commit],
+            pending_checked_before_identity=profile.pending_checked_before_identity,
+            init_forgets_start_time=profile.init_forgets_start_time,
+            logs_next_epoch=profile.logs_next_epoch,
+            logs_last_epoch=profile.logs_last_epoch,
+            unwritable_record_wedges=profile.unwritable_record_wedges,
+            exhausted_init_retry_fails=profile.exhausted_init_retry_fails,
         )
+
+    @property
+    def logged(self) -> Mapping[str, bool]:
+        """What the log holds of an id, as `transaction_log.encode_value` takes it."""
+        return {"has_last_epoch": self.logs_last_epoch, "has_next_epoch": self.logs_next_epoch}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -31,17 +31,18 @@ class ProducerIdSource(Protocol):
         """Return a producer id that was never used in the cluster before."""
 
 
+class Marker(NamedTuple):
+    """The end of a producer's transaction, as WriteTxnMarkers has it; the fields are `PartitionLog.append_marker`'s."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int
+
+
 class MarkerSender(Protocol):
     """Sends one transaction marker to the partition's leader."""
 
-    async def send(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> ErrorCode | None:
+    async def send(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode | None:
         """Send the marker and return the leader's response to WriteTxnMarkers; None if the topic was deleted."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterator
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -17,6 +18,7 @@ from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint, PausePoints
+from dualwrite.broker_emulator.slices import Pace
 from dualwrite.broker_emulator.suspended_coroutine import begin, finish
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import inspection, transitions
@@ -40,7 +42,7 @@ from dualwrite.broker_emulator.transactions.metadata import (
     TransactionMetadata,
 )
 from dualwrite.broker_emulator.transactions.owned_partition import MarkerRun, OwnedPartition, Progress
-from dualwrite.broker_emulator.transactions.ports import MarkerSender, ProducerIdSource, StateLog
+from dualwrite.broker_emulator.transactions.ports import Marker, MarkerSender, ProducerIdSource, StateLog
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,
     ONGOING,
@@ -60,6 +62,8 @@ from dualwrite.broker_emulator.transactions.transaction_log import (
 from dualwrite.broker_emulator.transactions.transitions import Transition
 
 RETRY_BACKOFF_S = 0.01
+_MARKERS_AT_ONCE: Final = 500
+"""Markers that are written before the response to EndTxn where nothing has to wait; more pause for other clients."""
 
 
 class TransactionCoordinator:
@@ -104,14 +108,12 @@ class TransactionCoordinator:
         """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
 
         Runs without yielding to the event loop. `leader_epoch` is the coordinator epoch of all markers sent from now
-        on. Raises UnreadableRecordError. A key of a later version is left alone, as in Kafka.
+        on. Raises UnreadableRecordError.
         """
         owned = OwnedPartition(partition, leader_epoch)
 
         def apply(key: bytes, value: bytes | None) -> None:
             transactional_id = decode_key(key)
-            if transactional_id is None:
-                return
             if value is None:
                 owned.ids.pop(transactional_id, None)
             else:
@@ -139,6 +141,7 @@ class TransactionCoordinator:
         """
         self._rules = CoordinatorRules.from_config(config)
         self._value_version = value_version(self._rules.transaction_version)
+        self._logged = self._rules.logged
 
     def halt(self) -> None:
         """Stop all background work at once; from then on requests get NOT_COORDINATOR, inspection gets error 15."""
@@ -456,7 +459,7 @@ class TransactionCoordinator:
         version = self._value_version
         if not is_representable(metadata, version):
             return ErrorCode.unsupported_version
-        value = encode_value(metadata, version, as_kafka_4_3=not self._rules.logs_last_epoch)
+        value = encode_value(metadata, version, **self._logged)
         return await self._log.append(owned.partition, encode_key(metadata.transactional_id), value)
 
     async def _write_markers(self, run: MarkerRun) -> None:
@@ -465,24 +468,29 @@ class TransactionCoordinator:
         if len(partitions) == 1:
             await self._write_marker(run, *partitions)
         else:  # a leader that does not respond must not delay the others
-            begun = [begin(self._write_marker(run, topic_partition)) for topic_partition in sorted(partitions)]
+            begun = []
+            pace = Pace()
+            for number, topic_partition in enumerate(sorted(partitions)):
+                if number >= _MARKERS_AT_ONCE:
+                    await pace.keep()
+                begun.append(begin(self._write_marker(run, topic_partition)))
             await asyncio.gather(*(finish(rest) for rest in begun if rest is not None))
         if not run.is_cancelled:
             await self._complete(run)
 
     async def _write_marker(self, run: MarkerRun, topic_partition: TopicPartition) -> None:
         owned, decided = run.owned, run.decided
+        marker = Marker(
+            producer_id=decided.producer_id,
+            producer_epoch=decided.producer_epoch,
+            coordinator_epoch=owned.coordinator_epoch,
+            commit=decided.state is PREPARE_COMMIT,
+            transaction_version=decided.client_transaction_version,
+        )
         while not run.is_cancelled and self._is_owner(owned):
             if self._pause_points.active:
                 await self._reach(PausePoint.BEFORE_MARKER, decided, topic_partition)
-            response = await self._markers.send(
-                topic_partition,
-                producer_id=decided.producer_id,
-                producer_epoch=decided.producer_epoch,
-                coordinator_epoch=owned.coordinator_epoch,
-                commit=decided.state is PREPARE_COMMIT,
-                transaction_version=decided.client_transaction_version,
-            )
+            response = await self._markers.send(topic_partition, marker)
             if self._pause_points.active:
                 await self._reach(PausePoint.AFTER_MARKER, decided, topic_partition)
             reaction = reaction_to(response)

@@ -14,6 +14,7 @@ from operator import attrgetter, mul
 from typing import Any
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
 from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -97,11 +98,12 @@ def encode_key(transactional_id: str) -> bytes:
     return _INT16.pack(KEY_VERSION) + _INT16.pack(len(name)) + name
 
 
-def decode_key(key: bytes) -> str | None:
-    """Return the id of a record key, or None for a key of a later version. Raises TransactionLogError."""
+def decode_key(key: bytes) -> str:
+    """Return the id of a record key. Raises UnknownKeyVersionError and TransactionLogError."""
     reader = _Reader(key)
-    if reader.number(_INT16) != KEY_VERSION:
-        return None
+    version = reader.number(_INT16)
+    if version != KEY_VERSION:
+        raise UnknownKeyVersionError(version)
     name = reader.text(reader.number(_INT16))
     reader.end()
     return name
@@ -120,11 +122,13 @@ def is_representable(metadata: TransactionMetadata, version: int) -> bool:
     return version > 0 or metadata.client_transaction_version == 0
 
 
-def encode_value(metadata: TransactionMetadata, version: int, *, as_kafka_4_3: bool = False) -> bytes:
+def encode_value(
+    metadata: TransactionMetadata, version: int, *, has_last_epoch: bool = True, has_next_epoch: bool = True
+) -> bytes:
     """Return the record value of an id in value version 0 or 1; version 0 has no tagged fields.
 
-    With `as_kafka_4_3`, the tags that no release up to 4.4.0 writes are left out, and the previous producer id is
-    the id's own wherever it did not change, as in those releases.
+    Releases up to 4.4.0 write neither the last epoch (KAFKA-20357) nor the next one (KIP-939). Without the last
+    epoch, the previous producer id is the id's own wherever it did not change, as in those releases.
     """
     if metadata.state not in PERSISTED_STATES:
         raise ValueError(f"{metadata.state.label} exists in memory only and is never written")
@@ -132,7 +136,9 @@ def encode_value(metadata: TransactionMetadata, version: int, *, as_kafka_4_3: b
     times = _TIMES.pack(metadata.last_update_timestamp_ms, metadata.start_timestamp_ms)
     if version == 0:
         return head + _partitions_v0(metadata) + times
-    return head + _partitions_v1(metadata) + times + (_kafka_4_3_tags if as_kafka_4_3 else _tags)(metadata)
+    if not has_last_epoch:
+        metadata = _as_released(metadata, has_next_epoch=has_next_epoch)
+    return head + _partitions_v1(metadata) + times + _tags(metadata)
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
@@ -216,14 +222,12 @@ def _tags(metadata: TransactionMetadata) -> bytes:
     return _uvarint(len(written)) + b"".join(written)
 
 
-def _kafka_4_3_tags(metadata: TransactionMetadata) -> bytes:
+def _as_released(metadata: TransactionMetadata, *, has_next_epoch: bool) -> TransactionMetadata:
     unchanged = metadata.previous_producer_id == NO_PRODUCER_ID
-    return _tags(
-        metadata._replace(
-            previous_producer_id=metadata.producer_id if unchanged else metadata.previous_producer_id,
-            next_producer_epoch=NO_PRODUCER_EPOCH,
-            last_producer_epoch=NO_PRODUCER_EPOCH,
-        )
+    return metadata._replace(
+        previous_producer_id=metadata.producer_id if unchanged else metadata.previous_producer_id,
+        next_producer_epoch=metadata.next_producer_epoch if has_next_epoch else NO_PRODUCER_EPOCH,
+        last_producer_epoch=NO_PRODUCER_EPOCH,
     )
 
 

@@ -114,6 +114,7 @@ def initialised(
     previous_producer_id: int = NO_PRODUCER_ID,
     timeout_ms: int,
     now_ms: int,
+    start_timestamp_ms: int = NO_TIMESTAMP_MS,
 ) -> Transition:
     """Set the id to Empty under `pair`: InitProducerId without an open transaction."""
     after = before._replace(
@@ -126,21 +127,29 @@ def initialised(
         previous_producer_id=previous_producer_id,
         timeout_ms=timeout_ms,
         topic_partitions=frozenset(),
-        start_timestamp_ms=NO_TIMESTAMP_MS,
+        start_timestamp_ms=start_timestamp_ms,
     )
     transition = _transition(before, after)
     return transition._replace(on_failure=None) if before.producer_epoch == NO_PRODUCER_EPOCH else transition
 
 
-def kept(before: TransactionMetadata, *, timeout_ms: int, new_producer_id: int, now_ms: int) -> Transition:
+def kept(
+    before: TransactionMetadata,
+    *,
+    timeout_ms: int,
+    new_producer_id: int,
+    now_ms: int,
+    reaches_last_epoch: bool = True,
+) -> Transition:
     """Keep the prepared transaction and bump only the client pair: InitProducerId with keepPreparedTxn (KIP-939).
 
     The KIP lets a recovering client hold epoch 32767, but not as the successor of the open transaction's own pair,
     where it is the markers' epoch. A transaction without a timeout keeps having none, whatever timeout the
-    recovering client sends.
+    recovering client sends. Without `reaches_last_epoch`, no client gets 32767.
     """
     client = before.client_pair
-    limit_reached = client.producer_epoch == MAX_EPOCH if before.has_dual_identity else client.is_exhausted
+    may_be_last = before.has_dual_identity and reaches_last_epoch
+    limit_reached = client.producer_epoch == MAX_EPOCH if may_be_last else client.is_exhausted
     next_pair = ProducerPair(new_producer_id, 0) if limit_reached else _bumped(client)
     after = before._replace(
         state=ONGOING,
@@ -185,7 +194,13 @@ def ended(before: TransactionMetadata, *, commit: bool, now_ms: int) -> Transiti
 
 
 def ended_with_bump(
-    before: TransactionMetadata, *, commit: bool, new_producer_id: int, now_ms: int, rotates: bool = True
+    before: TransactionMetadata,
+    *,
+    commit: bool,
+    new_producer_id: int,
+    now_ms: int,
+    rotates: bool = True,
+    client_is_previous: bool = True,
 ) -> Transition:
     """Decide the transaction under transaction version 2: bump the epoch, for the markers and for the next transaction.
 
@@ -196,6 +211,7 @@ def ended_with_bump(
     next_pair = _bumped(client) if before.has_dual_identity else NO_PAIR
     if client.is_exhausted and rotates:
         next_pair = ProducerPair(new_producer_id, 0)
+    changed = client_is_previous and client.producer_id != before.producer_id
     state = PREPARE_COMMIT if commit else PREPARE_ABORT
     after = _after_decision_with_bump(
         before,
@@ -204,7 +220,7 @@ def ended_with_bump(
         pending_state=_COMPLETION_OF[state],
         producer_epoch=before.producer_epoch + 1,
         last_producer_epoch=client.producer_epoch,
-        previous_producer_id=NO_PRODUCER_ID if client.producer_id == before.producer_id else client.producer_id,
+        previous_producer_id=client.producer_id if changed else NO_PRODUCER_ID,
         next_producer_id=next_pair.producer_id,
         next_producer_epoch=next_pair.producer_epoch,
         start_timestamp_ms=before.start_timestamp_ms if before.state is ONGOING else now_ms,

@@ -21,6 +21,7 @@ from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster, monotonic_ms
 from dualwrite.client.wire.codec import common_version
 from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.pool import NodeState
 from dualwrite.config import AdminConfig
 from dualwrite.errors import (
@@ -130,8 +131,9 @@ class AdminTransport:
         try:
             return call.decode(body, version)
         except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
+            connection.drop(MalformedResponseError(call.api, version, len(body), error))
             raise AdminError(
-                f"the response of {_broker(node_id)} to {call.api.kafka_name} is not Kafka's ({error!r})"
+                f"{_broker(node_id)}: {connection.problem}. What was requested may have been done; ask again"
             ) from error
 
     async def _connected(self, node_id: int, deadline_s: float) -> Connection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.client import messages as m
 from dualwrite.client.records.record import TopicPartition
@@ -43,7 +43,10 @@ from dualwrite.client.wire.kafka_python import (
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
 )
+from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.errors import Api
+
+T = TypeVar("T")
 
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
 
@@ -113,6 +116,7 @@ _REQUEST_CLASSES: Final[dict[Api, Any]] = {
 _TOPIC_DATA: Final[Any] = ProduceRequest.TopicProduceData
 _PARTITION_DATA: Final[Any] = ProduceRequest.TopicProduceData.PartitionProduceData
 
+_NO_PAIR: Final = (-1, -1)
 _HEADER: Final = struct.Struct(">ihhi")
 _INT32: Final = struct.Struct(">i")
 
@@ -188,6 +192,10 @@ def correlation_id_of(frame: memoryview) -> int:
     return int(correlation_id)
 
 
+_LONGEST_VARINT: Final = 28
+"""The shift of its fifth and last byte."""
+
+
 def _skip_tags(frame: memoryview, position: int) -> int:
     count, position = _uvarint(frame, position)
     for _ in range(count):
@@ -206,6 +214,8 @@ def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
+        if shift > _LONGEST_VARINT:
+            raise ValueError("a varint has more than five bytes")
 
 
 class ProduceEncoder:
@@ -247,7 +257,18 @@ class ProduceEncoder:
 
 
 def decode_produce(body: memoryview, version: int) -> list[m.PartitionProduced]:
-    """Return one result per partition of the response."""
+    """Return one result per partition of the response. Raises `MalformedResponseError`."""
+    return _checked(Api.PRODUCE, _produced, body, version)
+
+
+def _checked(api: Api, decoder: Callable[[memoryview, int], T], body: memoryview, version: int) -> T:
+    try:
+        return decoder(body, version)
+    except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
+        raise MalformedResponseError(api, version, len(body), error) from error
+
+
+def _produced(body: memoryview, version: int) -> list[m.PartitionProduced]:
     return [
         m.PartitionProduced(
             topic.name,
@@ -277,8 +298,8 @@ def encode(request: m.Request, version: int) -> bytes:
 
 
 def decode(request: m.Request, body: memoryview, version: int) -> m.Response:
-    """Decode the response to `request`."""
-    return _DECODERS[type(request)](body, version)
+    """Decode the response to `request`. Raises `MalformedResponseError`."""
+    return _checked(m.API_OF[type(request)], _DECODERS[type(request)], body, version)
 
 
 def encode_api_versions(version: int) -> bytes:
@@ -287,7 +308,14 @@ def encode_api_versions(version: int) -> bytes:
 
 
 def decode_api_versions(body: memoryview, version: int) -> m.BrokerFeatures:
-    """Decode what the broker supports. With error 35 the body is of version 0, whatever the request's version was."""
+    """Decode what the broker supports. With error 35 the body is of version 0, whatever the request's version was.
+
+    Raises `MalformedResponseError`.
+    """
+    return _checked(Api.API_VERSIONS, _features, body, version)
+
+
+def _features(body: memoryview, version: int) -> m.BrokerFeatures:
     if body[0] == 0 and body[1] == 35:
         return m.BrokerFeatures(35, {}, 0)
     response = _decode(ApiVersionsResponse, body, version)
@@ -301,7 +329,11 @@ def encode_sasl_handshake(mechanism: str, version: int) -> bytes:
 
 
 def decode_sasl_handshake(body: memoryview, version: int) -> m.SaslHandshakeResponse:
-    """Decode whether the broker accepts the mechanism, and which ones it accepts."""
+    """Decode whether the broker accepts the mechanism, and which it accepts. Raises `MalformedResponseError`."""
+    return _checked(Api.SASL_HANDSHAKE, _mechanism_answered, body, version)
+
+
+def _mechanism_answered(body: memoryview, version: int) -> m.SaslHandshakeResponse:
     response = _decode(SaslHandshakeResponse, body, version)
     return m.SaslHandshakeResponse(response.error_code, tuple(response.mechanisms))
 
@@ -312,7 +344,11 @@ def encode_sasl_authenticate(auth_bytes: bytes, version: int) -> bytes:
 
 
 def decode_sasl_authenticate(body: memoryview, version: int) -> m.SaslAuthenticateResponse:
-    """Decode the broker's message to the mechanism."""
+    """Decode the broker's message to the mechanism. Raises `MalformedResponseError`."""
+    return _checked(Api.SASL_AUTHENTICATE, _authenticated, body, version)
+
+
+def _authenticated(body: memoryview, version: int) -> m.SaslAuthenticateResponse:
     response = _decode(SaslAuthenticateResponse, body, version)
     return m.SaslAuthenticateResponse(
         response.error_code, response.error_message, bytes(response.auth_bytes), response.session_lifetime_ms
@@ -435,11 +471,23 @@ _ENCODERS: Final[Mapping[type[m.Request], Callable[[Any, int], Any]]] = {
 def _found_coordinator(body: memoryview, version: int) -> m.FindCoordinatorResponse:
     response = _decode(FindCoordinatorResponse, body, version)
     (found,) = (response,) if version < FIRST_BATCHED_FIND_COORDINATOR else response.coordinators
+    if found.error_code == 0:
+        _check_address(found.host, found.port)
     return m.FindCoordinatorResponse(found.error_code, found.node_id, found.host, found.port)
+
+
+def _check_address(host: str | None, port: int) -> None:
+    """Raise ValueError for what is no address; without a host, the system would connect to this machine."""
+    if not host or not 0 < port < 1 << 16:
+        raise ValueError(f"{host!r} with port {port} is no address of a broker")
 
 
 def _initialised(body: memoryview, version: int) -> m.InitProducerIdResponse:
     response = _decode(InitProducerIdResponse, body, version)
+    if response.error_code == 0:
+        _check_pair(response.producer_id, response.producer_epoch)
+    if (response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch) != _NO_PAIR:
+        _check_pair(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
     return m.InitProducerIdResponse(
         response.error_code,
         response.producer_id,
@@ -447,6 +495,12 @@ def _initialised(body: memoryview, version: int) -> m.InitProducerIdResponse:
         response.ongoing_txn_producer_id,
         response.ongoing_txn_producer_epoch,
     )
+
+
+def _check_pair(producer_id: int, producer_epoch: int) -> None:
+    """Raise ValueError for what is no producer's."""
+    if producer_id < 0 or producer_epoch < 0:
+        raise ValueError(f"producer id {producer_id} with epoch {producer_epoch}")
 
 
 def _partitions_added(body: memoryview, version: int) -> m.AddPartitionsToTxnResponse:
@@ -477,6 +531,8 @@ def _transaction_described(body: memoryview, version: int) -> m.DescribeTransact
 
 def _ended(body: memoryview, version: int) -> m.EndTxnResponse:
     response = _decode(EndTxnResponse, body, version)
+    if (response.producer_id, response.producer_epoch) != _NO_PAIR:
+        _check_pair(response.producer_id, response.producer_epoch)
     return m.EndTxnResponse(response.error_code, response.producer_id, response.producer_epoch)
 
 
@@ -489,14 +545,19 @@ def _offsets_committed(body: memoryview, version: int) -> m.TxnOffsetCommitRespo
 
 def _described(body: memoryview, version: int) -> m.MetadataResponse:
     response = _decode(MetadataResponse, body, version)
+    for broker in response.brokers:
+        _check_address(broker.host, broker.port)
     brokers = tuple(m.Broker(broker.node_id, broker.host, broker.port) for broker in response.brokers)
     topics = tuple(m.TopicMetadata(topic.name, topic.error_code, _leaders(topic)) for topic in response.topics)
     return m.MetadataResponse(brokers, topics, response.cluster_id or "")
 
 
 def _leaders(topic: Any) -> tuple[int, ...]:
+    """Return the leader of each partition. Raises ValueError unless they are numbered from 0, as Kafka does."""
     leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
-    return tuple(leaders.get(partition, -1) for partition in range(max(leaders, default=-1) + 1))
+    if any(not 0 <= partition < len(leaders) for partition in leaders):
+        raise ValueError(f"topic {topic.name!r} has {len(leaders)} partitions, and one of them is {max(leaders)}")
+    return tuple(leaders[partition] for partition in range(len(leaders)))
 
 
 _DECODERS: Final[Mapping[type[m.Request], Callable[[memoryview, int], m.Response]]] = {
@@ -507,6 +568,6 @@ _DECODERS: Final[Mapping[type[m.Request], Callable[[memoryview, int], m.Response
     m.EndTxn: _ended,
     m.TxnOffsetCommit: _offsets_committed,
     m.DescribeTransaction: _transaction_described,
-    m.ApiVersions: decode_api_versions,
+    m.ApiVersions: _features,
     m.Metadata: _described,
 }

@@ -27,6 +27,7 @@ from dualwrite.client.wire.codec import (
     decode_api_versions,
     encode_api_versions,
 )
+from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.security import (
     NOT_TLS,
     ONLY_TLS,
@@ -88,6 +89,8 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[_Waiting] = deque()
         self._correlation_id = 0
         self._buffer = bytearray()
+        self._awaited_bytes = 0
+        """Of the frame in the buffer, so that a large one is not copied each time that a part of it comes."""
         self._timer: asyncio.TimerHandle | None = None
         self._first_correlation_id = 0
         self._held: list[_Held] | None = None
@@ -104,6 +107,8 @@ class Connection(asyncio.Protocol):
         """Handle the loop's callback: bytes came, which may be a part of a frame or several frames."""
         if self._buffer:
             self._buffer += data
+            if len(self._buffer) < self._awaited_bytes:
+                return
             consumed = self._take_frames(bytes(self._buffer))
             del self._buffer[:consumed]
             return
@@ -191,6 +196,17 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def drop(self, problem: MalformedResponseError) -> None:
+        """Close the connection, and use it no more from now on: a response on it cannot be read."""
+        self.lost = True
+        self._give_up(f"{problem}, and the connection to {self.peer} was closed")
+
+    @property
+    def peer(self) -> str:
+        """The broker's address, as text."""
+        address = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"{address[0]}:{address[1]}" if address else "the broker"
+
     def _refuse(self, sentence: str | None) -> None:
         if sentence is not None and self.refusal is None:
             self.refusal = AuthenticationError(sentence)
@@ -259,10 +275,7 @@ class Connection(asyncio.Protocol):
 
     async def _request_api_versions(self, version: int) -> BrokerFeatures:
         body = await self.request(Api.API_VERSIONS, version, encode_api_versions(version))
-        try:
-            return decode_api_versions(body, version)
-        except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
-            raise ConnectionError(f"the response to ApiVersions is not Kafka's ({error!r})") from error
+        return decode_api_versions(body, version)
 
     def _next_correlation_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & _MAX_CORRELATION_ID
@@ -273,6 +286,7 @@ class Connection(asyncio.Protocol):
     def _take_frames(self, data: bytes) -> int:
         """Handle the complete frames in `data`; return how many bytes they took."""
         position = 0
+        self._awaited_bytes = 0
         while len(data) - position >= 4:
             size = int.from_bytes(data[position : position + 4], "big", signed=True)
             if not 4 <= size <= MAX_FRAME_BYTES:
@@ -282,8 +296,11 @@ class Connection(asyncio.Protocol):
                 return len(data)
             end = position + 4 + size
             if end > len(data):
+                self._awaited_bytes = end - position
                 break
             self._take_frame(memoryview(data)[position + 4 : end])
+            if self.lost:
+                return len(data)
             position = end
         return position
 
@@ -292,8 +309,13 @@ class Connection(asyncio.Protocol):
             # The peer does not speak Kafka, or a response is missing: nothing after it can be trusted.
             self._give_up("a response came that belongs to no request")
             return
-        waiting = self._waiting.popleft()
-        waiting.on_response(self._framer.body(waiting.api, waiting.version, frame))
+        api, version = self._waiting[0].api, self._waiting[0].version
+        try:
+            body = self._framer.body(api, version, frame)
+        except (IndexError, ValueError) as error:
+            self.drop(MalformedResponseError(api, version, len(frame), error))
+            return
+        self._waiting.popleft().on_response(body)
 
     def _on_timer(self) -> None:
         """Drop the connection if its oldest request has timed out: brokers respond in order, so it is stuck."""

@@ -17,6 +17,7 @@ from dualwrite.client.error_texts import LastError, error_name
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.pool import ConnectionPool
 from dualwrite.client.wire.topology import Topology
 from dualwrite.errors import Api, KafkaError, UnsupportedByBrokerError
@@ -136,7 +137,7 @@ class MetadataRefresher:
             return
         self._in_flight = True
         body = codec.encode(request, version)
-        connection.send(Api.METADATA, version, body, partial(self._on_response, request, version), self)
+        connection.send(Api.METADATA, version, body, partial(self._on_response, connection, request, version), self)
 
     def _give_up(self, error: KafkaError) -> None:
         self._due_at_ms = self._clock_ms() + self._max_age_ms
@@ -160,12 +161,12 @@ class MetadataRefresher:
 
     # ---- the response ---------------------------------------------------------------------------------------
 
-    def _on_response(self, request: m.Metadata, version: int, body: memoryview | None) -> None:
+    def _on_response(self, connection: Connection, request: m.Metadata, version: int, body: memoryview | None) -> None:
         self._in_flight = False
         if self._closed:
             return
         now_ms = self._refreshed_at_ms = self._clock_ms()
-        response = None if body is None else self._decoded(request, version, body)
+        response = None if body is None else self._decoded(connection, request, version, body)
         if response is not None and self._take(response):
             self._backoff.succeeded()
             self._due_at_ms = now_ms + (0 if self._wanted else self._max_age_ms)
@@ -176,12 +177,14 @@ class MetadataRefresher:
             user.on_change()
         self.pump()
 
-    def _decoded(self, request: m.Metadata, version: int, body: memoryview) -> m.MetadataResponse | None:
+    def _decoded(
+        self, connection: Connection, request: m.Metadata, version: int, body: memoryview
+    ) -> m.MetadataResponse | None:
         try:
             response = codec.decode(request, body, version)
-        except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
-            _log.exception("a Metadata response cannot be decoded")
-            self._last_error.note(self._clock_ms(), f"a Metadata response cannot be decoded ({error!r})")
+        except MalformedResponseError as error:
+            connection.drop(error)
+            self._last_error.note(self._clock_ms(), connection.problem)
             return None
         return response if isinstance(response, m.MetadataResponse) else None
 

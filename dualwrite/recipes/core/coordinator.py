@@ -33,6 +33,7 @@ from dualwrite.errors import (
     AbortableError,
     DatabaseWentBackError,
     DualWriteError,
+    FatalError,
     FencedError,
     IllegalStateError,
     KafkaTimeoutError,
@@ -66,6 +67,9 @@ from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.stored_blocks import BlockStore
 from dualwrite.recipes.core.storing import BlockStoring
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
+
+_FORGOTTEN: Final = 49
+"""INVALID_PRODUCER_ID_MAPPING: an id that nobody has used for `transactional.id.expiration.ms`, seven days."""
 
 _log = logging.getLogger(__name__)
 
@@ -352,15 +356,25 @@ class DualWriteCoordinator:
                 with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
                     await owned.confirm()
                 owned.assert_usable()
-            if not await self._steps.lock_and_write(write):
-                write.locked_row = write.written_row = await self._steps.lock(write.database)
-            write.transactional_id = self.transactional_id
-            if owned.owed and write.records.has_offsets:
-                await self._publishing.leave_owed()
-                raise self._owes_records(write)
-            await self._steps.send_and_write(write)
+            try:
+                await self._lock_and_send(write)
+            except FatalError as error:
+                if error.error_code != _FORGOTTEN or not await owned.uninterrupted(self._let_go(write, error)):
+                    raise
+                _log.info("Kafka has forgotten transactional id %s, which was idle for long", self.transactional_id)
+                await self._lock_and_send(write)
         except KafkaUnreachableError as error:
             raise owned.availability.note(error) from error
+
+    async def _lock_and_send(self, write: DualWriteProgress) -> None:
+        """Lock the row, taking the id over unless this process owns it; prepare Kafka, and write the row."""
+        if not await self._steps.lock_and_write(write):
+            write.locked_row = write.written_row = await self._steps.lock(write.database)
+        write.transactional_id = self.transactional_id
+        if self.owned.owed and write.records.has_offsets:
+            await self._publishing.leave_owed()
+            raise self._owes_records(write)
+        await self._steps.send_and_write(write)
 
     def _owes_records(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a block with consumed offsets, which could not be published again with what is owed."""

@@ -34,6 +34,9 @@ _SECONDS_AFTER_REFUSAL: Final = 60.0
 
 _SECONDS_TO_STOP: Final = 5.0
 
+_MOMENT_S: Final = 0.02
+"""How long to wait before looking again whether another task of this process has a slot in hand."""
+
 
 def _backoff_s(failures: int) -> float:
     return _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
@@ -127,15 +130,16 @@ class PoolMaintenance:
         failures = 0
         sweep_at_s = time.monotonic() + (self._heartbeat_s if swept else 0)
         while not self._stopped:
+            if self._registry.is_recovering:
+                await self._resolver_bell.wait(self._heartbeat_s)
+                continue
             if self._availability.is_away:
                 await self._wait_for_kafka()
                 sweep_at_s = time.monotonic()
                 continue
-            errors = (await self._resolve_set_aside(due_s=time.monotonic()))[1]
-            errors += await self._publish_idle()
-            if time.monotonic() >= sweep_at_s:
-                errors += await self._confirm_idle()
-                errors += (sweep_errors := (await self._sweep())[1])
+            sweeps = time.monotonic() >= sweep_at_s
+            errors, sweep_errors = await self.resolve_once(due_s=time.monotonic(), sweeps=sweeps)
+            if sweeps:
                 failures = failures + 1 if sweep_errors else 0
                 sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
                 if not errors and not self._registry.places().set_aside:
@@ -143,6 +147,21 @@ class PoolMaintenance:
             for error in errors:
                 self._failed(error)
             await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
+
+    async def resolve_once(
+        self, *, due_s: float | None = None, sweeps: bool = True
+    ) -> tuple[list[Exception], list[Exception]]:
+        """Resolve the slots that were put aside and are due, and with `sweeps` those of dead processes too.
+
+        Return all errors, and those of the sweep. Gives way to a recovery.
+        """
+        errors = (await self._resolve_set_aside(due_s=due_s, gives_way=True))[1]
+        errors += await self._publish_idle(gives_way=True)
+        sweep_errors: list[Exception] = []
+        if sweeps:
+            errors += await self._confirm_idle()
+            sweep_errors = (await self._sweep(gives_way=True))[1]
+        return errors + sweep_errors, sweep_errors
 
     async def _wait_for_kafka(self) -> None:
         """Leave everything as it is while Kafka is away: each attempt would only lock a row in vain."""
@@ -185,9 +204,12 @@ class PoolMaintenance:
         for slot in self._registry.lose(lost):
             await slot.coordinator.close(waits=False)
 
-    async def claims(self, number: int, claim: Callable[[], Awaitable[bool]]) -> bool:
-        """Reserve a slot and claim its lease. Return whether both succeeded; `end_lease` or `take_new` comes next."""
-        if not self._registry.reserve(number):
+    async def claims(self, number: int, claim: Callable[[], Awaitable[bool]], *, gives_way: bool = False) -> bool:
+        """Reserve a slot and claim its lease. Return whether both succeeded; `end_lease` or `take_new` comes next.
+
+        `gives_way`: do neither while a recovery is in progress.
+        """
+        if not self._registry.reserve(number, gives_way=gives_way):
             return False  # in another hand of this process, whose heartbeat may be late
         won = False
         try:
@@ -223,11 +245,11 @@ class PoolMaintenance:
         """Return whether it is time to try to publish what is stored; a busy slot is never idle for long enough."""
         return not self._availability.is_away and time.monotonic() >= self._publishes_at_s
 
-    async def _publish_idle(self) -> list[Exception]:
+    async def _publish_idle(self, *, gives_way: bool) -> list[Exception]:
         """Publish what is stored under idle slots; if that fails, the next attempt is later."""
         errors: list[Exception] = []
         for _ in self._registry.places().stored:
-            if not self._publishes_now() or (slot := self._registry.attend_stored()) is None:
+            if not self._publishes_now() or (slot := self._registry.attend_stored(gives_way=gives_way)) is None:
                 break
             try:
                 await self._resolve(slot)
@@ -237,10 +259,34 @@ class PoolMaintenance:
 
     async def recover(self) -> list[Resolution]:
         """Resolve every slot that may have an open transaction. Raises the first error, after trying all slots."""
+        await self._begin_recovery()
+        try:
+            return await self._recover()
+        finally:
+            self._registry.end_recovery()
+            self._resolver_bell.ring()
+
+    async def _begin_recovery(self) -> None:
+        """Wait until no other task of this process resolves a slot: what it cannot resolve, this recovery must report.
+
+        New attempts of the background give way, and so do those of blocks that look for a slot.
+        """
+        while not self._registry.begin_recovery():
+            await self._runtime.bell().wait(_MOMENT_S)
+        try:
+            others = self._registry.in_hand()
+            while others := others & self._registry.in_hand():
+                await self._runtime.bell().wait(_MOMENT_S)
+        except BaseException:
+            self._registry.end_recovery()
+            raise
+
+    async def _recover(self) -> list[Resolution]:
         self._publishes_at_s = 0.0
         self._dead_refused.clear()
+        await self._confirm_idle()  # what fails is aside now, and is resolved next
         ours, our_errors = await self._resolve_set_aside(due_s=None)
-        our_errors += await self._publish_idle()
+        our_errors += await self._publish_idle(gives_way=False)
         theirs, their_errors = await self._sweep()
         errors = our_errors + their_errors
         if errors:
@@ -264,11 +310,13 @@ class PoolMaintenance:
                 self.put_back(slot)
         return errors
 
-    async def _resolve_set_aside(self, *, due_s: float | None) -> tuple[list[Resolution], list[Exception]]:
+    async def _resolve_set_aside(
+        self, *, due_s: float | None, gives_way: bool = False
+    ) -> tuple[list[Resolution], list[Exception]]:
         found: list[Resolution] = []
         errors: list[Exception] = []
         for _ in self._registry.places().set_aside:
-            slot = self._registry.attend(due_s)
+            slot = self._registry.attend(due_s, gives_way=gives_way)
             if slot is None:
                 break
             try:
@@ -327,13 +375,16 @@ class PoolMaintenance:
 
         `waits`: first wait for a commit in progress.
         """
-        if waits:
-            await self._wait_for_commit(slot)
-        clean = slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
-        is_in_doubt = slot.coordinator.state is SlotState.IN_DOUBT
-        await slot.coordinator.close(waits=False)
-        self._registry.forget(slot)
-        await self.end_lease(slot.number, clean=clean)
+        clean = is_in_doubt = False
+        try:
+            if waits:
+                await self._wait_for_commit(slot)
+            clean = slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
+            is_in_doubt = slot.coordinator.state is SlotState.IN_DOUBT
+            await slot.coordinator.close(waits=False)
+        finally:
+            self._registry.forget(slot)
+            await self.end_lease(slot.number, clean=clean)
         return not is_in_doubt
 
     @staticmethod
@@ -356,7 +407,7 @@ class PoolMaintenance:
         finally:
             self._registry.unreserve(number)
 
-    async def _sweep(self) -> tuple[list[Resolution], list[Exception]]:
+    async def _sweep(self, *, gives_way: bool = False) -> tuple[list[Resolution], list[Exception]]:
         """Recover the slots of dead processes, so that live ones can use them."""
         found: list[Resolution] = []
         errors: list[Exception] = []
@@ -372,7 +423,7 @@ class PoolMaintenance:
             if self._waits(lease):
                 continue
             try:
-                found += await self._recover_expired(lease)
+                found += await self._recover_expired(lease, gives_way=gives_way)
             except KafkaUnreachableError as error:
                 errors.append(error)
                 break
@@ -388,7 +439,7 @@ class PoolMaintenance:
         for lease in leases:
             if lease.expired and not self._waits(lease):
                 try:
-                    return bool(await self._recover_expired(lease))
+                    return bool(await self._recover_expired(lease, gives_way=True))
                 except Exception as error:
                     self._failed(error)
                     return False
@@ -405,8 +456,8 @@ class PoolMaintenance:
             del self._dead_refused[slot]
             telemetry_of(transactional_id_of(self._prefix, slot)).refused(is_refused=False)
 
-    async def _recover_expired(self, lease: Lease) -> list[Resolution]:
-        if not await self.claims(lease.slot, lambda: self._leases.claim(lease)):
+    async def _recover_expired(self, lease: Lease, *, gives_way: bool) -> list[Resolution]:
+        if not await self.claims(lease.slot, lambda: self._leases.claim(lease), gives_way=gives_way):
             return []
         coordinator = self._new_coordinator(transactional_id_of(self._prefix, lease.slot), recovery=True)
         clean = False

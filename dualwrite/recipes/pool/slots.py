@@ -64,6 +64,7 @@ class SlotRegistry:
     _aside: deque[PooledSlot] = field(default_factory=deque)
     _attended: set[PooledSlot] = field(default_factory=set)
     _reserved: set[int] = field(default_factory=set)
+    _recovers: bool = False
     _waiting: deque[Turn] = field(default_factory=deque)
     _blocks: int = 0
     _closed: bool = False
@@ -186,9 +187,14 @@ class SlotRegistry:
         """Put back a slot whose id has stored blocks, behind which more can be stored; it is taken last."""
         self._end_use(slot, lambda stored: self._idle.insert(0, stored))
 
-    def attend_stored(self) -> PooledSlot | None:
-        """Return an idle slot whose id has stored blocks, reserved for the caller, which puts it back; None if none."""
+    def attend_stored(self, *, gives_way: bool) -> PooledSlot | None:
+        """Return an idle slot whose id has stored blocks, reserved for the caller, which puts it back; None if none.
+
+        `gives_way`: return None while a recovery is in progress.
+        """
         with self._lock:
+            if gives_way and self._recovers:
+                return None
             slot = next((each for each in reversed(self._idle) if each.coordinator.has_stored), None)
             if slot is not None:
                 self._idle.remove(slot)
@@ -229,13 +235,15 @@ class SlotRegistry:
 
     # ---- slots that were put aside ---------------------------------------------------------------------------
 
-    def attend(self, due_s: float | None) -> PooledSlot | None:
+    def attend(self, due_s: float | None, *, gives_way: bool = False) -> PooledSlot | None:
         """Return a slot that was put aside and is due (`due_s` None: any), reserved for the caller.
 
         The caller puts it idle or aside again, or forgets it. Limit the calls in one round: a slot that is put aside
-        again is returned again, after all others.
+        again is returned again, after all others. `gives_way`: return None while a recovery is in progress.
         """
         with self._lock:
+            if gives_way and self._recovers:
+                return None
             for slot in self._aside:
                 if due_s is None or slot.not_before_s <= due_s:
                     self._aside.remove(slot)
@@ -255,17 +263,44 @@ class SlotRegistry:
         with self._lock:
             return min((slot.not_before_s for slot in self._aside), default=None)
 
+    # ---- recovery -------------------------------------------------------------------------------------------
+
+    def begin_recovery(self) -> bool:
+        """Begin a recovery, to which the background gives way. Return False if another is in progress."""
+        with self._lock:
+            if self._recovers:
+                return False
+            self._recovers = True
+            return True
+
+    def end_recovery(self) -> None:
+        """Let the background go on."""
+        with self._lock:
+            self._recovers = False
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether a recovery is in progress."""
+        return self._recovers
+
+    def in_hand(self) -> set[int]:
+        """Return the numbers of the slots that are being leased or resolved, or whose leases are being ended."""
+        with self._lock:
+            return self._reserved.union(slot.number for slot in self._attended)
+
     # ---- leases ---------------------------------------------------------------------------------------------
 
-    def reserve(self, number: int) -> bool:
+    def reserve(self, number: int, *, gives_way: bool = False) -> bool:
         """Reserve a slot before its lease is claimed. Return False if this process has it already.
+
+        `gives_way`: return False while a recovery is in progress.
 
         A lease names its process. So of two tasks of one process with the same slot, the first to finish would end the
         lease of the other: each slot is in one hand, from before its claim until after the end of its lease, however
         long that takes and whoever has the lease meanwhile.
         """
         with self._lock:
-            if number in self._numbers:
+            if number in self._numbers or (gives_way and self._recovers):
                 return False
             self._reserved.add(number)
             return True

@@ -12,10 +12,9 @@ from functools import cache
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
-from kio.index import load_request_schema, load_response_schema
-from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 
+from dualwrite.broker_emulator.api.message_schemas import request_schema, response_schema, versions_of
 from dualwrite.broker_emulator.log.record_batch import build_batch
 
 KEYS = {
@@ -74,7 +73,7 @@ KEYS = {
     "list_config_resources": 74,
     "describe_topic_partitions": 75,
 }
-ALL_VERSIONS = [(api, version) for api in KEYS for version in schema_name_map[api]]
+ALL_VERSIONS = [(api, version) for api in KEYS for version in versions_of(api)]
 TIMEOUT_S = 30.0
 
 
@@ -84,7 +83,7 @@ def milliseconds(value: int) -> Any:
 
 @cache
 def request_type(api: str, version: int) -> Any:
-    return load_request_schema(KEYS[api], version)
+    return request_schema(KEYS[api], version)
 
 
 @cache
@@ -114,7 +113,7 @@ def encode(api: str, version: int, correlation_id: int, client_id: str | None, *
 
 def decode(api: str, version: int, frame: bytes) -> tuple[int, Any]:
     """Return the correlation id and the response; every byte must have been decoded."""
-    kind: Any = load_response_schema(KEYS[api], version)
+    kind: Any = response_schema(KEYS[api], version)
     offset = 5 if kind.__header_schema__.__flexible__ else 4
     response, size = entity_reader(kind)(frame, offset)
     assert offset + size == len(frame)

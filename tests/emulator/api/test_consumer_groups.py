@@ -11,10 +11,10 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
+from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation, ResourceType
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
 from tests.emulator.api.test_groups import delete, join, join_fields

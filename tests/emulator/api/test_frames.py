@@ -75,7 +75,7 @@ def test_an_api_versions_request_from_the_future_is_answered_from_its_header(cli
     client.send_bytes(struct.pack(">ihhih", 15, 18, 99, 5, -1) + b"?????")
     correlation_id, response = decode("api_versions", 0, client.receive_frame())
     assert (correlation_id, response.error_code) == (5, 35)
-    assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 4)]
+    assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 5)]
     assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
 
 

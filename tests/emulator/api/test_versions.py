@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.schema.index import api_key_map, schema_name_map
+from kio.schema.index import api_key_map
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile
 from dualwrite.broker_emulator.api import registry
+from dualwrite.broker_emulator.api.message_schemas import versions_of
 from dualwrite.broker_emulator.api.registry import APIS, Api
 from tests.emulator.api.raw_client import (
     ALL_VERSIONS,
@@ -141,7 +142,7 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
             partition = parts.TxnOffsetCommitRequestPartition(
                 partition_index=0, committed_offset=1, committed_metadata="m", committed_leader_epoch=0
             )
-            topics = (parts.TxnOffsetCommitRequestTopic(name="t", partitions=(partition,)),)
+            topics = (parts.TxnOffsetCommitRequestTopic(**topic, partitions=(partition,)),)
             return {"transactional_id": "x", "group_id": "g", **producer, "topics": topics}
         case "update_features":
             update = parts.FeatureUpdateKey(
@@ -259,7 +260,7 @@ def test_every_version_answers_and_can_refuse(emulator: Emulator, client: RawCli
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.schema_name)
 def test_the_whole_range_of_the_codec_is_served_and_the_docstring_says_so(api: Api) -> None:
-    offered = schema_name_map[api.schema_name]
+    offered = versions_of(api.schema_name)
     assert (api.min_version, api.max_version) == (min(offered), max(offered))
     assert api_key_map[api.key] == api.schema_name
     assert KEYS[api.schema_name] == api.key
@@ -281,7 +282,7 @@ def advertised(client: RawClient) -> dict[str, tuple[int, int]]:
 
 
 def test_api_versions_says_what_is_registered(client: RawClient) -> None:
-    expected = {api: (min(schema_name_map[api]), max(schema_name_map[api])) for api in KEYS}
+    expected = {api: (min(versions_of(api)), max(versions_of(api))) for api in KEYS}
     expected["produce"] = (0, 13)  # KAFKA-18659: librdkafka looks for the old ones
     assert advertised(client) == expected
 
@@ -315,7 +316,7 @@ def test_profiles_hide_versions(profile: Profile, unstable: bool, expected: dict
     with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
         newest = {api: versions[1] for api, versions in advertised(client).items()}
         assert newest.items() >= expected.items()
-        hidden = next(api for api in expected if expected[api] < max(schema_name_map[api])) if not unstable else None
+        hidden = next(api for api in expected if expected[api] < max(versions_of(api))) if not unstable else None
         if hidden:
             client.send(hidden, expected[hidden] + 1, **sample(hidden, expected[hidden] + 1, None))
             assert client.is_closed()

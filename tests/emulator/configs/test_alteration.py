@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator import BrokerConfig, Profile
+from dualwrite.broker_emulator import BrokerConfig
 from dualwrite.broker_emulator.configs.alteration import (
     ALL_BROKERS,
     AlterationError,
@@ -21,9 +21,10 @@ from dualwrite.broker_emulator.configs.alteration import (
     check_topic_configs,
 )
 from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
+from dualwrite.broker_emulator.profiles import Settings
 
-TOPIC = topic_settings(Profile.KIP_939)
-BROKER = alterable_broker_settings(Profile.KIP_939)
+TOPIC = topic_settings(Settings.KAFKA_4_4)
+BROKER = alterable_broker_settings(Settings.KAFKA_4_4)
 SET, DELETE, APPEND, SUBTRACT = Operation
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Profile
+from dualwrite.broker_emulator import BrokerConfig
 from dualwrite.broker_emulator.configs.description import (
     BrokerLayers,
     ConfigSource,
@@ -25,6 +25,7 @@ from dualwrite.broker_emulator.configs.effective import (
     static_properties,
     topic_settings,
 )
+from dualwrite.broker_emulator.profiles import Settings
 
 TOPIC, BROKER, ALL_BROKERS, STATIC, DEFAULT, _, CLIENT_METRICS, GROUP = ConfigSource
 
@@ -37,7 +38,7 @@ def layers(
     config = BrokerConfig.from_properties(given or {})
     effective = config.altered(of_all_brokers or {}).altered(own or {})
     return BrokerLayers(
-        broker_settings(Profile.KIP_939),
+        broker_settings(Settings.KAFKA_4_4),
         own or {},
         of_all_brokers or {},
         static_properties(config),
@@ -72,7 +73,7 @@ def test_a_value_in_another_unit_is_a_synonym_behind_one_of_its_own() -> None:
     hours = layers(given={"log.retention.hours": "2"})
     assert entry(broker_entries(hours), "log.retention.ms")[1:3] == (None, DEFAULT)
     assert entry(broker_entries(hours), "log.retention.hours")[1:3] == ("2", STATIC)
-    retention = entry(topic_entries(topic_settings(Profile.KIP_939), {}, hours), "retention.ms")
+    retention = entry(topic_entries(topic_settings(Settings.KAFKA_4_4), {}, hours), "retention.ms")
     assert (retention.value, retention.source, sources(retention)) == ("7200000", DEFAULT, [])
     both = layers(of_all_brokers={"log.retention.ms": "5"}, given={"log.retention.hours": "2"})
     assert sources(entry(broker_entries(both), "log.retention.ms")) == [
@@ -84,7 +85,7 @@ def test_a_value_in_another_unit_is_a_synonym_behind_one_of_its_own() -> None:
 
 def test_a_topics_own_value_stands_before_its_brokers() -> None:
     entries = topic_entries(
-        topic_settings(Profile.KIP_939), {"max.message.bytes": " 9 "}, layers({"message.max.bytes": "8"})
+        topic_settings(Settings.KAFKA_4_4), {"max.message.bytes": " 9 "}, layers({"message.max.bytes": "8"})
     )
     found = entry(entries, "max.message.bytes")
     assert (found.value, found.source) == ("9", TOPIC)

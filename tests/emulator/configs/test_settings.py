@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Profile
+from dualwrite.broker_emulator import BrokerConfig
 from dualwrite.broker_emulator.configs.broker_settings import AUTHORIZER_SETTINGS, BROKER_SETTINGS, BROKER_SYNONYMS
 from dualwrite.broker_emulator.configs.description import DOCUMENTATION
 from dualwrite.broker_emulator.configs.differences import (
@@ -26,6 +26,7 @@ from dualwrite.broker_emulator.configs.resource_settings import (
 )
 from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting
 from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.profiles import Settings
 
 EVERY = [
     *BROKER_SETTINGS_HERE.values(),
@@ -88,12 +89,12 @@ def test_a_topic_without_settings_goes_by_the_brokers() -> None:
 
 
 def test_kafka_3_9_has_its_own_settings() -> None:
-    brokers, topics = broker_settings(Profile.KAFKA_3_9), topic_settings(Profile.KAFKA_3_9)
+    brokers, topics = broker_settings(Settings.KAFKA_3_9), topic_settings(Settings.KAFKA_3_9)
     assert "zookeeper.connect" in brokers
     assert "group.streams.session.timeout.ms" not in brokers
     assert "message.format.version" in topics
     assert brokers["listeners"].type is ConfigType.STRING
-    assert "zookeeper.connect" not in broker_settings(Profile.KIP_939)
+    assert "zookeeper.connect" not in broker_settings(Settings.KAFKA_4_4)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.groups.offsets import Committer
 from dualwrite.broker_emulator.groups.shard import GroupShard, TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.transactions.ports import Marker
 
 PARTITION = TopicPartition("t", 0)
 PRODUCER = {"producer_id": 7, "producer_epoch": 0}
@@ -54,14 +55,14 @@ def commit_in_transaction(node: Node, offset: int) -> None:
 
 def try_to_commit_in_transaction(node: Node, offset: int, guard: VerificationGuard | None) -> int:
     offsets = {PARTITION: node.groups.value(PARTITION, offset, -1, "")}
-    transaction = TransactionOfOffsets(**PRODUCER, guard=guard, transaction_version=2)
+    transaction = TransactionOfOffsets(**PRODUCER, guard=guard)
     return asyncio.run(shard(node).commit_in_transaction("g", Committer(), offsets, transaction))
 
 
 def write_marker(node: Node, *, commit: bool) -> None:
     name = TopicPartition("__consumer_offsets", 0)
-    marker = node.write_marker(name, **PRODUCER, coordinator_epoch=0, commit=commit, transaction_version=0)
-    assert asyncio.run(marker) == 0
+    marker = Marker(**PRODUCER, coordinator_epoch=0, commit=commit, transaction_version=0)
+    assert asyncio.run(node.write_marker(name, marker)) == 0
 
 
 def reload(node: Node) -> None:

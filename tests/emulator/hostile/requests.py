@@ -12,9 +12,9 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from hypothesis import strategies as st
-from kio.index import load_request_schema
 from kio.serial import entity_writer
 
+from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.log.record_batch import build_batch
 
@@ -141,7 +141,7 @@ def sized(content: bytes) -> bytes:
 def valid_frames(draw: st.DrawFn) -> bytes:
     """A frame that decodes."""
     key, version = draw(st.sampled_from(SERVED))
-    kind: Any = load_request_schema(key, version)
+    kind: Any = request_schema(key, version)
     return frame(key, version, draw(st.integers(0, 2**31 - 1)), draw(entities(kind)))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from kio.index import load_request_schema
 
 from dualwrite.broker_emulator import BrokerConfig
+from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
 from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds, plain_batch, request_parts
@@ -34,7 +34,7 @@ def memory_bytes() -> int:
 
 
 def header(key: int, version: int) -> bytes:
-    kind: Any = load_request_schema(key, version)
+    kind: Any = request_schema(key, version)
     return struct.pack(">hhih", key, version, 1, -1) + (b"\0" if kind.__header_schema__.__flexible__ else b"")
 
 
@@ -52,7 +52,7 @@ def test_every_length_that_can_be_claimed(victim: Victim, key: int, version: int
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
 def test_every_request_with_an_array_is_checked(key: int, version: int) -> None:
-    kind: Any = load_request_schema(key, version)
+    kind: Any = request_schema(key, version)
     has_arrays = "tuple" in " ".join(str(member.type) for member in kind.__dataclass_fields__.values())
     assert (bounds_check(kind) is not None) == has_arrays
 

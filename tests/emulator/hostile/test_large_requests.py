@@ -5,12 +5,8 @@ What is measured is the CPU time that the event loop spends in one turn, so that
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import struct
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,7 +14,8 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from tests.emulator.api.raw_client import KEYS, RawClient, fetch_fields, milliseconds, plain_batch, request_parts
 from tests.emulator.hostile.requests import sized
-from tests.emulator.inside import cluster_of, run_in_loop
+from tests.emulator.hostile.turns import watched
+from tests.emulator.inside import cluster_of
 from tests.support.conditions import until
 
 MANY = 30_000
@@ -31,46 +28,6 @@ def emulator() -> Iterator[Emulator]:
     with Emulator(config=config, topics={"t": 3}) as broker, RawClient(broker.bootstrap_servers) as client:
         client.init_producer_id("x")
         yield broker
-
-
-class _Turns:
-    """Notes the longest turn of the loop that it runs in, in seconds of CPU time of the loop's thread."""
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-        self.count = 0
-        self._began_s = time.thread_time()
-        self._ends = False
-
-    def watch(self, loop: Any) -> None:
-        now_s = time.thread_time()
-        self.longest_s = max(self.longest_s, now_s - self._began_s)
-        self.count += 1
-        self._began_s = now_s
-        if not self._ends:
-            loop.call_later(0.001, self.watch, loop)
-
-    def end(self) -> None:
-        self._ends = True
-
-
-@contextmanager
-def watched(emulator: Emulator) -> Iterator[_Turns]:
-    """Watch the turns of the emulator's loop. The garbage of the tests is none of theirs."""
-    gc.collect()
-    gc.freeze()
-    turns: list[_Turns] = []
-
-    def begin() -> None:
-        turns.append(_Turns())
-        turns[0].watch(asyncio.get_running_loop())
-
-    try:
-        run_in_loop(emulator, begin)
-        yield turns[0]
-        run_in_loop(emulator, turns[0].end)
-    finally:
-        gc.unfreeze()
 
 
 Send = Callable[[RawClient], Any]

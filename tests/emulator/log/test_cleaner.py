@@ -42,7 +42,7 @@ def put(log: PartitionLog, *pairs: tuple[str, str | None], now_ms: int = NOW_MS,
     if fields.get("transactional"):
         guard = log.begin_verification(fields["producer_id"], 0, fields["base_sequence"], supports_epoch_bump=True)
     data = build_batch(records, timestamp_ms=now_ms, **fields)
-    result = log.append(data, now_ms=now_ms, guard=guard, transaction_version=2)
+    result = log.append(data, now_ms=now_ms, guard=guard)
     assert result.error is ErrorCode.none, result
 
 
@@ -116,7 +116,7 @@ def test_a_compacted_batch_is_a_valid_one_with_its_headers_and_timestamps(make_l
     log = make_log()
     values = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
     for writer in ("aiokafka", "kafka-python"):
-        assert log.append(WRITERS[writer](values), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+        assert log.append(WRITERS[writer](values), now_ms=NOW_MS).error is ErrorCode.none
     put(log, ("c", "4"))
     compact(log)
     batches = [b for stored in log.batches() for b in foreign_batches(stored)]
@@ -236,7 +236,7 @@ def test_the_last_batch_of_a_producer_is_recognised_although_its_records_are_gon
         logs.append(open_log(tmp_path / "orders-0"))
     for known in logs:
         again = build_batch([(b"a", b"1")], timestamp_ms=NOW_MS, base_sequence=0, **fields)
-        result = known.append(again, now_ms=NOW_MS, transaction_version=2)
+        result = known.append(again, now_ms=NOW_MS)
         assert (result.error, result.base_offset) == (ErrorCode.none, 0)
 
 
@@ -268,7 +268,7 @@ def test_young_records_are_not_compacted(make_log: MakeLog) -> None:
 def test_batches_that_cannot_be_decompressed_stay_and_keep_tombstones(make_log: MakeLog) -> None:
     log = make_log(delete_retention_ms=0)
     snappy = raw_batch(compressed(SNAPPY, record(key=b"\2a")), attributes=SNAPPY, base_timestamp=NOW_MS)
-    assert log.append(snappy, now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    assert log.append(snappy, now_ms=NOW_MS).error is ErrorCode.none
     put(log, ("a", None))
     put(log, ("b", "1"))
     for second in range(3):
@@ -333,7 +333,7 @@ def test_compaction_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: 
 
 def test_records_of_compacted_topics_need_keys(make_log: MakeLog) -> None:
     log = make_log()
-    result = log.append(build_batch([(None, b"v")], timestamp_ms=NOW_MS), now_ms=NOW_MS, transaction_version=2)
+    result = log.append(build_batch([(None, b"v")], timestamp_ms=NOW_MS), now_ms=NOW_MS)
     assert result.error is ErrorCode.invalid_record
     assert [bad.batch_index for bad in result.bad_records] == [0]
 
@@ -363,9 +363,7 @@ def test_compaction_never_changes_a_readers_final_values(steps: list[tuple[str, 
         elif what in ("put", "delete"):
             value = None if what == "delete" else str(number).encode()
             for each in (log, plain):
-                each.append(
-                    build_batch([(key.encode(), value)], timestamp_ms=now_ms), now_ms=now_ms, transaction_version=2
-                )
+                each.append(build_batch([(key.encode(), value)], timestamp_ms=now_ms), now_ms=now_ms)
         elif what == "begin":
             fields: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": epochs[producer_id]}
             records = build_batch(
@@ -377,7 +375,7 @@ def test_compaction_never_changes_a_readers_final_values(steps: list[tuple[str, 
             )
             for each in (log, plain):
                 guard = each.begin_verification(**fields, base_sequence=is_open[producer_id], supports_epoch_bump=True)
-                result = each.append(records, now_ms=now_ms, guard=guard, transaction_version=2)
+                result = each.append(records, now_ms=now_ms, guard=guard)
                 assert result.error is ErrorCode.none
             is_open[producer_id] += 1
         elif is_open[producer_id]:
@@ -493,7 +491,7 @@ def test_readers_below_the_start_are_out_of_range(make_log: MakeLog) -> None:
 def test_times_are_looked_for_among_the_records_that_are_left(make_log: MakeLog) -> None:
     log = make_log("delete", segment_bytes=1 << 20)
     for timestamps in ((100, 400), (300,), (200, 400), (350,)):
-        log.append(timed(*timestamps), now_ms=NOW_MS, transaction_version=2)
+        log.append(timed(*timestamps), now_ms=NOW_MS)
     assert log.delete_records(3) is ErrorCode.none
     found = [log.offset_for_timestamp(wanted, read_committed=False) for wanted in (0, 100, 250, 350, 400, 401)]
     assert found == [(3, 200), (3, 200), (4, 400), (4, 400), (4, 400), (-1, -1)]
@@ -522,7 +520,7 @@ def test_at_the_limit_clients_are_refused_and_coordinators_are_not(caplog: pytes
     budget = MemoryBudget(2000)
     log = PartitionLog("orders", 0, storage=MemoryStorage(budget), config=LogConfig(segment_bytes=500))
     value = build_batch([(None, b"v" * 300)], timestamp_ms=NOW_MS)
-    results = [log.append(value, now_ms=NOW_MS, transaction_version=2) for _ in range(8)]
+    results = [log.append(value, now_ms=NOW_MS) for _ in range(8)]
     refused = [result for result in results if result.error is not ErrorCode.none]
     assert {result.error for result in refused} == {ErrorCode.kafka_storage_error}
     message = refused[0].error_message or ""
@@ -535,7 +533,7 @@ def test_at_the_limit_clients_are_refused_and_coordinators_are_not(caplog: pytes
     log.configure(LogConfig(segment_bytes=500, retention_ms=0))
     log.delete_old_segments(NOW_MS + 1)
     assert budget.used_bytes == 0
-    assert log.append(value, now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    assert log.append(value, now_ms=NOW_MS).error is ErrorCode.none
     log.destroy()
     assert budget.used_bytes == 0
 

@@ -77,7 +77,7 @@ class History:
 
     def _plain(self, _: int, count: int) -> None:
         values = self._values(count)
-        result = self.log.append(batch(*values, writer=self.writer), now_ms=NOW_MS, transaction_version=2)
+        result = self.log.append(batch(*values, writer=self.writer), now_ms=NOW_MS)
         assert (result.error, result.base_offset) == (ErrorCode.none, self.end_offset)
         self._write_down(values, None)
 
@@ -101,7 +101,7 @@ class History:
             )
             producer.open = Transaction(producer_id, self.end_offset)
             self.transactions.append(producer.open)
-        result = self.log.append(records, now_ms=NOW_MS, guard=guard, transaction_version=self.transaction_version)
+        result = self.log.append(records, now_ms=NOW_MS, guard=guard)
         assert (result.error, result.base_offset) == (ErrorCode.none, self.end_offset)
         producer.sequence += count
         producer.last = records, self.end_offset
@@ -111,7 +111,7 @@ class History:
         producer = self.producers[producer_id]
         if producer.last is not None:
             records, offset = producer.last
-            result = self.log.append(records, now_ms=NOW_MS, transaction_version=self.transaction_version)
+            result = self.log.append(records, now_ms=NOW_MS)
             assert (result.error, result.base_offset) == (ErrorCode.none, offset)
 
     def _end(self, producer_id: int, commit: int) -> None:

@@ -23,7 +23,7 @@ COMPACTED = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}), segment
 def _log(*batches: bytes) -> PartitionLog:
     log = PartitionLog("t", 0, config=COMPACTED)
     for data in batches:
-        result = log.append(data, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR, transaction_version=2)
+        result = log.append(data, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
         assert result.error == 0, result
     return log
 

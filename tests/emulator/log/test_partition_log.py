@@ -28,7 +28,7 @@ def log() -> PartitionLog:
 
 
 def append(log: PartitionLog, records: bytes, guard: VerificationGuard | None = None) -> AppendResult:
-    return log.append(records, now_ms=NOW_MS, guard=guard, transaction_version=2)
+    return log.append(records, now_ms=NOW_MS, guard=guard)
 
 
 def send(log: PartitionLog, *values: bytes, pid: int = PID, epoch: int = 0, sequence: int = 0) -> AppendResult:
@@ -116,7 +116,7 @@ def test_several_transactional_batches_of_one_request_need_one_guard(log: Partit
 
 def test_memoryviews_are_appended_and_not_kept(log: PartitionLog) -> None:
     received = bytearray(batch(b"a"))
-    assert log.append(memoryview(received), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    assert log.append(memoryview(received), now_ms=NOW_MS).error is ErrorCode.none
     received[:] = bytes(len(received))  # the connection reuses its buffer (KAFKA-15653)
     assert values(log) == [b"a"]
 
@@ -156,9 +156,7 @@ def test_coordinators_append_without_sequences(log: PartitionLog) -> None:
     records = build_batch([(b"k", b"v")], timestamp_ms=NOW_MS, producer_id=PID, producer_epoch=3, transactional=True)
 
     def commit_offsets(guard: VerificationGuard | None) -> ErrorCode:
-        return log.append(
-            records, now_ms=NOW_MS, guard=guard, origin=AppendOrigin.COORDINATOR, transaction_version=2
-        ).error
+        return log.append(records, now_ms=NOW_MS, guard=guard, origin=AppendOrigin.COORDINATOR).error
 
     assert commit_offsets(None) is ErrorCode.invalid_txn_state
     assert commit_offsets(log.begin_verification(PID, 3, -1, supports_epoch_bump=True)) is ErrorCode.none
@@ -185,7 +183,7 @@ def test_a_retry_needs_no_guard_after_its_transaction_ended(log: PartitionLog) -
     first = send(log)
     assert end(log, epoch=0, transaction_version=1) is ErrorCode.none
     retry = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
-    assert append(log, retry) == first
+    assert append(log, retry) == first._replace(log_append_time_ms=NOW_MS)
 
 
 def test_a_lower_epoch_is_fenced(log: PartitionLog) -> None:
@@ -532,7 +530,7 @@ def test_idle_producers_expire_and_open_transactions_never_do() -> None:
     log = PartitionLog("orders", 0, producer_id_expiration_ms=1000)
     append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
     send(log, pid=2)
-    log.append(batch(producer_id=3, producer_epoch=0, base_sequence=0), now_ms=NOW_MS + 1, transaction_version=2)
+    log.append(batch(producer_id=3, producer_epoch=0, base_sequence=0), now_ms=NOW_MS + 1)
     log.expire_producers(NOW_MS + 999)
     assert [producer.producer_id for producer in log.producers()] == [1, 2, 3]
     log.expire_producers(NOW_MS + 1000)

@@ -51,9 +51,8 @@ def sequence_error(
     known: ProducerEntry | None,
     new: BatchHeader,
     verification: VerificationEntry | None = None,
-    transaction_version: int = 0,
 ) -> ErrorCode:
-    rejection = check_sequence(known, new, verification, transaction_version)
+    rejection = check_sequence(known, new, verification)
     return ErrorCode.none if rejection is None else rejection.error
 
 
@@ -89,29 +88,31 @@ def test_sequences_after_a_known_batch(
 
 
 @pytest.mark.parametrize(
-    ("verification", "transaction_version", "sequence", "expected"),
+    ("verification", "sequence", "expected"),
     [
-        (None, 0, 77, OK),
-        (None, 2, 77, OK),
-        (pending(lowest=77), 0, 77, OK),
-        (pending(lowest=77), 0, 78, OUT_OF_ORDER),  # KAFKA-14920
-        (pending(lowest=77, bump=True), 2, 77, OUT_OF_ORDER),
-        (pending(lowest=0, bump=True), 2, 0, OK),
-        # verified or sent by an old client: it may go on where its expired state ended
-        (pending(lowest=77, bump=True), 1, 77, OK),
-        (pending(lowest=77), 2, 77, OK),
+        (None, 77, OK),
+        (pending(lowest=77), 77, OK),  # an old client may go on where its expired state ended
+        (pending(lowest=77), 78, OUT_OF_ORDER),  # KAFKA-14920
+        (pending(lowest=77, bump=True), 77, OUT_OF_ORDER),
+        (pending(lowest=0, bump=True), 0, OK),
     ],
 )
 def test_first_sequence_of_an_unknown_producer(
-    verification: VerificationEntry | None, transaction_version: int, sequence: int, expected: ErrorCode
+    verification: VerificationEntry | None, sequence: int, expected: ErrorCode
 ) -> None:
-    assert sequence_error(None, header(sequence=sequence), verification, transaction_version) is expected
+    assert sequence_error(None, header(sequence=sequence), verification) is expected
 
 
 def test_a_later_batch_does_not_overtake_the_first_one_being_verified() -> None:
     known = entry(last_sequence=3)
     assert sequence_error(known, header(sequence=4), pending(lowest=4)) is OK
     assert sequence_error(None, header(sequence=5), pending(lowest=4)) is OUT_OF_ORDER
+
+
+def test_a_client_that_bumps_its_epoch_starts_at_0_behind_a_marker_too() -> None:
+    known = ProducerEntry(-1, -1, 0, 0, -1, ())
+    assert sequence_error(known, header(sequence=1), pending(lowest=1, bump=True)) is OUT_OF_ORDER
+    assert sequence_error(known, header(sequence=1), pending(lowest=1)) is OK
 
 
 @pytest.mark.parametrize(("epoch", "expected"), [(4, ErrorCode.invalid_producer_epoch), (5, None), (6, None)])
@@ -228,7 +229,7 @@ def test_sequences_and_duplicates_against_a_naive_model(start: int, attempts: li
             assert duplicate.base_offset == first
         elif first == right_place or known is None:
             assert duplicate is None
-            assert check_sequence(known, new, None, 0) is None
+            assert check_sequence(known, new, None) is None
             known = after_batch(known, new, base_offset=first, now_ms=0)
             accepted.append((first, count))
             right_place = first + count

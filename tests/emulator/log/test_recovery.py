@@ -31,13 +31,13 @@ def folder(tmp_path: Path) -> Path:
 def append(log: PartitionLog, *values: bytes, sequence: int = -1, producer_id: int = -1) -> None:
     epoch = -1 if producer_id < 0 else 0
     records = batch(*values, writer="own", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
-    assert log.append(records, now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    assert log.append(records, now_ms=NOW_MS).error is ErrorCode.none
 
 
 def append_in_transaction(log: PartitionLog, value: bytes, sequence: int) -> None:
     records = batch(value, writer="own", producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True)
     guard = log.begin_verification(7, 0, sequence, supports_epoch_bump=True)
-    assert log.append(records, now_ms=NOW_MS, guard=guard, transaction_version=2).error is ErrorCode.none
+    assert log.append(records, now_ms=NOW_MS, guard=guard).error is ErrorCode.none
 
 
 def end_transaction(log: PartitionLog, *, commit: bool) -> None:
@@ -194,7 +194,7 @@ def test_only_the_newest_batch_is_a_duplicate_after_a_crash(folder: Path) -> Non
 
     def retry(sequence: int) -> tuple[ErrorCode, int]:
         again = batch(b"value", writer="own", producer_id=7, producer_epoch=0, base_sequence=sequence)
-        result = found.append(again, now_ms=NOW_MS, transaction_version=2)
+        result = found.append(again, now_ms=NOW_MS)
         return result.error, result.base_offset
 
     assert [retry(sequence) for sequence in (6, 5, 2)] == [
@@ -220,12 +220,12 @@ def test_a_full_disk_refuses_the_batch_and_leaves_nothing_of_it(folder: Path, mo
 
     monkeypatch.setattr(os, "pwrite", full)
     records = batch(b"refused", writer="own", producer_id=7, producer_epoch=0, base_sequence=1)
-    result = log.append(records, now_ms=NOW_MS, transaction_version=2)
+    result = log.append(records, now_ms=NOW_MS)
     assert result.error is ErrorCode.kafka_storage_error
     assert result.error_message is not None
     assert result.error_message.endswith("cannot be written: No space left on device")
     monkeypatch.setattr(os, "pwrite", pwrite)
-    assert log.append(records, now_ms=NOW_MS, transaction_version=2).base_offset == 1
+    assert log.append(records, now_ms=NOW_MS).base_offset == 1
     for found in (log, open_log(folder)):
         assert [value for _, _, value in contents(found)] == [b"before", b"refused"]
 
@@ -241,7 +241,7 @@ def test_a_failed_fsync_is_never_acknowledged(folder: Path, monkeypatch: pytest.
         append(log, b"lost")
     assert log.high_watermark == 1
     monkeypatch.undo()
-    result = log.append(batch(b"later", writer="own"), now_ms=NOW_MS, transaction_version=2)
+    result = log.append(batch(b"later", writer="own"), now_ms=NOW_MS)
     assert result.error is ErrorCode.kafka_storage_error
 
 

@@ -32,7 +32,7 @@ def make_log(request: pytest.FixtureRequest, tmp_path: Path) -> MakeLog:
 
 def put(log: PartitionLog, key: str, value: str = "v", *, now_ms: int = NOW_MS) -> AppendResult:
     data = build_batch([(key.encode(), value.encode())], timestamp_ms=now_ms)
-    result = log.append(data, now_ms=now_ms, transaction_version=2)
+    result = log.append(data, now_ms=now_ms)
     assert result.error is ErrorCode.none, result
     return result
 
@@ -93,7 +93,7 @@ def test_records_get_the_time_of_the_append(make_log: MakeLog, writer: str) -> N
     log = make_log(message_timestamp_type="LogAppendTime")
     later_ms = NOW_MS + HOUR_MS
     data = WRITERS[writer]([(b"a", b"1"), (b"b", b"2")])
-    result = log.append(data, now_ms=later_ms, transaction_version=2)
+    result = log.append(data, now_ms=later_ms)
     assert (result.error, result.log_append_time_ms) == (0, later_ms)
     (stored,) = log.batches()
     assert parse_header(stored).is_log_append_time
@@ -109,8 +109,8 @@ def test_records_get_the_time_of_the_append(make_log: MakeLog, writer: str) -> N
 def test_compaction_keeps_the_time_of_the_append(make_log: MakeLog) -> None:
     log = make_log(message_timestamp_type="LogAppendTime", cleanup_policy="compact", segment_ms="1000")
     pairs: list[tuple[bytes | None, bytes | None]] = [(b"a", b"1"), (b"b", b"1")]
-    log.append(build_batch(pairs, timestamp_ms=5), now_ms=NOW_MS, transaction_version=2)
-    log.append(build_batch(pairs[:1], timestamp_ms=5), now_ms=NOW_MS + 1001, transaction_version=2)
+    log.append(build_batch(pairs, timestamp_ms=5), now_ms=NOW_MS)
+    log.append(build_batch(pairs[:1], timestamp_ms=5), now_ms=NOW_MS + 1001)
     put(log, "c", now_ms=NOW_MS + 3000)
     assert compact(log, NOW_MS + 3000) == [("b", "1"), ("a", "1"), ("c", "v")]
     times = [record.timestamp - NOW_MS for batch in log.batches() for record in iter_records(batch)]
@@ -130,7 +130,7 @@ def test_compaction_keeps_the_time_of_the_append(make_log: MakeLog) -> None:
 )
 def test_timestamps_within_limits(make_log: MakeLog, settings: dict[str, str], age_ms: int, error: int) -> None:
     data = build_batch([(None, b"v")], timestamp_ms=NOW_MS)
-    result = make_log(**settings).append(data, now_ms=NOW_MS + age_ms, transaction_version=2)
+    result = make_log(**settings).append(data, now_ms=NOW_MS + age_ms)
     assert result.error == error
 
 

@@ -63,7 +63,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def append(log: PartitionLog, *values: bytes) -> None:
-    assert log.append(batch(*values, writer="own"), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    assert log.append(batch(*values, writer="own"), now_ms=NOW_MS).error is ErrorCode.none
 
 
 def looks_like_a_batch(base_offset: int, value: bytes = b"inside") -> bytes:

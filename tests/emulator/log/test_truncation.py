@@ -25,7 +25,7 @@ class Writer:
 
     def do(self, action: str, producer_id: int) -> None:
         if action == "plain":
-            assert self.log.append(batch(), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+            assert self.log.append(batch(), now_ms=NOW_MS).error is ErrorCode.none
         elif action == "produce":
             self.produce(producer_id)
         else:
@@ -43,7 +43,7 @@ class Writer:
             transactional=True,
         )
         guard = self.log.begin_verification(producer_id, epoch, sequence, supports_epoch_bump=True)
-        result = self.log.append(records, now_ms=NOW_MS, guard=guard, transaction_version=2)
+        result = self.log.append(records, now_ms=NOW_MS, guard=guard)
         assert result.error is ErrorCode.none
         self.sequences[producer_id] = sequence + 2
 
@@ -131,6 +131,6 @@ def test_a_new_leader_has_verified_nothing() -> None:
     guard = log.begin_verification(1, 0, 0, supports_epoch_bump=True)
     log.begin_leader_epoch(1)
     records = batch(b"1", writer="own", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    result = log.append(records, now_ms=NOW_MS, guard=guard, transaction_version=2)
+    result = log.append(records, now_ms=NOW_MS, guard=guard)
     assert result.error is ErrorCode.invalid_txn_state
     assert (log.leader_epoch, log.leader_epoch_start_offset) == (1, 0)

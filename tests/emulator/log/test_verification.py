@@ -27,7 +27,7 @@ def test_the_lowest_sequence_of_the_highest_epoch_is_remembered() -> None:
     assert after(4, 9, False) == VerificationEntry(guard, 4, 5, False)
     assert after(4, 2, False) == VerificationEntry(guard, 4, 2, False)
     assert after(3, 0, True) == VerificationEntry(guard, 4, 2, False)
-    assert after(6, 8, True) == VerificationEntry(guard, 6, 8, True)
+    assert after(6, 8, True) == VerificationEntry(guard, 6, 8, False)
 
 
 def test_entries_expire_after_a_whole_period_between_scans() -> None:

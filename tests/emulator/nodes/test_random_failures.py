@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
-from dualwrite.broker_emulator.emulator import HeldReplication
+from dualwrite.broker_emulator.handles import HeldReplication
 from tests.emulator.nodes.patient_producer import PatientProducer
 from tests.emulator.nodes.reading import read_committed
 

@@ -14,20 +14,36 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.log.segments import StorageError
 from tests.emulator.storage.directories import CONFIG, DAMAGE, FOREIGN, Prepared, judge, prepare
 
+REFUSED, SEEN, HARMLESS = "refused", "readers see it", ""
+"""A start is refused; a reader gets an error instead of the records; everything is there in spite of it."""
+
 NOTICED = {
-    "metadata.journal": "refused",
-    "log-ends": "",
-    ".clean-shutdown": "",
-    ".lock": "",
-    "t-*/*0.log": "noticed",
-    "t-*/*[1-9].log": "noticed",
-    "trimmed-*/*.log": "noticed",
-    "__*/*.log": "refused",
-    "*/*.index": "",
-    "*/*.snapshot": "",
-    "*/log-start-offset": "",
+    "metadata.journal": REFUSED,
+    "log-ends": HARMLESS,
+    ".clean-shutdown": HARMLESS,
+    ".lock": HARMLESS,
+    "t-*/*.log": SEEN,
+    "trimmed-*/*.log": SEEN,
+    "__*/*.log": REFUSED,
+    "*/*.index": HARMLESS,
+    "*/*.snapshot": HARMLESS,
+    "*/log-start-offset": HARMLESS,
 }
-"""By the pattern of files: what a damage leads to. Where it is "", everything is there in spite of it."""
+"""By the pattern of files: what a flipped byte leads to. Of user records, see `expected_kind`."""
+
+FLIPPED = tuple(damage for damage in DAMAGE if damage.startswith("flipped"))
+
+
+def expected_kind(end: str, pattern: str, damage: str) -> str:
+    """Return what a damage leads to.
+
+    Records that are gone are missed by each start. Those that were flipped are missed by a start that reads them: the
+    one after a kill, as no index covers them yet.
+    """
+    if NOTICED[pattern] == SEEN and (end == "killed" or damage not in FLIPPED):
+        return REFUSED
+    return NOTICED[pattern]
+
 
 FEW = [
     ("metadata.journal", "removed"),
@@ -35,8 +51,9 @@ FEW = [
     ("metadata.journal", "without the last unit"),
     ("metadata.journal", "flipped at the last byte"),
     ("log-ends", "removed"),
-    ("t-*/*0.log", "removed"),
-    ("t-*/*[1-9].log", "without the last unit"),
+    ("t-*/*.log", "removed"),
+    ("t-*/*.log", "without the last unit"),
+    ("t-*/*.log", "flipped at the first byte"),
     ("trimmed-*/*.log", "flipped at the last byte"),
     ("*/log-start-offset", "removed"),
 ]
@@ -47,7 +64,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
     return prepare(tmp_path_factory.mktemp("prepared"))
 
 
-def check(prepared: Prepared, pattern: str, damage: str, folder: Path) -> int:
+def check(prepared: Prepared, end: str, pattern: str, damage: str, folder: Path) -> int:
     """Damage each file of a pattern on its own; return how many there are."""
     files = sorted(path.relative_to(prepared.path) for path in prepared.path.glob(pattern))
     files = [name for name in files if str(name) not in FOREIGN]
@@ -57,24 +74,17 @@ def check(prepared: Prepared, pattern: str, damage: str, folder: Path) -> int:
         if damage == "removed" or (path / name).stat().st_size:
             DAMAGE[damage](path / name)
             noticed = judge(path, prepared.expected)
-            assert _kind(noticed) in _accepted(NOTICED[pattern]), f"{name}, {damage}: {noticed or 'not noticed'}"
+            kind = noticed.partition(":")[0]
+            assert kind == expected_kind(end, pattern, damage), f"{name}, {damage}: {noticed or 'not noticed'}"
             damaged += 1
         shutil.rmtree(path)
     return damaged
 
 
-def _kind(noticed: str) -> str:
-    return noticed.partition(":")[0]
-
-
-def _accepted(kind: str) -> set[str]:
-    return {"refused", "readers see it"} if kind == "noticed" else {kind}
-
-
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 @pytest.mark.parametrize(("pattern", "damage"), FEW)
 def test_a_damage(prepared: dict[str, Prepared], end: str, pattern: str, damage: str, tmp_path: Path) -> None:
-    assert check(prepared[end], pattern, damage, tmp_path)
+    assert check(prepared[end], end, pattern, damage, tmp_path)
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
@@ -83,7 +93,7 @@ def test_a_damage(prepared: dict[str, Prepared], end: str, pattern: str, damage:
 def test_every_damage_to_every_file(
     prepared: dict[str, Prepared], end: str, pattern: str, damage: str, tmp_path: Path
 ) -> None:
-    check(prepared[end], pattern, damage, tmp_path)
+    check(prepared[end], end, pattern, damage, tmp_path)
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])

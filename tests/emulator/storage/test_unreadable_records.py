@@ -25,10 +25,39 @@ UNREADABLE = {
     "a group that is cut off": ("__consumer_offsets", b"\0\2\0\1g", b"\0\3\0"),
     "a member that is cut off": ("__consumer_offsets", b"\0\5\0\1g\0\1m", b"\0\0\x7f"),
     "a name that is no text": ("__consumer_offsets", b"\0\2\0\1\xff", b"\0\3\0"),
+    "the name of a group that is cut off": ("__consumer_offsets", b"\0\2\0\5g", b"\0\3" + bytes(30)),
+    **{
+        f"a value of version {version} for {key[:2].hex()} in {topic}": (
+            topic,
+            key,
+            version.to_bytes(2, "big", signed=True) + bytes(40),
+        )
+        for topic, key, versions in (
+            ("__transaction_state", b"\0\0\0\1a", (-1, 2)),
+            ("__consumer_offsets", b"\0\0\0\1g\0\1t\0\0\0\0", (-1, 5)),
+            ("__consumer_offsets", b"\0\1\0\1g\0\1t\0\0\0\0", (-1, 5)),
+            ("__consumer_offsets", b"\0\2\0\1g", (-1, 4)),
+            ("__consumer_offsets", b"\0\3\0\1g", (-1, 1)),
+            ("__consumer_offsets", b"\0\4\0\1g", (-1, 1)),
+            ("__consumer_offsets", b"\0\5\0\1g\0\1m", (-1, 1)),
+            ("__consumer_offsets", b"\0\6\0\1g", (-1, 1)),
+            ("__consumer_offsets", b"\0\7\0\1g\0\1m", (-1, 1)),
+            ("__consumer_offsets", b"\0\x08\0\1g\0\1m", (-1, 1)),
+            ("__consumer_offsets", b"\0\x10\0\1g\0\1r", (-1, 1)),
+        )
+        for version in versions
+    },
 }
+"""Kafka does not load a partition with one of these, whose key it knows; see `UNKNOWN_KEYS` for the others."""
+
+UNKNOWN_KEYS = {
+    "__transaction_state": (-1, 1, 2, 32767),
+    "__consumer_offsets": (-1, 99, 32767),
+}
+"""Key versions of no release: what a downgrade leaves behind. Kafka logs a warning and goes on to the next record."""
 
 
-def put(emulator: Emulator, topic: str, key: bytes, value: bytes) -> None:
+def put(emulator: Emulator, topic: str, key: bytes, value: bytes | None) -> None:
     """Append a record to partition 1."""
 
     def append() -> None:
@@ -51,6 +80,29 @@ def test_a_start_is_refused_with_file_and_offset(tmp_path: Path, kind: str) -> N
     for _ in range(2):
         with pytest.raises(StorageError, match=where):
             Emulator(data_dir=tmp_path, config=CONFIG).start()
+
+
+@pytest.mark.parametrize("value", [b"", b"\x7f\xff", b"\0\1" + bytes(40), None], ids=["empty", "v32767", "v1", "null"])
+@pytest.mark.parametrize(("topic", "version"), [(name, each) for name, all_ in UNKNOWN_KEYS.items() for each in all_])
+def test_a_key_of_an_unknown_version_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, topic: str, version: int, value: bytes | None
+) -> None:
+    names = [f"id-{number}" for number in range(8)]
+    with Emulator(data_dir=tmp_path, config=CONFIG) as emulator:
+        put(emulator, topic, version.to_bytes(2, "big", signed=True) + b"\0\1a", value)
+        with RawClient(emulator.bootstrap_servers) as client:
+            before = {name: client.init_producer_id(name).producer_id for name in names}
+            for name in names:
+                offset = client.txn_offset_commit(name, client.init_producer_id(name), name, "t", 3)
+                assert offset is ErrorCode.unknown_topic_or_partition
+    with (
+        caplog.at_level(logging.WARNING),
+        Emulator(data_dir=tmp_path, config=CONFIG) as emulator,
+        RawClient(emulator.bootstrap_servers) as client,
+    ):
+        assert {name: client.init_producer_id(name).producer_id for name in names} == before
+        assert emulator.log(topic, 1).log_end_offset > 0
+    assert f"{topic}-1 has a record with the key version {version} at offset 0" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["a value that is cut off", "a group that is cut off"])

@@ -14,6 +14,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.pause_points import PausePoints
+from dualwrite.broker_emulator.transactions.ports import Marker
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks, ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
@@ -47,14 +48,14 @@ class FakeStateLog:
 class FakeLeaders:
     """Takes every marker with NONE, unless `answers` holds others for the partition."""
 
-    sent: list[tuple[TopicPartition, dict[str, Any]]] = field(default_factory=list)
+    sent: list[tuple[TopicPartition, Marker]] = field(default_factory=list)
     responses: defaultdict[TopicPartition, list[ErrorCode | None]] = field(default_factory=lambda: defaultdict(list))
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.gate.set()
 
-    async def send(self, topic_partition: TopicPartition, **marker: Any) -> ErrorCode | None:
+    async def send(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode | None:
         self.sent.append((topic_partition, marker))
         await self.gate.wait()
         responses = self.responses[topic_partition]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.config import TWO_PHASE_COMMIT_TIMEOUT_MS, BrokerConfig, Profile
+from dualwrite.broker_emulator.config import TWO_PHASE_COMMIT_TIMEOUT_MS, BrokerConfig
+from dualwrite.broker_emulator.profiles import KeepPrepared, Profile
 from dualwrite.broker_emulator.transactions.coordinator import InitProducerIdRequest, check_init_request
 from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules, ProducerPair
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
@@ -29,7 +30,7 @@ TV0 = CoordinatorRules(transaction_version=0)
         ("", InitProducerIdRequest(0, enable_2pc=True), CoordinatorRules(two_phase_commit_enabled=False), 42),
         ("x", InitProducerIdRequest(0, enable_2pc=True), CoordinatorRules(two_phase_commit_enabled=False), 53),
         ("x", InitProducerIdRequest(0, enable_2pc=True), KIP, 0),
-        ("x", InitProducerIdRequest(0, keep_prepared=True), CoordinatorRules(keep_prepared_supported=False), 35),
+        ("x", InitProducerIdRequest(0, keep_prepared=True), CoordinatorRules(keep_prepared=KeepPrepared.REFUSED), 35),
         ("x", InitProducerIdRequest(0, ProducerPair(1, 1), keep_prepared=True), KIP, 42),
         ("x", InitProducerIdRequest(0, keep_prepared=True), KIP, 50),
         ("x", InitProducerIdRequest(1000, keep_prepared=True), KIP, 0),
@@ -56,7 +57,8 @@ def test_checks_that_precede_the_coordinator(
     ],
 )
 def test_which_clusters_can_keep_a_prepared_transaction(config: BrokerConfig, keep_supported: bool) -> None:
-    assert CoordinatorRules.from_config(config).keep_prepared_supported == keep_supported
+    expected = KeepPrepared.SECOND_PAIR if keep_supported else KeepPrepared.REFUSED
+    assert CoordinatorRules.from_config(config).keep_prepared is expected
 
 
 @pytest.mark.parametrize("expected", [(), (7, 3)])

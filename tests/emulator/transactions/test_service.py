@@ -14,6 +14,7 @@ from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions.inspection import matching
+from dualwrite.broker_emulator.transactions.ports import Marker
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 from .fake_cluster import FakeCluster, until, until_state
@@ -45,14 +46,8 @@ async def begin(
     return pair
 
 
-def marker(pid: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, version: int = 2) -> dict[str, Any]:
-    return {
-        "producer_id": pid,
-        "producer_epoch": epoch,
-        "coordinator_epoch": coordinator_epoch,
-        "commit": commit,
-        "transaction_version": version,
-    }
+def marker(pid: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, version: int = 2) -> Marker:
+    return Marker(pid, epoch, coordinator_epoch, commit, version)
 
 
 # --- ownership -------------------------------------------------------------------------------------------------------
@@ -343,7 +338,7 @@ async def test_failover_after_some_markers() -> None:
     new.load_partition(0, 4)
     assert new.describe(TXN).topic_partitions == (T0, T1)
     await until_state(new, TXN, "CompleteAbort")
-    again = [sent[0] for sent in cluster.leaders.sent if sent[1]["coordinator_epoch"] == 4]
+    again = [sent[0] for sent in cluster.leaders.sent if sent[1].coordinator_epoch == 4]
     assert sorted(again) == [T0, T1]
     await until(lambda: not old.background_tasks)
     assert len(cluster.log.records[0]) == 4  # the old coordinator did not complete it as well
@@ -363,7 +358,7 @@ async def test_a_marker_of_the_old_coordinator_that_was_on_its_way() -> None:
     cluster.leaders.responses[T0] = [ErrorCode.transaction_coordinator_fenced]
     hold.release()
     await until(lambda: not old.background_tasks)
-    assert [sent[1]["coordinator_epoch"] for sent in cluster.leaders.sent] == [4, 3]
+    assert [sent[1].coordinator_epoch for sent in cluster.leaders.sent] == [4, 3]
     assert new.describe(TXN).state == "CompleteCommit"
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import PERSISTED_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transaction_log import (
@@ -98,7 +99,8 @@ def test_a_value_that_cannot_be_decoded_is_refused(value: str) -> None:
 def test_a_key_of_a_later_version_is_left_alone() -> None:
     with pytest.raises(TransactionLogError):
         decode_key(bytes.fromhex("0000000574"))
-    assert decode_key(bytes.fromhex("0001000174")) is None
+    with pytest.raises(UnknownKeyVersionError):
+        decode_key(bytes.fromhex("0001000174"))
 
 
 def test_states_that_exist_in_memory_only_are_not_written() -> None:

@@ -1,4 +1,4 @@
-"""Every test here runs in each profile, unless `@pytest.mark.profiles(...)` says in which; one emulator per test."""
+"""Every test here runs in three profiles, unless `@pytest.mark.profiles(...)` says in which; one emulator per test."""
 
 from __future__ import annotations
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from dualwrite.broker_emulator import PausePoint
-from tests.emulator.wire.world import COMMIT, TV2, World
+from tests.emulator.wire.world import COMMIT, KAFKA_3_9, TV2, World
 from tests.interop.wire import Code, Identity
 
 rule = pytest.mark.rule
@@ -92,18 +93,37 @@ def test_refusals(world: World) -> None:
         assert commit("g", "t", 5) == NONE
 
 
+@pytest.mark.profiles(*TV2)
 @rule("TxnOffsetCommit v3+ / a generation of an unknown group is 22")
+def test_a_generation_of_an_unknown_group(world: World) -> None:
+    for version in versions(world)[3:]:
+        commit = committing(world, version)
+        assert commit(generation=3, member="m") == Code.ILLEGAL_GENERATION
+
+
+@pytest.mark.profiles(KAFKA_3_9)
+@rule("TxnOffsetCommit v3+ / a generation of an unknown group is 25")
+def test_a_generation_of_an_unknown_group_in_3_9(world: World) -> None:
+    for version in versions(world)[3:]:
+        commit = committing(world, version)
+        assert commit(generation=3, member="m") == Code.UNKNOWN_MEMBER_ID
+
+
 @rule("TxnOffsetCommit v3+ / a member that the group does not have is 25")
 def test_no_such_member(world: World) -> None:
     for version in versions(world)[3:]:
-        name, group = f"x{version}", f"g{version}"
-        identity = world.wire.init_ok(name)
-        if version < 5:
-            assert world.wire.add_offsets(name, identity, group) == NONE
-        commit = partial(world.wire.txn_offset_commit, name, identity, group, "t", 5, version=version)
-        assert commit(generation=3, member="m") == Code.ILLEGAL_GENERATION
+        commit = committing(world, version)
         assert commit() == NONE
         assert commit(generation=3, member="m") == Code.UNKNOWN_MEMBER_ID
+
+
+def committing(world: World, version: int) -> Callable[..., Code | int]:
+    """A commit in an open transaction, to a group that is not there yet."""
+    name, group = f"x{version}", f"g{version}"
+    identity = world.wire.init_ok(name)
+    if version < 5:
+        assert world.wire.add_offsets(name, identity, group) == NONE
+    return partial(world.wire.txn_offset_commit, name, identity, group, "t", 5, version=version)
 
 
 @pytest.mark.parametrize("commit", [True, False])

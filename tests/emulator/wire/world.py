@@ -17,8 +17,9 @@ from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from tests.interop.wire import Code, Described, Identity, Produced, Wire, code_of, wait_for
 from tests.support.coordinator_memory import change_transaction
 
-ALL = frozenset(Profile)
-KIP_939, KAFKA_4_3, KAFKA_3_9 = Profile.KIP_939, Profile.KAFKA_4_3, Profile.KAFKA_3_9
+KIP_939, KAFKA_4_4, KAFKA_4_3, KAFKA_3_9 = Profile.KIP_939, Profile.KAFKA_4_4, Profile.KAFKA_4_3, Profile.KAFKA_3_9
+ALL = frozenset({KIP_939, KAFKA_4_3, KAFKA_3_9})
+"""The profiles in which each rule has a test; tests/emulator/test_profiles.py has what the others add to these."""
 TV2 = frozenset({KIP_939, KAFKA_4_3})
 """The profiles that have transaction version 2."""
 

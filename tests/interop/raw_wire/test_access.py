@@ -37,7 +37,7 @@ EMULATED_DIFFERENTLY: Mapping[tuple[str, str], str] = {
     params=[
         pytest.param("apache_kafka", marks=pytest.mark.matrix),  # the expected answers are its own
         "emulated_kafka",
-        pytest.param("emulated_kafka_4_3", marks=pytest.mark.matrix),
+        pytest.param("emulated_kafka_4_4", marks=pytest.mark.matrix),
     ],
 )
 def secured(request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
@@ -53,7 +53,7 @@ def secured(request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
         broker = SecuredBroker("apache_kafka", server.address("PLAINTEXT"), server.address("SASL"))
         stop = server.stop
     else:
-        profile = Profile.KIP_939 if request.param == "emulated_kafka" else Profile.KAFKA_4_3
+        profile = Profile.KIP_939 if request.param == "emulated_kafka" else Profile.KAFKA_4_4
         emulator = emulated_kafka(USERS, profile).start()
         broker = SecuredBroker(request.param, emulator.bootstrap("PLAINTEXT"), emulator.bootstrap("SASL"))
         stop = emulator.stop

@@ -44,7 +44,6 @@ DIFFERENCES: Mapping[str, str] = {
         "patterns that need more than a mebibyte; of two mistakes in a pattern it may name the other"
     ),
     "group.consumer.assignment.interval.ms": "0; Kafka 4.4 puts assignments off for a second, so that many can join",
-    "TxnOffsetCommit v6, DeleteGroups v3": "not in the codec yet",
 }
 """What is not the same, and why."""
 

@@ -9,8 +9,9 @@ import pytest
 from kafka.protocol.admin.cluster import UpdateFeaturesRequest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.profiles import Profile
 from tests.interop.conftest import KAFKA_VERSION_USED, RELEASED, Broker, start
 from tests.interop.wire import Code, End, Wire, wait_until
 from tests.support.servers.apache_kafka import ApacheKafka

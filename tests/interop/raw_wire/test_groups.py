@@ -93,6 +93,15 @@ def test_join_refusals(client: RawClient, group: str, values: dict[str, Any], er
     assert (refused.error_code, refused.generation_id, refused.member_id) == (error, -1, member_id)
 
 
+def test_members_keep_their_assignment_while_the_group_rebalances(client: RawClient, group: str) -> None:
+    joined = join_stable(client, group)
+    assert join(client, group, joined.member_id).generation_id == 2
+    described = describe(client, group)
+    (member,) = described.members
+    assert described.group_state == "CompletingRebalance"
+    assert (member.member_metadata, member.member_assignment) == (b"", joined.member_id.encode())
+
+
 def test_heartbeats(client: RawClient, group: str) -> None:
     joined = join_stable(client, group)
     assert heartbeat(client, joined, group_id=group) == 0

@@ -65,6 +65,35 @@ def test_verification(wire: Wire, transactional_id: str, topic: str, version: in
     assert write(transactional_id, identity, topic, 0, version=version) == Produced(NONE, 0)
 
 
+def test_start_time_of_the_last_transaction_is_kept(wire: Wire, transactional_id: str, topic: str) -> None:
+    """Later releases forget it when the id is initialised again."""
+    wire.init_ok(transactional_id)
+    assert not wire.describe(transactional_id).started
+    identity = open_transaction(wire, transactional_id, topic)
+    assert wire.end_settled(transactional_id, identity, commit=True, version=4).error == NONE
+    wire.init_ok(transactional_id)
+    described = wire.describe(transactional_id)
+    assert (described.state, described.started) == ("Empty", True)
+
+
+def test_a_generation_of_an_unknown_group_in_a_transaction(
+    wire: Wire, transactional_id: str, topic: str, group: str
+) -> None:
+    """It is 22 later, and 69 from TxnOffsetCommit v6 on."""
+    wire.wait_for_coordinator(group, GROUP)
+    identity = wire.init_ok(transactional_id)
+    assert wire.add_offsets(transactional_id, identity, group) == NONE
+
+    def commit(generation: int, member: str) -> Code | int:
+        return wire.txn_offset_commit(
+            transactional_id, identity, group, topic, 5, version=4, generation=generation, member=member
+        )
+
+    assert commit(3, "m") == Code.UNKNOWN_MEMBER_ID
+    assert commit(3, "") == Code.UNKNOWN_MEMBER_ID
+    assert commit(-1, "m") == NONE
+
+
 def test_lowest_sequence_seen(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
     assert produce(wire, transactional_id, identity, topic, 0).error == Code.TRANSACTION_ABORTABLE

@@ -25,7 +25,7 @@ NOT_ATTEMPTED = Code.OPERATION_NOT_ATTEMPTED
 
 @pytest.fixture(
     scope="module",
-    params=["emulated_kafka", "emulated_kafka_4_3", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
+    params=["emulated_kafka", "emulated_kafka_4_4", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
 )
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Every broker in turn."""

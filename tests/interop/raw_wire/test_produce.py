@@ -10,6 +10,7 @@ from tests.interop.wire import (
     READ_COMMITTED,
     ActiveProducer,
     Code,
+    Identity,
     Produced,
     Wire,
     record_batch,
@@ -302,3 +303,24 @@ def test_fetch_versions(wire: Wire, transactional_id: str, topic: str, version: 
 @pytest.mark.parametrize("offset", [-1, 1])
 def test_fetch_out_of_range(wire: Wire, topic: str, offset: int) -> None:
     assert wire.fetch(topic, offset).error == Code.OFFSET_OUT_OF_RANGE
+
+
+def test_the_first_verification_says_whether_a_client_bumps_its_epoch(
+    wire: Wire, transactional_id: str, topic: str
+) -> None:
+    """A producer without state there then starts at any sequence, or at 0, whatever it sends later."""
+    identity = wire.init_ok(transactional_id)
+    old = record_batch([b"v"], identity, 0, transactional=True)
+    assert wire.produce_bytes(transactional_id, topic, old, version=11).error is Code.TRANSACTION_ABORTABLE
+    bumped = wire.end_settled(transactional_id, identity, commit=False).identity
+    late = record_batch([b"v"], bumped, 7, transactional=True)
+    assert wire.produce_bytes(transactional_id, topic, late, version=12).error is Code.NONE
+
+
+def test_an_old_request_of_a_client_that_bumps_its_epoch(wire: Wire, transactional_id: str, topic: str) -> None:
+    wire.init_ok(transactional_id)
+    identity = wire.init_ok(transactional_id)
+    stale = record_batch([b"v"], Identity(identity.producer_id, 0), 0, transactional=True)
+    assert wire.produce_bytes(transactional_id, topic, stale, version=12).error is Code.INVALID_PRODUCER_EPOCH
+    plain = record_batch([b"v"], identity, 7)
+    assert wire.produce_bytes(None, topic, plain, version=11).error is Code.OUT_OF_ORDER_SEQUENCE_NUMBER

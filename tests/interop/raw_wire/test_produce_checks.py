@@ -26,7 +26,7 @@ NONE = Code.NONE
 
 @pytest.fixture(
     scope="module",
-    params=["emulated_kafka", "emulated_kafka_4_3", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
+    params=["emulated_kafka", "emulated_kafka_4_4", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
 )
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Every broker in turn."""
@@ -266,3 +266,18 @@ def test_a_refused_sequence_comes_with_the_start_of_the_log(wire: Wire, topic: s
     assert (refused.error_code, refused.log_start_offset) == (Code.CORRUPT_MESSAGE, -1)
     refused = wire.produce_answer("__transaction_state", record_batch([b"v"], NOBODY))
     assert (refused.error_code, refused.log_start_offset) == (Code.INVALID_TOPIC_EXCEPTION, -1)
+
+
+def test_a_refused_record_comes_with_the_start_of_the_log(wire: Wire, topic: str) -> None:
+    refused = wire.produce_answer(topic, patched(PLAIN, 21, ">h", 0x20))
+    assert (refused.error_code, refused.log_start_offset) == (Code.INVALID_RECORD, 0)
+
+
+def test_a_duplicate_comes_with_its_timestamp(wire: Wire, topic: str) -> None:
+    identity = wire.init_ok(None)
+    batch = record_batch([b"v"], identity, 0, timestamp_ms=1_750_000_000_123)
+    answers = [wire.produce_answer(topic, batch) for _ in range(2)]
+    assert [(each.error_code, each.base_offset, each.log_append_time_ms) for each in answers] == [
+        (NONE, 0, -1),
+        (NONE, 0, 1_750_000_000_123),
+    ]

@@ -257,8 +257,10 @@ class Writers(World):
         for _ in range(_RECOVERIES):
             writer = new_writer(self.loop, self.network, self._settings, transactional_id, None)
             try:
-                found = await writer.recover()
-                await writer.close()
+                try:
+                    found = await writer.recover()
+                finally:
+                    await writer.close()  # a pool that is not closed keeps the leases of what it could not resolve
             except EXPECTED as error:
                 self.history.note(f"recover({transactional_id}) raised {type(error).__name__}: {error}")
                 await asyncio.sleep(1.0)

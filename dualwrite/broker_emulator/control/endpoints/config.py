@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from dualwrite.broker_emulator.cluster.cluster import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
-from dualwrite.broker_emulator.config import BrokerConfig, Profile
+from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
+from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
+from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.quotas.client_quotas import TYPES, Entity, encoded, entity
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
@@ -92,10 +93,13 @@ async def finalize(controlled: ControlledEmulator, path: FeaturePath, body: NewL
             f"there is no feature {path.feature!r}{did_you_mean(path.feature, NEWEST_LEVELS)}", NEWEST_LEVELS
         )
     with as_conflict():
+        cluster = controlled.cluster
         if path.feature == GROUP_VERSION:
-            controlled.cluster.finalize_features(group_version=body.level)
+            steps = cluster.finalize_features(group_version=body.level)
         else:
-            controlled.cluster.finalize_features(body.level)
+            steps = cluster.finalize_features(body.level)
+        async with cluster.changes:
+            await cluster.changes.make(steps)
     return _feature_view(controlled, path.feature)
 
 

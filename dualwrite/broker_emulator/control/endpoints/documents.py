@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from importlib.resources import files
+from typing import Final
 
 from dualwrite.broker_emulator.control.endpoint import Content, ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.metrics.prometheus import CONTENT_TYPE, render_prometheus
-from dualwrite.broker_emulator.metrics.snapshot import collect
+from dualwrite.broker_emulator.metrics.snapshot import collection
+from dualwrite.broker_emulator.slices import in_slices
+
+_RENDERED_IN_LOOP: Final = 200
+"""Partitions whose metrics are written at once; those of more are written in a thread."""
 
 
 async def metrics(controlled: ControlledEmulator) -> Content:
-    return Content(CONTENT_TYPE, render_prometheus(collect(controlled.cluster)).encode())
+    snapshot = await in_slices(collection(controlled.cluster))
+    is_long = len(snapshot.partitions) > _RENDERED_IN_LOOP
+    text = await asyncio.to_thread(render_prometheus, snapshot) if is_long else render_prometheus(snapshot)
+    return Content(CONTENT_TYPE, text.encode())
 
 
 _FILES = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
@@ -17,6 +16,7 @@ from dualwrite.broker_emulator.control.endpoints import (
     transactions,
 )
 from dualwrite.broker_emulator.control.shapes import Limit
+from dualwrite.broker_emulator.profiles import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,31 +87,37 @@ async def create(controlled: ControlledEmulator, body: NewTopic) -> TopicView:
     problem = why_not_a_topic_name(body.name)
     if problem is not None:
         raise bad_request(problem)
-    if body.name in controlled.cluster.topics:
-        raise conflict(f"there is already a topic {body.name!r}")
-    try:
-        topic = controlled.cluster.create_topic(
+    cluster = controlled.cluster
+    async with cluster.changes:
+        if body.name in cluster.topics:
+            raise conflict(f"there is already a topic {body.name!r}")
+        creation = cluster.topic_creation(
             body.name, body.partitions, configs=body.configs, replication_factor=body.replication_factor
         )
-    except ValueError as error:
-        raise bad_request(str(error)) from None
-    return _view(topic)
+        try:
+            return _view(await cluster.changes.make(creation))
+        except ValueError as error:
+            raise bad_request(str(error)) from None
 
 
 async def create_partitions(controlled: ControlledEmulator, path: TopicPath, body: NewCount) -> TopicView:
-    topic = find(controlled, path.topic)
-    with as_conflict():
-        controlled.operations.create_partitions(topic.name, body.count)
-    return _view(topic)
+    changes = controlled.cluster.changes
+    async with changes:
+        topic = find(controlled, path.topic)
+        with as_conflict():
+            await changes.make(controlled.operations.partition_creation(topic.name, body.count))
+        return _view(topic)
 
 
 async def delete(controlled: ControlledEmulator, path: TopicPath) -> TopicView:
-    topic = find(controlled, path.topic)
-    if topic.is_internal:
-        raise conflict(f"{topic.name} belongs to the coordinators and cannot be deleted")
-    view = _view(topic)
-    controlled.cluster.delete_topic(topic.name)
-    return view
+    changes = controlled.cluster.changes
+    async with changes:
+        topic = find(controlled, path.topic)
+        if topic.is_internal:
+            raise conflict(f"{topic.name} belongs to the coordinators and cannot be deleted")
+        view = _view(topic)
+        await changes.make(controlled.cluster.topic_deletion(topic.name))
+        return view
 
 
 _ONE = "/v1/topics/{topic}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dualwrite.broker_emulator.groups.consumer.group import NOTHING, Assignment
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
 
 UNIFORM = "uniform"
 RANGE = "range"
@@ -64,7 +64,7 @@ def _kept(members: Sequence[Subscriber], every: set[TopicIdPartition]) -> dict[s
     for member in members:
         mine = [
             name
-            for name in sorted(member.target)
+            for name in sorted(member.target, key=by_id_and_index)
             if name in every and name.topic_id in member.topic_ids and name not in taken
         ]
         taken.update(mine)
@@ -78,7 +78,7 @@ def _even(kept: Mapping[str, list[TopicIdPartition]], every: set[TopicIdPartitio
     with_one_more = set(sorted(kept, key=lambda member_id: -len(kept[member_id]))[:more])
     targets = {name: mine[: least + (name in with_one_more)] for name, mine in kept.items()}
     taken = {name for mine in targets.values() for name in mine}
-    free = deque(sorted(every - taken))
+    free = deque(sorted(every - taken, key=by_id_and_index))
     for member_id, mine in targets.items():
         missing = least + (member_id in with_one_more) - len(mine)
         mine.extend(free.popleft() for _ in range(missing))

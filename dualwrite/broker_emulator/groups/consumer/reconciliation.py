@@ -19,7 +19,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     RefusedError,
 )
 from dualwrite.broker_emulator.groups.consumer.states import MemberState, check_member_step
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, Topics
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, Topics, by_id_and_index
 
 _Epochs = Mapping[TopicIdPartition, int]
 
@@ -97,7 +97,7 @@ def _towards_target(
     # partitions that the member itself was revoking are free for it: no other member can have them
     free = {name for name in wanted if name not in owners or name in member.revoking}
     epoch = group.assignment_epoch
-    assigned = {**kept, **dict.fromkeys(sorted(free), epoch)}
+    assigned = {**kept, **dict.fromkeys(sorted(free, key=by_id_and_index), epoch)}
     return _at(member, epoch, MemberState.STABLE if free == wanted else MemberState.UNRELEASED_PARTITIONS, assigned, {})
 
 

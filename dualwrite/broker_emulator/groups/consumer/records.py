@@ -32,10 +32,10 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     RegularExpression,
 )
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
 from dualwrite.broker_emulator.groups.group import Group, Protocol
 from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
-from dualwrite.broker_emulator.groups.records import encode_group_key, encode_group_value
+from dualwrite.broker_emulator.groups.records import UnknownRecordError, encode_group_key, encode_group_value
 
 GROUP, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGULAR_EXPRESSION = 3, 4, 5, 6, 7, 8, 16
 _WITH_NAME = (MEMBER, TARGET, CURRENT, REGULAR_EXPRESSION)
@@ -216,7 +216,7 @@ def _apply_regular_expression(group: ConsumerGroup, expression: str, reader: Fle
 
 
 def _by_topic(names: Iterable[TopicIdPartition]) -> Iterable[tuple[uuid.UUID, list[TopicIdPartition]]]:
-    for topic_id, of_topic in groupby(sorted(names), key=lambda name: name.topic_id):
+    for topic_id, of_topic in groupby(sorted(names, key=by_id_and_index), key=lambda name: name.topic_id):
         yield topic_id, list(of_topic)
 
 
@@ -251,12 +251,15 @@ _APPLY: Mapping[int, Callable[[ConsumerGroup, str, FlexibleReader], ConsumerGrou
 
 
 def apply(group: ConsumerGroup | None, key: RecordKey, value: bytes | None) -> ConsumerGroup | None:
-    """Apply one record to a group; None if the group does not exist (any more)."""
+    """Apply one record to a group; None if the group does not exist (any more). Raises UnknownRecordError."""
     if value is None:
         return None if group is None or key.kind == GROUP else _without(group, key)
+    reader = FlexibleReader(value)
+    version = reader.int16()
+    if version != _VERSION:  # later releases add tagged fields only
+        raise UnknownRecordError(f"value of version {version} for key {key.kind}")
     if key.kind not in _APPLY:
         return group
-    reader = FlexibleReader(value, 2)  # after the version: later releases add tagged fields only
     return _APPLY[key.kind](group or ConsumerGroup(group_id=key.group_id), key.name, reader)
 
 

@@ -23,6 +23,11 @@ class TopicIdPartition(NamedTuple):
     partition: int
 
 
+def by_id_and_index(name: TopicIdPartition) -> tuple[int, int]:
+    """Return a key that orders partitions as they are ordered anyway, in a fraction of the time."""
+    return name[0].int, name[1]
+
+
 class Topics(Protocol):
     """The topics to which members can subscribe."""
 

@@ -1,0 +1,71 @@
+"""The features of a cluster: which levels a broker supports, and which level is finalized.
+
+Kafka has more features (KIP-584, KIP-1022); this broker has those that its behaviour depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import IntEnum
+
+from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.storage.storage import FinalizedFeatures
+
+TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
+NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+
+
+class UpgradeType(IntEnum):
+    """The kind of change to a feature's level, by its number in UpdateFeatures."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+def supported_levels(feature: str, config: BrokerConfig) -> range | None:
+    """Return the levels of a feature that a broker with `config` supports, or None for an unknown feature."""
+    if feature not in NEWEST_LEVELS or not config.behaviours.has_features:
+        return None
+    return range(NEWEST_LEVELS[feature] + 1)
+
+
+def finalized_level(feature: str, config: BrokerConfig) -> int:
+    """Return the finalized level of a feature in a cluster with `config`; 0 for an unknown feature."""
+    if supported_levels(feature, config) is None:
+        return 0
+    return config.group_version if feature == GROUP_VERSION else config.transaction_version
+
+
+def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
+    """Return why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
+
+    Level 0 means that the feature is not finalized, so even an unknown feature can be set to it.
+    """
+    if upgrade_type not in tuple(UpgradeType):
+        return "The controller does not support the given upgrade type."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    if supported is None and level > 0:
+        return "This broker does not support this feature."
+    if supported is not None and level not in supported:
+        return f"This broker only supports versions {supported[0]}-{supported[-1]}"
+    if level < finalized and upgrade_type == UpgradeType.UPGRADE:
+        return "A downgrade needs the upgrade type of a safe or an unsafe downgrade."
+    if level > finalized and upgrade_type != UpgradeType.UPGRADE:
+        return "A downgrade cannot lead to a newer version."
+    return None
+
+
+def as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerConfig:
+    """Return the settings with the levels that the features were updated to."""
+    if features.transaction_version is not None:
+        config = replace(config, transaction_version=features.transaction_version)
+    return config if features.group_version is None else replace(config, group_version=features.group_version)
+
+
+def is_supported(feature: str, level: int, config: BrokerConfig) -> bool:
+    """Return whether a broker with `config` supports the level; 0 is supported even of an unknown feature."""
+    return level in (supported_levels(feature, config) or range(1))

@@ -1,0 +1,64 @@
+"""What the methods of `Emulator` return of a running emulator: what a test holds, and what it has seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
+from dualwrite.broker_emulator.pause_points import Hold
+
+
+class LogSnapshot(NamedTuple):
+    """One partition at one moment."""
+
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    leader_id: int
+    producers: list[ProducerDescription]
+    batches: list[bytes]
+
+
+class HeldPoint:
+    """A pause point held by a test; any thread may wait for it and release it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hold: Hold) -> None:
+        self._loop = loop
+        self._hold = hold
+
+    @property
+    def hits(self) -> int:
+        """How often the point has been reached."""
+        return self._hold.hits
+
+    def wait_reached(self, timeout_s: float = 10.0) -> None:
+        """Block until the point is reached. Raises TimeoutError after `timeout_s`."""
+        reached = asyncio.run_coroutine_threadsafe(self._hold.until_hit(), self._loop)
+        try:
+            reached.result(timeout_s)
+        except TimeoutError:
+            reached.cancel()
+            raise TimeoutError(f"{self._hold.point} was not reached within {timeout_s} s") from None
+
+    def release(self) -> None:
+        """Release every task that waits at the point, now and later."""
+        self._loop.call_soon_threadsafe(self._hold.release)
+
+
+class HeldReplication:
+    """The replication of one partition, held by a test; any thread may release it."""
+
+    def __init__(self, call: Callable[[Callable[[], None]], None], log: PartitionLog) -> None:
+        self._call_in_loop = call
+        self._log = log
+
+    def release(self, up_to: int | None = None) -> None:
+        """Let the followers fetch the records below offset `up_to`, or everything from now on.
+
+        Raises ValueError if `up_to` is already replicated, beyond the log end, or inside a batch.
+        """
+        self._call_in_loop(lambda: self._log.release_high_watermark(up_to))

@@ -1,0 +1,318 @@
+"""The share groups of one partition of `__consumer_offsets`: store decisions and carry them out. A thin shell.
+
+The log belongs to the shard of all groups. A group changes when its records are appended, and the member gets its
+response when they are replicated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.clock import Timer
+from dualwrite.broker_emulator.configs.effective import broker_value
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, RefusedError
+from dualwrite.broker_emulator.groups.consumer.service import ClusterTopics
+from dualwrite.broker_emulator.share import membership
+from dualwrite.broker_emulator.share.group import ShareGroup, StateTopic
+from dualwrite.broker_emulator.share.group_records import apply, decode_share_group_key, records_between
+from dualwrite.broker_emulator.share.membership import (
+    ShareContext,
+    ShareGroupSettings,
+    ShareHeartbeat,
+    ShareHeartbeatResponse,
+)
+from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey
+from dualwrite.broker_emulator.share.state_coordinator import StateError
+
+if TYPE_CHECKING:
+    from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
+    from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+
+logger = logging.getLogger(__name__)
+
+_RETRY_MS = 500
+"""Delay before sessions that timed out are looked at again, after their records could not be appended."""
+
+
+class Shard(Protocol):
+    """The shard to which the groups belong (`groups.shard.GroupShard`), as far as share groups need it."""
+
+    is_open: bool
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether everything appended so far is replicated."""
+
+    async def replicated(self) -> ErrorCode:
+        """Wait until everything appended so far is replicated; return the client's error."""
+
+    def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, ErrorCode]:
+        """Append one batch; return its first offset, and the client's error."""
+
+    def has_other_group(self, group_id: str) -> bool:
+        """Return whether there is a group of another type with this id."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in the background, as long as the shard is open."""
+
+
+class AlteredOffset(NamedTuple):
+    """A partition whose start offset is to be altered."""
+
+    topic: Topic
+    partition: int
+    start_offset: int
+
+
+class ShareGroups:
+    """Handles requests about share groups. Every method may raise RefusedError with the error to send."""
+
+    def __init__(self, shard: Shard, cluster: ClusterView) -> None:
+        self.groups: dict[str, ShareGroup] = {}
+        self._shard = shard
+        self._cluster = cluster
+        self._topics = ClusterTopics(cluster)
+        self._timers: dict[str, tuple[int, Timer]] = {}
+        self._initializing: set[str] = set()
+
+    # loading
+
+    def replay(self, header: BatchHeader, record: Record) -> None:
+        """Apply one record of the log."""
+        key = None if header.is_control or record.key is None else decode_share_group_key(record.key)
+        if key is None:
+            return
+        group = apply(self.groups.get(key.group_id), key, record.value)
+        if group is not None:
+            self.groups[key.group_id] = group
+        else:
+            self.groups.pop(key.group_id, None)
+
+    def loaded(self) -> None:
+        """Start sessions and finish what another coordinator began, when all records are applied."""
+        for group in list(self.groups.values()):
+            self._keep(membership.after_load(group, self.context(group.group_id)))
+            self._begin_initializing(group.group_id)
+
+    def halt(self) -> None:
+        """Cancel all timers."""
+        for _, timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    # members
+
+    def context(self, group_id: str) -> ShareContext:
+        """Return the facts that decisions about a group depend on now."""
+        return ShareContext(self._cluster.clock.now_ms(), settings_of(self._cluster, group_id), self._topics)
+
+    async def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:
+        """Handle ShareGroupHeartbeat."""
+        before = self.groups.get(group_id)
+        context = self.context(group_id)
+        if request.member_epoch < JOIN_EPOCH:
+            await self._store(before, membership.leave(self.known(group_id), request.member_id))
+            return ShareHeartbeatResponse(request.member_id, request.member_epoch)
+        outcome = membership.heartbeat(self._joinable(group_id, request.member_epoch == JOIN_EPOCH), request, context)
+        await self._store(before, outcome.group)
+        self._begin_initializing(group_id)
+        return outcome.response
+
+    def known(self, group_id: str) -> ShareGroup:
+        """Return a share group. Raises RefusedError (69) if there is none."""
+        group = self.groups.get(group_id)
+        if group is None:
+            is_other = self._shard.has_other_group(group_id)
+            message = f"Group {group_id} is not a share group." if is_other else f"Group {group_id} not found."
+            raise RefusedError(ErrorCode.group_id_not_found, message)
+        return group
+
+    def _joinable(self, group_id: str, joins: bool) -> ShareGroup:
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group
+        if self._shard.has_other_group(group_id):
+            raise RefusedError(ErrorCode.group_id_not_found, f"Group {group_id} is not a share group.")
+        if not joins:
+            raise RefusedError(ErrorCode.group_id_not_found, f"Share group {group_id} not found.")
+        return ShareGroup(group_id=group_id)
+
+    # the state of partitions
+
+    def _begin_initializing(self, group_id: str) -> None:
+        """Initialize the state of subscribed partitions in the background, once at a time."""
+        group = self.groups.get(group_id)
+        if group is not None and group.initializing and group_id not in self._initializing:
+            self._initializing.add(group_id)
+            self._shard.start(self._initialize(group_id))
+
+    async def _initialize(self, group_id: str) -> None:
+        try:
+            group = self.groups[group_id]
+            done: dict[UUID, StateTopic] = {}
+            for topic_id, topic in group.initializing.items():
+                for index in sorted(topic.partitions):
+                    key = StateKey(group_id, topic_id, index)
+                    await self._cluster.share_states.initialize(key, group.group_epoch, NO_OFFSET)
+                done[topic_id] = topic
+            now = self.groups.get(group_id)
+            if self._shard.is_open and now is not None:
+                await self._store(now, membership.with_initialized(now, done))
+        except (StateError, RefusedError) as error:  # the next heartbeat tries again
+            logger.warning("share state of group %r not initialized: %s", group_id, error)
+        finally:
+            self._initializing.discard(group_id)
+
+    async def alter_offsets(self, group_id: str, altered: Iterable[AlteredOffset]) -> None:
+        """Let a group without members continue at other offsets; an unknown group is created."""
+        before = self.groups.get(group_id)
+        group = self._joinable(group_id, joins=True)
+        _check_empty(group)
+        done: dict[UUID, StateTopic] = {}
+        for topic, index, _ in altered:
+            known = done.get(topic.topic_id, StateTopic(topic.name, frozenset()))
+            done[topic.topic_id] = StateTopic(topic.name, known.partitions | {index})
+        if not done:
+            return
+        group = replace(group, initializing={**group.initializing, **done})
+        await self._store(before, group)
+        for topic, index, start_offset in altered:
+            key = StateKey(group_id, topic.topic_id, index)
+            await self._state(self._cluster.share_states.initialize(key, group.group_epoch, start_offset))
+        now = self.known(group_id)
+        await self._store(now, membership.with_initialized(now, done))
+
+    async def delete_offsets(self, group_id: str, topics: Sequence[Topic]) -> set[str]:
+        """Delete the state of a group without members in some topics; return the names of those that had any."""
+        group = self.known(group_id)
+        _check_empty(group)
+        known = {topic.name for topic in topics if topic.topic_id in {**group.initialized, **group.initializing}}
+        await self._delete_state(group, {topic.topic_id for topic in topics})
+        return known
+
+    async def _delete_state(self, group: ShareGroup, topic_ids: Iterable[UUID]) -> None:
+        """Delete the state of a group in some topics, as far as there is any."""
+        having: dict[UUID, StateTopic] = {}
+        for topic_id in topic_ids:
+            of = [known[topic_id] for known in (group.initialized, group.initializing) if topic_id in known]
+            if of:
+                having[topic_id] = StateTopic(of[0].name, frozenset().union(*(topic.partitions for topic in of)))
+        if not having and not group.deleting:
+            return
+        deleting = {**group.deleting, **{topic_id: topic.name for topic_id, topic in having.items()}}
+        marked = replace(
+            group,
+            initializing=_except(group.initializing, having),
+            initialized=_except(group.initialized, having),
+            deleting=deleting,
+        )
+        await self._store(group, marked)
+        for topic_id, topic in having.items():
+            for index in sorted(topic.partitions):
+                await self._state(self._cluster.share_states.delete(StateKey(group.group_id, topic_id, index)))
+        now = self.known(group.group_id)
+        await self._store(now, replace(now, deleting={}))
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        """Delete a group without members, with the state of its partitions (DeleteGroups)."""
+        group = self.groups[group_id]
+        if group.members:
+            return ErrorCode.non_empty_group
+        try:
+            await self._delete_state(group, {**group.initialized, **group.initializing}.keys())
+            await self._store(self.groups[group_id], None)
+        except RefusedError as refused:
+            return refused.error
+        return ErrorCode.none
+
+    async def forget_topic(self, topic_id: UUID) -> None:
+        """Delete the state of all groups in a deleted topic."""
+        for group in list(self.groups.values()):
+            try:
+                await self._delete_state(group, [topic_id])
+            except RefusedError as refused:
+                logger.warning("share state of group %r not deleted: %s", group.group_id, refused.message)
+
+    async def _state(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except StateError as error:
+            raise RefusedError(error.error, str(error)) from error
+
+    # time
+
+    def _keep(self, group: ShareGroup) -> None:
+        """Keep a group's new state in memory and set a timer for its next deadline."""
+        self.groups[group.group_id] = group
+        due_ms = group.next_deadline_ms
+        armed = self._timers.get(group.group_id)
+        if due_ms is None or (armed is not None and armed[0] <= due_ms):
+            return  # a timer that fires early finds nothing due and is set again
+        self._arm(group.group_id, due_ms)
+
+    def _arm(self, group_id: str, due_ms: int) -> None:
+        armed = self._timers.pop(group_id, None)
+        if armed is not None:
+            armed[1].cancel()
+        delay_ms = max(due_ms - self._cluster.clock.now_ms(), 1)
+        timer = self._cluster.clock.call_later(delay_ms, lambda: self._tick(group_id))
+        self._timers[group_id] = (due_ms, timer)
+
+    def _tick(self, group_id: str) -> None:
+        self._timers.pop(group_id, None)
+        group = self.groups.get(group_id)
+        if group is None or not self._shard.is_open:
+            return
+        now_ms = self._cluster.clock.now_ms()
+        after = membership.tick(group, now_ms)
+        if self._append(group, after) is not ErrorCode.none:
+            self._arm(group_id, now_ms + _RETRY_MS)
+
+    # storing
+
+    async def _store(self, before: ShareGroup | None, after: ShareGroup | None) -> None:
+        error = self._append(before, after)
+        if error is ErrorCode.none and not self._shard.is_replicated:
+            error = await self._shard.replicated()
+        if error is not ErrorCode.none:
+            raise RefusedError(error, f"The group's records could not be stored: {error.name}.")
+
+    def _append(self, before: ShareGroup | None, after: ShareGroup | None) -> ErrorCode:
+        records = records_between(before, after)
+        error = self._shard.append(records)[1] if records else ErrorCode.none
+        if error is not ErrorCode.none:
+            return error
+        if after is not None:
+            self._keep(after)
+        elif before is not None:
+            self.groups.pop(before.group_id, None)
+            _, timer = self._timers.pop(before.group_id, (0, None))
+            if timer is not None:
+                timer.cancel()
+        return ErrorCode.none
+
+
+def settings_of(cluster: ClusterView, group_id: str) -> ShareGroupSettings:
+    """Return the settings for one group: its own (GROUP configs), else the brokers'."""
+    values = cluster.group_config(group_id)
+    return ShareGroupSettings(
+        session_timeout_ms=int(values["share.session.timeout.ms"]),
+        heartbeat_interval_ms=int(values["share.heartbeat.interval.ms"]),
+        assignment_interval_ms=int(values["share.assignment.interval.ms"]),
+        max_size=int(broker_value(cluster.config, "group.share.max.size") or 0),
+    )
+
+
+def _check_empty(group: ShareGroup) -> None:
+    if group.members:
+        raise RefusedError(ErrorCode.non_empty_group, "The group is not empty.")
+
+
+def _except(topics: Mapping[UUID, StateTopic], removed: Mapping[UUID, StateTopic]) -> dict[UUID, StateTopic]:
+    return {topic_id: topic for topic_id, topic in topics.items() if topic_id not in removed}

@@ -1,0 +1,239 @@
+"""Decisions about the members of a share group: they join, stay, leave, or are too late. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, Assignment, RefusedError
+from dualwrite.broker_emulator.groups.consumer.topics import Topics, metadata_hash
+from dualwrite.broker_emulator.share.assignor import Subscriber, assign_simply
+from dualwrite.broker_emulator.share.group import ShareGroup, ShareMember, StateTopic
+from dualwrite.broker_emulator.share.states import check_group_step
+
+
+class ShareGroupSettings(NamedTuple):
+    """The settings that decisions about a share group depend on."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+    max_size: int
+
+
+class ShareContext(NamedTuple):
+    """The facts that a decision depends on besides the group and the request."""
+
+    now_ms: int
+    settings: ShareGroupSettings
+    topics: Topics
+
+
+class ShareHeartbeat(NamedTuple):
+    """A heartbeat of a member."""
+
+    member_id: str
+    member_epoch: int
+    rack_id: str | None
+    subscribed_topics: frozenset[str] | None
+    client_id: str
+    client_host: str
+
+
+class ShareHeartbeatResponse(NamedTuple):
+    """What the member is told."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None
+    """None if it is not told."""
+
+
+class HeartbeatOutcome(NamedTuple):
+    """The changed group, and the response."""
+
+    group: ShareGroup
+    response: ShareHeartbeatResponse
+
+
+def heartbeat(group: ShareGroup, request: ShareHeartbeat, context: ShareContext) -> HeartbeatOutcome:
+    """Decide a heartbeat with which a member joins or stays. Raises RefusedError."""
+    joins = request.member_epoch == JOIN_EPOCH
+    before = _member(group, request, context)
+    member = _updated(before, request, context)
+    is_changed = before.member_id not in group.members or before.subscribed_topics != member.subscribed_topics
+    known = group.group_epoch
+    group = _step(group, group.with_member(member))
+    group = _refreshed(group, context, bumps=is_changed)
+    if group.group_epoch == known and _waits_for_partitions(group, context.topics):
+        group = replace(group, group_epoch=known + 1)
+    group = _assigned(group, context)
+    after = _reconciled(group, member)
+    response = ShareHeartbeatResponse(
+        member.member_id,
+        after.member_epoch,
+        context.settings.heartbeat_interval_ms,
+        after.assigned if joins or after.assigned != before.assigned else None,
+    )
+    return HeartbeatOutcome(with_initializing(group.with_member(after), context.topics), response)
+
+
+def _member(group: ShareGroup, request: ShareHeartbeat, context: ShareContext) -> ShareMember:
+    if request.member_epoch != JOIN_EPOCH:
+        member = group.known_member(request.member_id)
+        _check_epoch(member, request.member_epoch)
+        return member
+    if request.member_id not in group.members and len(group.members) >= context.settings.max_size:
+        raise RefusedError(
+            ErrorCode.group_max_size_reached,
+            f"The share group has reached its maximum capacity of {context.settings.max_size} members.",
+        )
+    return group.members.get(request.member_id) or ShareMember(member_id=request.member_id)
+
+
+def _check_epoch(member: ShareMember, received: int) -> None:
+    known = member.member_epoch
+    if received in (known, member.previous_epoch) and received <= known:
+        return
+    raise RefusedError(
+        ErrorCode.fenced_member_epoch,
+        f"The share group member has a {'greater' if received > known else 'smaller'} member epoch ({received}) than "
+        f"the one known by the group coordinator ({known}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _updated(member: ShareMember, request: ShareHeartbeat, context: ShareContext) -> ShareMember:
+    return replace(
+        member,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        subscribed_topics=member.subscribed_topics
+        if request.subscribed_topics is None
+        else request.subscribed_topics,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        session_deadline_ms=context.now_ms + context.settings.session_timeout_ms,
+    )
+
+
+def _refreshed(group: ShareGroup, context: ShareContext, *, bumps: bool) -> ShareGroup:
+    """Bump the group epoch, if asked for or because subscribed topics changed."""
+    topics = context.topics
+    if not bumps and group.topics_version == topics.version:
+        return group
+    current = metadata_hash(group.subscribed_topics, topics)
+    epoch = group.group_epoch + (bumps or current != group.metadata_hash)
+    return replace(group, group_epoch=epoch, metadata_hash=current, topics_version=topics.version)
+
+
+def _waits_for_partitions(group: ShareGroup, topics: Topics) -> bool:
+    """Return whether there are partitions with state that no assignment has yet."""
+    if group.group_epoch != group.assignment_epoch:
+        return False  # a new assignment is due anyway
+    assigned: Assignment = frozenset().union(*group.targets.values())
+    return not group.initialized_partitions(_topic_ids(group.subscribed_topics, topics)) <= assigned
+
+
+def _topic_ids(names: frozenset[str], topics: Topics) -> frozenset[UUID]:
+    found = (topics.get(name) for name in names)
+    return frozenset(topic.topic_id for topic in found if topic is not None)
+
+
+def _assigned(group: ShareGroup, context: ShareContext) -> ShareGroup:
+    """Make a new target assignment if one is due; `share.assignment.interval.ms` may put it off."""
+    last_ms = group.assignment_timestamp_ms
+    is_early = last_ms != 0 and context.now_ms - last_ms < context.settings.assignment_interval_ms
+    if group.group_epoch <= group.assignment_epoch or is_early:
+        return group
+    topics = context.topics
+    subscribers = [
+        Subscriber(member.member_id, _topic_ids(member.subscribed_topics, topics), group.target(member.member_id))
+        for member in group.members.values()
+    ]
+    partitions = group.initialized_partitions(_topic_ids(group.subscribed_topics, topics))
+    return replace(
+        group,
+        targets=assign_simply(subscribers, partitions),
+        assignment_epoch=group.group_epoch,
+        assignment_timestamp_ms=context.now_ms,
+    )
+
+
+def _reconciled(group: ShareGroup, member: ShareMember) -> ShareMember:
+    """Move a member to its target at once: partitions are shared, so that nobody has to revoke anything first."""
+    if member.member_epoch == group.assignment_epoch:
+        return member
+    return replace(
+        member,
+        member_epoch=group.assignment_epoch,
+        previous_epoch=member.member_epoch,
+        assigned=group.target(member.member_id),
+    )
+
+
+def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
+    """Return the group with the subscribed partitions as initializing that have no state yet."""
+    initializing = dict(group.initializing)
+    for name in group.subscribed_topics:
+        topic = topics.get(name)
+        if topic is None or topic.topic_id in group.deleting:
+            continue
+        known = (group.initializing, group.initialized)
+        done = frozenset().union(*(of[topic.topic_id].partitions for of in known if topic.topic_id in of))
+        new = frozenset(range(topic.partitions)) - done
+        if new:
+            so_far = initializing[topic.topic_id].partitions if topic.topic_id in initializing else frozenset()
+            initializing[topic.topic_id] = StateTopic(topic.name, so_far | new)
+    return group if initializing == group.initializing else replace(group, initializing=initializing)
+
+
+def with_initialized(group: ShareGroup, done: Mapping[UUID, StateTopic]) -> ShareGroup:
+    """Return the group with partitions that have state now."""
+    initializing, initialized = dict(group.initializing), dict(group.initialized)
+    for topic_id, topic in done.items():
+        waiting = initializing.pop(topic_id, StateTopic(topic.name, frozenset())).partitions - topic.partitions
+        if waiting:
+            initializing[topic_id] = StateTopic(topic.name, waiting)
+        known = initialized[topic_id].partitions if topic_id in initialized else frozenset()
+        initialized[topic_id] = StateTopic(topic.name, known | topic.partitions)
+    return replace(group, initializing=initializing, initialized=initialized)
+
+
+# --- leaving and time ------------------------------------------------------------------------------------------------
+
+
+def leave(group: ShareGroup, member_id: str) -> ShareGroup:
+    """Decide that a member leaves; the others get a new target with a later heartbeat. Raises RefusedError (25)."""
+    group.known_member(member_id)
+    after = group.without(member_id)
+    after = replace(after, group_epoch=group.group_epoch + 1)
+    if not after.members:  # an empty group has nothing to assign
+        epoch = after.group_epoch
+        after = replace(after, metadata_hash=0, assignment_epoch=epoch, assignment_timestamp_ms=0)
+    return _step(group, after)
+
+
+def tick(group: ShareGroup, now_ms: int) -> ShareGroup:
+    """Remove the members whose sessions have timed out."""
+    for member in list(group.members.values()):
+        if member.session_deadline_ms is not None and member.session_deadline_ms <= now_ms:
+            group = leave(group, member.member_id)
+    return group
+
+
+def after_load(group: ShareGroup, context: ShareContext) -> ShareGroup:
+    """Restart sessions after a new coordinator loaded the group."""
+    deadline_ms = context.now_ms + context.settings.session_timeout_ms
+    members = {
+        member_id: replace(member, session_deadline_ms=deadline_ms) for member_id, member in group.members.items()
+    }
+    return replace(group, members=members)
+
+
+def _step(before: ShareGroup, after: ShareGroup) -> ShareGroup:
+    check_group_step(before.group_id, before.state, after.state)
+    return after

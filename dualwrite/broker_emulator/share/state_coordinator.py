@@ -1,0 +1,289 @@
+"""The share coordinator of one node: the state of share-partitions in `__share_group_state`. A thin shell.
+
+State changes when its record is appended; a writer gets its answer when the record is replicated. The records before
+the oldest snapshot that is still in use are deleted from time to time, as the topic is never compacted.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
+from dualwrite.broker_emulator.groups.append_errors import APPEND_ERRORS
+from dualwrite.broker_emulator.log.partition_log import AppendOrigin
+from dualwrite.broker_emulator.log.record_batch import build_batch
+from dualwrite.broker_emulator.log.replay import replay
+from dualwrite.broker_emulator.share import state_records
+from dualwrite.broker_emulator.share.state import NO_OFFSET, UNKNOWN_COUNT, ShareState, ShareStateUpdate, StateKey
+from dualwrite.broker_emulator.transactions.transaction_log import partition_for
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
+    from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+
+UPDATES_PER_SNAPSHOT: Final = 500
+"""Kafka's default of share.coordinator.snapshot.update.records.per.snapshot."""
+_PRUNED_EVERY: Final = 4 * UPDATES_PER_SNAPSHOT
+
+_MESSAGES: dict[ErrorCode, str] = {
+    ErrorCode.unknown_topic_or_partition: "This server does not host this topic-partition.",
+    ErrorCode.fenced_state_epoch: "The coordinator rejected the request because the state epoch did not match.",
+    ErrorCode.fenced_leader_epoch: "The leader epoch in the request is older than the epoch on the broker.",
+}
+_NEGATIVE_PARTITION = "The partition id cannot be a negative number."
+_NEGATIVE_LEADER_EPOCH = "The leader epoch cannot be a negative number."
+_UNINITIALIZED = "{} operation on uninitialized share partition not allowed."
+
+
+class StateError(Exception):
+    """A request about the state of a share-partition is refused with this error; nothing has changed."""
+
+    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
+        self.message = message or _MESSAGES.get(error)
+        super().__init__(self.message or error.name)
+        self.error = error
+
+
+def coordinator_key(key: StateKey) -> str:
+    """Return the key by which FindCoordinator finds the coordinator of a share-partition's state."""
+    return f"{key.group_id}:{kafka_id(key.topic_id)}:{key.partition}"
+
+
+def kafka_id(topic_id: UUID) -> str:
+    """Return a topic id in the format of Kafka's UUIDs."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def partition_of(key: StateKey, partitions: int) -> int:
+    """Return the partition of `__share_group_state` that has a share-partition's state."""
+    return partition_for(coordinator_key(key), partitions)
+
+
+class ShareCoordinator:
+    """Finds the shard of a share-partition, and keeps the shards in step with the partitions that the node leads."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._shards: dict[int, StateShard] = {}
+        self._loading: set[int] = set()
+
+    def begin_loading(self, index: int) -> None:
+        """Become leader of a partition that will be loaded later: requests get error 14 until then."""
+        self._loading.add(index)
+
+    def load_partition(self, partition: Partition) -> None:
+        """Become leader of a partition: rebuild its states from its records."""
+        self._loading.discard(partition.index)
+        self._shards[partition.index] = StateShard(self._cluster, partition)
+
+    def unload_partition(self, index: int) -> None:
+        """Lose leadership: forget the partition's states."""
+        self._loading.discard(index)
+        self._shards.pop(index, None)
+
+    def shard(self, index: int) -> StateShard:
+        """Return the shard of a partition. Raises StateError: 14 while it is loaded, 16 if another node leads it."""
+        shard = self._shards.get(index)
+        if shard is not None:
+            return shard
+        is_loading = index in self._loading
+        raise StateError(ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.not_coordinator)
+
+
+class Summary(NamedTuple):
+    """The summary of a state."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+
+
+NO_SUMMARY = Summary(0, 0, NO_OFFSET, UNKNOWN_COUNT)
+
+
+class StateShard:
+    """The states in one partition of `__share_group_state`."""
+
+    def __init__(self, cluster: ClusterView, partition: Partition) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._leader_epoch = partition.log.leader_epoch
+        self._states: dict[StateKey, ShareState] = {}
+        self._snapshot_offsets: dict[StateKey, int] = {}
+        self._appended = 0
+        replay(partition.log, self._apply)
+
+    def _apply(self, header: BatchHeader, record: Record) -> None:
+        if header.is_control or record.key is None:
+            return
+        decoded = state_records.decode_key(record.key)
+        if decoded is None:
+            return
+        kind, key = decoded
+        if kind == state_records.UPDATE:
+            known = self._states.get(key)
+            if known is not None and record.value is not None:
+                self._states[key] = known.updated(state_records.decode_update(record.value))
+        elif record.value is None:
+            self._states.pop(key, None)
+            self._snapshot_offsets.pop(key, None)
+        else:
+            self._states[key] = state_records.decode_snapshot(record.value)
+            self._snapshot_offsets[key] = record.offset
+
+    # requests
+
+    def read(self, key: StateKey, leader_epoch: int) -> ShareState:
+        """Return the state for the leader of a partition, and fence older leaders from now on. Raises StateError."""
+        _check_partition(key)
+        if leader_epoch < 0:
+            raise StateError(ErrorCode.invalid_request, _NEGATIVE_LEADER_EPOCH)
+        state = self._initialized(key, "Read")
+        if leader_epoch < state.leader_epoch:
+            raise StateError(ErrorCode.fenced_leader_epoch)
+        self._check_exists(key)
+        if leader_epoch > state.leader_epoch:
+            state = self._snapshot(key, state, leader_epoch=leader_epoch)
+        return state
+
+    def write(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> None:
+        """Append an update, or a snapshot after many of them. Raises StateError."""
+        _check_partition(key)
+        state = self._initialized(key, "Write")
+        if update.leader_epoch < state.leader_epoch:
+            raise StateError(ErrorCode.fenced_leader_epoch)
+        if state_epoch < state.state_epoch:
+            raise StateError(ErrorCode.fenced_state_epoch)
+        self._check_exists(key)
+        after = state.updated(update)
+        if after.updates > UPDATES_PER_SNAPSHOT:
+            self._snapshot(key, after, leader_epoch=after.leader_epoch)
+            return
+        record = state_records.encode_update(state.snapshot_epoch, update)
+        self._append(state_records.encode_key(state_records.UPDATE, key), record)
+        self._states[key] = after
+
+    def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
+        """Give a share-partition a new state, in place of any older one. Raises StateError."""
+        _check_partition(key)
+        self._check_exists(key)
+        known = self._states.get(key)
+        if known is not None and state_epoch < known.state_epoch:
+            raise StateError(ErrorCode.fenced_state_epoch)
+        now_ms = self._cluster.clock.now_ms()
+        self._store_snapshot(
+            key,
+            ShareState(
+                snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
+                state_epoch=state_epoch,
+                start_offset=start_offset,
+                delivery_complete_count=UNKNOWN_COUNT if start_offset == NO_OFFSET else 0,
+                create_timestamp_ms=now_ms,
+                write_timestamp_ms=now_ms,
+            ),
+        )
+
+    def delete(self, key: StateKey) -> None:
+        """Delete the state, if there is any. Raises StateError."""
+        _check_partition(key)
+        self._check_exists(key)
+        self.forget(key)
+
+    def forget(self, key: StateKey) -> None:
+        """Delete the state, if there is any, even if the partition does not exist any more. Raises StateError."""
+        if key in self._states:
+            self._append(state_records.encode_key(state_records.SNAPSHOT, key), None)
+            del self._states[key]
+            self._snapshot_offsets.pop(key, None)
+
+    def summary(self, key: StateKey) -> Summary:
+        """Return the summary of a state, also if there is none. Raises StateError."""
+        _check_partition(key)
+        self._check_exists(key)
+        state = self._states.get(key)
+        if state is None:
+            return NO_SUMMARY
+        return Summary(state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count)
+
+    async def replicated(self) -> None:
+        """Wait until everything appended so far is replicated. Raises StateError."""
+        log = self._partition.log
+        if log.is_replicated:
+            return
+        error = await wait_until_replicated(self._partition, log.log_end_offset, self._leader_epoch)
+        if error is not ErrorCode.none:
+            raise StateError(APPEND_ERRORS.get(error, error))
+
+    # checks
+
+    def _initialized(self, key: StateKey, operation: str) -> ShareState:
+        state = self._states.get(key)
+        if state is None:
+            raise StateError(ErrorCode.invalid_request, _UNINITIALIZED.format(operation))
+        return state
+
+    def _check_exists(self, key: StateKey) -> None:
+        topic = self._cluster.topic_by_id(key.topic_id)
+        if topic is None or key.partition >= len(topic.partitions):
+            raise StateError(ErrorCode.unknown_topic_or_partition)
+
+    # the log
+
+    def _snapshot(self, key: StateKey, state: ShareState, *, leader_epoch: int) -> ShareState:
+        """Store a state as the next snapshot."""
+        return self._store_snapshot(
+            key,
+            ShareState(
+                snapshot_epoch=state.snapshot_epoch + 1,
+                state_epoch=state.state_epoch,
+                leader_epoch=leader_epoch,
+                start_offset=state.start_offset,
+                delivery_complete_count=state.delivery_complete_count,
+                create_timestamp_ms=state.create_timestamp_ms,
+                write_timestamp_ms=self._cluster.clock.now_ms(),
+                batches=state.batches,
+            ),
+        )
+
+    def _store_snapshot(self, key: StateKey, state: ShareState) -> ShareState:
+        record = state_records.encode_snapshot(state)
+        self._snapshot_offsets[key] = self._append(state_records.encode_key(state_records.SNAPSHOT, key), record)
+        self._states[key] = state
+        return state
+
+    def _append(self, key: bytes, value: bytes | None) -> int:
+        """Append one record and return its offset. Raises StateError."""
+        now_ms = self._cluster.clock.now_ms()
+        result = self._partition.log.append(
+            build_batch([(key, value)], timestamp_ms=now_ms),
+            now_ms=now_ms,
+            origin=AppendOrigin.COORDINATOR,
+            transaction_version=0,
+        )
+        if result.error is not ErrorCode.none:
+            raise StateError(APPEND_ERRORS.get(result.error, result.error))
+        self._appended += 1
+        if self._appended >= _PRUNED_EVERY:
+            self._appended = 0
+            self._prune()
+        return result.base_offset
+
+    def _prune(self) -> None:
+        """Delete the records before the oldest snapshot, after taking those again that hold back the others."""
+        log = self._partition.log
+        for key, offset in list(self._snapshot_offsets.items()):
+            if log.log_end_offset - offset > _PRUNED_EVERY and key in self._states:
+                self._snapshot(key, self._states[key], leader_epoch=self._states[key].leader_epoch)
+        oldest = min(self._snapshot_offsets.values(), default=log.log_end_offset)
+        log.delete_records(min(oldest, log.high_watermark))
+
+
+def _check_partition(key: StateKey) -> None:
+    if key.partition < 0:
+        raise StateError(ErrorCode.invalid_request, _NEGATIVE_PARTITION)

@@ -1,0 +1,68 @@
+"""A tagged field that the broker does not know is ignored, wherever it stands in a request (KIP-482)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from kio.schema.errors import ErrorCode
+from kio.serial.errors import SerialError
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.api.message_schemas import request_schema
+from dualwrite.broker_emulator.api.registry import APIS, schema
+from dualwrite.broker_emulator.net.codec import uvarint
+from dualwrite.broker_emulator.net.requests import decoded
+from tests.emulator.api.raw_client import KEYS, RawClient, decode, milliseconds, request_type
+from tests.emulator.api.tagged import UNKNOWN_TAGS, with_unknown_tags
+from tests.emulator.test_codec import entities
+
+HEADER_TAGS = uvarint(len(UNKNOWN_TAGS)) + b"".join(
+    uvarint(tag) + uvarint(len(data)) + data for tag, data in UNKNOWN_TAGS.items()
+)
+SERVED = [
+    pytest.param(
+        api.key,
+        version,
+        id=f"{api.schema_name}-v{version}",
+        marks=[] if version == api.max_version else pytest.mark.proof,
+    )
+    for api in APIS.values()
+    for version in range(api.min_version, api.max_version + 1)
+]
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED)
+def test_every_request_means_the_same_with_them(key: int, version: int) -> None:
+    request_type: Any = request_schema(key, version)
+
+    @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(entities(request_type))
+    def check(request: Any) -> None:
+        assert decoded(schema(key, version), b"head" + with_unknown_tags(request), 4, 1_000_000) == request
+
+    check()
+
+
+def test_a_cut_off_request_with_them_is_malformed() -> None:
+    kind: Any = request_type("end_txn", 5)
+    frame = with_unknown_tags(kind(transactional_id="t", producer_id=1, producer_epoch=1, committed=True))
+    for end in range(len(frame)):
+        with pytest.raises((ValueError, LookupError, SerialError)):
+            decoded(schema(KEYS["end_txn"], 5), frame[:end], 0, 1000)
+
+
+def test_they_are_ignored_on_the_wire() -> None:
+    version = 5
+    kind: Any = request_type("init_producer_id", version)
+    request = kind(transactional_id="t", transaction_timeout=milliseconds(1000), producer_id=-1, producer_epoch=-1)
+    head = struct.pack(">hhih", KEYS["init_producer_id"], version, 7, 1) + b"c" + HEADER_TAGS
+    with Emulator() as emulator, RawClient(emulator.bootstrap_servers) as client:
+        frame = head + with_unknown_tags(request)
+        client.send_bytes(struct.pack(">i", len(frame)) + frame)
+        correlation_id, response = decode("init_producer_id", version, client.receive_frame())
+    assert correlation_id == 7
+    assert response.error_code is ErrorCode.none
+    assert response.producer_epoch == 0

@@ -1,0 +1,53 @@
+"""How long the event loop of an emulator is busy in one piece, in CPU time: a busy machine changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dualwrite.broker_emulator import Emulator
+from tests.emulator.inside import run_in_loop
+
+
+class _Turns:
+    """Notes the longest turn of the loop that it runs in, in seconds of CPU time of the loop's thread."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.count = 0
+        self._began_s = time.thread_time()
+        self._ends = False
+
+    def watch(self, loop: Any) -> None:
+        now_s = time.thread_time()
+        self.longest_s = max(self.longest_s, now_s - self._began_s)
+        self.count += 1
+        self._began_s = now_s
+        if not self._ends:
+            loop.call_later(0.001, self.watch, loop)
+
+    def end(self) -> None:
+        self._ends = True
+
+
+@contextmanager
+def watched(emulator: Emulator) -> Iterator[_Turns]:
+    """Watch the turns of the emulator's loop. The garbage of the tests is none of theirs."""
+    gc.collect()
+    gc.freeze()
+    turns: list[_Turns] = []
+
+    def begin() -> None:
+        turns.append(_Turns())
+        turns[0].watch(asyncio.get_running_loop())
+
+    try:
+        run_in_loop(emulator, begin)
+        yield turns[0]
+        run_in_loop(emulator, turns[0].end)
+    finally:
+        gc.unfreeze()

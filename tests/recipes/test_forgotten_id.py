@@ -1,0 +1,85 @@
+"""Kafka forgets an id that is not used for a week; the next block under it takes it over again, and its caller is told
+nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dualwrite.errors import FatalError
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from tests.recipes.repairs import EIGHT_DAYS_MS, Site, site_of, sqlite_store
+from tests.recipes.test_tiers import rows, write
+from tests.support.conditions import until
+
+
+@pytest.fixture(params=list(Tier), ids=lambda tier: f"tier {list(Tier).index(tier) + 1}")
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    with site_of(request.param, sqlite_store(tmp_path)) as made:
+        yield made
+
+
+def a_week_passes(site: Site) -> None:
+    site.world.settle()
+    site.emulator.advance_clock(EIGHT_DAYS_MS)
+    until(lambda: not site.emulator.transactions())
+
+
+def test_a_writer_that_was_idle_goes_on(site: Site) -> None:
+    with site.writer() as writer:
+        write(writer, "1")
+        write(writer, "2")
+        a_week_passes(site)
+        write(writer, "3")
+        write(writer, "4")
+    site.assert_agreed("1", "2", "3", "4")
+    assert site.recover() is Outcome.NOTHING
+
+
+def test_a_pool_that_was_idle_goes_on(site: Site) -> None:
+    with DualWriterPool(
+        site.store.aside,
+        prefix="pool",
+        bootstrap_servers=site.emulator.bootstrap_servers,
+        accept_bounded_guarantee=True,
+    ) as pool:
+        write(pool, "1")
+        a_week_passes(site)
+        write(pool, "2")
+        assert pool.status.moved_total == 0
+    site.assert_agreed("1", "2")
+
+
+def test_it_is_forgotten_while_a_block_has_its_slot(site: Site) -> None:
+    """Between the lock and the first record: the take-over that came before is worth nothing."""
+    slept = False
+
+    def sleep(point: PausePoint) -> None:
+        nonlocal slept
+        if point is PausePoint.AFTER_BEGIN and not slept:
+            slept = True
+            a_week_passes(site)
+
+    with site.writer(pause=sleep) as writer:
+        write(writer, "1")
+    site.assert_agreed("1")
+
+
+def test_an_id_that_is_forgotten_again_and_again_is_an_error(site: Site) -> None:
+    if site.world.tier is Tier.BOUNDED_V1:
+        pytest.skip("each transaction begins with an InitProducerId, which an id that is forgotten serves too")
+
+    def sleep(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_BEGIN:
+            a_week_passes(site)
+
+    with site.writer(pause=sleep) as writer, pytest.raises(FatalError, match="INVALID_PRODUCER_ID_MAPPING"):
+        write(writer, "1")
+    assert (site.committed(), rows(site.store.aside)) == ([], [])
+    site.write("2")
+    site.assert_agreed("2")
