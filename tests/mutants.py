@@ -200,7 +200,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}coordinator.py",
-        "if owned.owed and write.records.has_offsets:",
+        "if self.owned.owed and write.records.has_offsets:",
         "if False:",
         "recipes/test_repair_owed.py",
     ),

@@ -66,13 +66,6 @@ class Schema:
         self._write = writer(response_type)
         self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
 
-    @property
-    def check_large(self) -> Check:
-        """The check of a large request: of its strings too if it has no arrays. It is generated when first needed."""
-        if self._check_large is None:
-            self._check_large = self.check_bounds or lengths_check(self._request_type)
-        return self._check_large
-
     def read(self, frame: bytes | memoryview, position: int) -> Any:
         """Return the request that begins at `position`. Raises many types for a malformed one."""
         try:
@@ -80,6 +73,13 @@ class Schema:
         except KeyError:  # of a tagged field that the codec does not know
             request, _ = self._read(without_unknown_tags(self._request_type, frame, position), 0)
         return request
+
+    @property
+    def check_large(self) -> Check:
+        """The check of a large request: of its strings too if it has no arrays. It is generated when first needed."""
+        if self._check_large is None:
+            self._check_large = self.check_bounds or lengths_check(self._request_type)
+        return self._check_large
 
     def frame(self, correlation_id: int, response: Any) -> bytes:
         """Return the whole response frame, starting with its size."""

@@ -192,6 +192,9 @@ def correlation_id_of(frame: memoryview) -> int:
     return int(correlation_id)
 
 
+_MOST_PARTITIONS: Final = 1_000_000
+"""Of a topic; no cluster has as many, and a malformed response may name any number."""
+
 _LONGEST_VARINT: Final = 28
 """The shift of its fifth and last byte."""
 
@@ -553,11 +556,14 @@ def _described(body: memoryview, version: int) -> m.MetadataResponse:
 
 
 def _leaders(topic: Any) -> tuple[int, ...]:
-    """Return the leader of each partition. Raises ValueError unless they are numbered from 0, as Kafka does."""
+    """Return the leader of each partition; -1 for one that is not described, whose leader is not known then.
+
+    Raises ValueError for a number that no partition has.
+    """
     leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
-    if any(not 0 <= partition < len(leaders) for partition in leaders):
-        raise ValueError(f"topic {topic.name!r} has {len(leaders)} partitions, and one of them is {max(leaders)}")
-    return tuple(leaders[partition] for partition in range(len(leaders)))
+    if any(not 0 <= partition < _MOST_PARTITIONS for partition in leaders):
+        raise ValueError(f"topic {topic.name!r} has partitions {min(leaders)} to {max(leaders)}")
+    return tuple(leaders.get(partition, -1) for partition in range(max(leaders, default=-1) + 1))
 
 
 _DECODERS: Final[Mapping[type[m.Request], Callable[[memoryview, int], m.Response]]] = {
