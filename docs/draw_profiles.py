@@ -67,6 +67,10 @@ def behaviours() -> str:
     return _table(("name", "what", "source"), lines)
 
 
+def _shown(versions: list[int]) -> list[str]:
+    return ["none" if version < 0 else str(version) for version in versions]
+
+
 def newest_versions() -> str:
     """Draw the table of the APIs whose newest version differs between profiles."""
     lines = []
@@ -76,7 +80,8 @@ def newest_versions() -> str:
             api.max_version_for(BrokerConfig(profile=profile, unstable_api_versions_enable=True)) for profile in Profile
         ]
         if len({*stable, *unstable}) > 1:
-            cells = (str(old) if old == new else f"{old} ({new})" for old, new in zip(stable, unstable, strict=True))
+            pairs = zip(_shown(stable), _shown(unstable), strict=True)
+            cells = (old if old == new else f"{old} ({new})" for old, new in pairs)
             lines.append((f"{api.schema_name.title().replace('_', '')} ({api.key})", *cells))
     return _table(("API",), lines)
 

@@ -43,6 +43,8 @@ class BrokerConfig:
     """Finalized level of the feature `transaction.version`."""
     group_version: int = 1
     """Finalized level of the feature `group.version`: 1 for consumer groups (KIP-848), not in kafka-3.9."""
+    share_version: int = 1
+    """Finalized level of the feature `share.version`: 1 for share groups (KIP-932), not in kafka-3.9."""
     unstable_api_versions_enable: bool = False
     """Whether the profile of a released Kafka also serves its unstable versions (InitProducerId v6)."""
     num_partitions: int = 1

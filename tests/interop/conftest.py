@@ -103,6 +103,7 @@ def _emulate(profile: Profile) -> Emulator:
             transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUT_SCAN_MS,
             transaction_state_log_num_partitions=5,
             offsets_topic_num_partitions=5,
+            properties={"group.share.assignment.interval.ms": "0", "share.coordinator.state.topic.num.partitions": "5"},
         )
     )
 

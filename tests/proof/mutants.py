@@ -1277,8 +1277,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_BROKER}coordinator.py",
-                "    if request.keep_prepared:\n        return _keep",
-                "    if False:\n        return _keep",
+                "    if request.keep_prepared and (metadata.is_two_phase_commit or",
+                "    if False and (metadata.is_two_phase_commit or",
             ),
         ),
     ),

@@ -18,6 +18,8 @@ TIMEOUT_SCAN_MS: Final = 100
 _PROPERTIES: Final = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(TIMEOUT_SCAN_MS),
     "group.consumer.assignment.interval.ms": "0",
+    "group.share.assignment.interval.ms": "0",
+    "share.coordinator.state.topic.num.partitions": "5",
 }
 
 

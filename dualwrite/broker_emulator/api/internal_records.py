@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dualwrite.broker_emulator.cluster.topics import TRANSACTION_STATE_TOPIC
+from dualwrite.broker_emulator.cluster.topics import SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from dualwrite.broker_emulator.groups.replay import ReplayedGroups
 from dualwrite.broker_emulator.log.record_batch import Record, iter_records, parse_header
 from dualwrite.broker_emulator.log.replay import UNREADABLE, UnknownKeyVersionError
+from dualwrite.broker_emulator.share import state_records
+from dualwrite.broker_emulator.share.group import ShareGroup
+from dualwrite.broker_emulator.share.group_records import replay_record
 from dualwrite.broker_emulator.transactions.transaction_log import decode_key, decode_value
 
 
 def why_unreadable(topic: str, batch: bytes) -> str | None:
     """Return why the coordinator of the internal topic cannot read the batch, or None."""
-    groups = ReplayedGroups()
+    groups, share_groups = ReplayedGroups(), dict[str, ShareGroup]()
     try:
         header = parse_header(batch)
         for record in iter_records(batch):
             with suppress(UnknownKeyVersionError):
                 if topic == TRANSACTION_STATE_TOPIC:
                     _read_transaction(record)
-                else:
+                elif topic == SHARE_STATE_TOPIC:
+                    _read_share_state(record)
+                elif not replay_record(share_groups, header, record):
                     groups.apply(header, record)
     except UNREADABLE as error:
         return f"the coordinators of {topic} could not read this: {error}"
@@ -36,3 +41,11 @@ def _read_transaction(record: Record) -> None:
         transactional_id = decode_key(record.key)
         if record.value is not None:
             decode_value(transactional_id, record.value)
+
+
+def _read_share_state(record: Record) -> None:
+    if record.key is not None:
+        kind, _ = state_records.decode_key(record.key)
+        if record.value is not None:
+            decode = state_records.decode_snapshot if kind == state_records.SNAPSHOT else state_records.decode_update
+            decode(record.value)

@@ -3,7 +3,8 @@
 The leader of the partition of `__consumer_offsets` or `__transaction_state` that a key belongs to.
 
 * v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 takes several keys (KIP-699).
-* Key types other than 0 and 1: 42. Keys are not validated here but by the coordinator.
+* A share group is not found by its id but with a partition, as in `group:topic id:partition`; anything else, and any
+  other key type, is 42. Other keys are not validated here but by the coordinator.
 * Access: DESCRIBE on the group (30) or the transactional id (53); for share groups, which v6 introduces, CLUSTER_ACTION
   (31).
 * No living node to lead the partition: 15.
@@ -12,14 +13,18 @@ The leader of the partition of `__consumer_offsets` or `__transaction_state` tha
 
 from __future__ import annotations
 
+import base64
+import uuid
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.slices import mapped
 
 _GROUP, _SHARE_GROUP = 0, 2
@@ -51,9 +56,24 @@ def _find(call: NodeCall, key: str) -> tuple[ClusterNode | None, ErrorCode]:
             if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
                 return None, ErrorCode.transactional_id_authorization_failed
             node = call.cluster.transaction_coordinator(key)
+        case 2 if call.version >= _SHARE_GROUPS_VERSION and are_share_groups_on(call):
+            share_partition = share_partition_of(key)
+            if share_partition is None:
+                return None, ErrorCode.invalid_request
+            node = call.cluster.nodes.get(call.cluster.share_states.partition(share_partition).leader_id)
         case _:
             return None, ErrorCode.invalid_request
     return node, ErrorCode.coordinator_not_available if node is None else ErrorCode.none
+
+
+def share_partition_of(key: str) -> StateKey | None:
+    """Return the share-partition that a key names, as `group:topic id:partition`; None if it names none."""
+    group_id, topic_id, partition = [*key.rsplit(":", 2), "", ""][:3]
+    try:
+        decoded = base64.b64decode(f"{topic_id}==", altchars=b"-_", validate=True)
+        return StateKey(group_id, uuid.UUID(bytes=decoded), int(partition)) if group_id else None
+    except ValueError:
+        return None
 
 
 def _address(call: NodeCall, node: ClusterNode | None) -> dict[str, Any]:

@@ -44,10 +44,10 @@ def _describe(call: NodeCall, group_id: str) -> Any:
     if isinstance(shard, ErrorCode):
         return _error(call, group_id, shard)
     group = shard.groups.get(group_id)
+    if shard.has_share_group(group_id) or isinstance(group, ConsumerGroup):
+        return _unknown(call, group_id, f"Group {group_id} is not a classic group.")
     if group is None:
         return _unknown(call, group_id, f"Group {group_id} not found.")
-    if isinstance(group, ConsumerGroup):
-        return _unknown(call, group_id, f"Group {group_id} is not a classic group.")
     return _described(
         call,
         group_id,

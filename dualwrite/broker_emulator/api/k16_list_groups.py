@@ -18,6 +18,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.share.group import ShareGroup
 from dualwrite.broker_emulator.slices import mapped, selected
 
 
@@ -27,10 +28,11 @@ async def handle(call: NodeCall) -> Any:
         return await call.refused(ErrorCode.coordinator_load_in_progress)
     states = _lowered(getattr(call.request, "states_filter", ()))
     types = _lowered(getattr(call.request, "types_filter", ()))
-    listed = [group for shard in groups.shards() for group in shard.groups.values()]
+    listed: list[AnyGroup | ShareGroup] = [group for shard in groups.shards() for group in shard.groups.values()]
+    listed += [group for shard in groups.shards() for group in shard.share.groups.values()]
     shows_all = call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER, is_logged=False)
 
-    def is_wanted(group: AnyGroup) -> bool:
+    def is_wanted(group: AnyGroup | ShareGroup) -> bool:
         is_named = (not states or group.state.lower() in states) and (not types or _type(group) in types)
         return is_named and (shows_all or _is_shown(call, group))
 
@@ -38,11 +40,13 @@ async def handle(call: NodeCall) -> Any:
     return _response(call, await mapped(lambda group: _row(call, group), wanted))
 
 
-def _type(group: AnyGroup) -> str:
+def _type(group: AnyGroup | ShareGroup) -> str:
+    if isinstance(group, ShareGroup):
+        return "share"
     return "consumer" if isinstance(group, ConsumerGroup) else "classic"
 
 
-def _is_shown(call: NodeCall, group: AnyGroup) -> bool:
+def _is_shown(call: NodeCall, group: AnyGroup | ShareGroup) -> bool:
     return call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, is_logged=False)
 
 
@@ -50,7 +54,7 @@ def _lowered(names: Any) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-def _row(call: NodeCall, group: AnyGroup) -> Any:
+def _row(call: NodeCall, group: AnyGroup | ShareGroup) -> Any:
     return call.new.ListedGroup(
         group_id=group.group_id,
         protocol_type=group.protocol_type or "",

@@ -47,6 +47,7 @@ def supported_versions(new: Any, config: BrokerConfig) -> tuple[Any, ...]:
                 max_version=api.max_version_for(config),
             )
             for api in sorted(APIS.values(), key=lambda api: api.key)
+            if api.max_version_for(config) >= api.min_version
         )
     return rows
 

@@ -1,6 +1,6 @@
 """DeleteGroups (key 42), versions 0-3.
 
-Deletes groups without members, with all their offsets, including those pending in transactions.
+Deletes groups without members, with all their offsets, including those pending in transactions, and share state.
 
 * v2 flexible; v3 has a message beside the error, which Kafka leaves empty for groups as these (observed: 4.4.0). v3 is
   hidden by the profiles kafka-4.3 and kafka-3.9.
@@ -18,19 +18,25 @@ from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import mapped
+from dualwrite.broker_emulator.slices import Pace
 
 
 async def handle(call: NodeCall) -> Any:
-    names = dict.fromkeys(call.request.groups_names)
-    return _response(call, await mapped(lambda group_id: _row(call, group_id, _delete(call, group_id)), names))
+    rows = []
+    pace = Pace()
+    for group_id in dict.fromkeys(call.request.groups_names):
+        await pace.keep()
+        rows.append(_row(call, group_id, await _delete(call, group_id)))
+    return _response(call, rows)
 
 
-def _delete(call: NodeCall, group_id: str) -> ErrorCode:
+async def _delete(call: NodeCall, group_id: str) -> ErrorCode:
     if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
         return ErrorCode.group_authorization_failed
     shard = group_shard(call, group_id, allow_empty_id=True)
-    return shard if isinstance(shard, ErrorCode) else shard.delete_group(group_id)
+    if isinstance(shard, ErrorCode):
+        return shard
+    return await shard.share.delete_group(group_id) if group_id in shard.share.groups else shard.delete_group(group_id)
 
 
 def _row(call: NodeCall, group_id: str, error: ErrorCode) -> Any:

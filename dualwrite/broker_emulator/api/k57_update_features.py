@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import (
     GROUP_VERSION,
+    SHARE_VERSION,
     TRANSACTION_VERSION,
     UpgradeType,
     finalized_level,
@@ -48,7 +49,9 @@ async def handle(call: NodeCall) -> Any:
     if accepted and not getattr(call.request, "validate_only", False):
         levels = {update.feature: update.max_version_level for update in updates if update.feature in accepted}
         try:
-            steps = call.cluster.finalize_features(levels.get(TRANSACTION_VERSION), levels.get(GROUP_VERSION))
+            steps = call.cluster.finalize_features(
+                levels.get(TRANSACTION_VERSION), levels.get(GROUP_VERSION), levels.get(SHARE_VERSION)
+            )
             async with call.cluster.changes:
                 await call.cluster.changes.make(steps)
         except StorageError as problem:

@@ -54,6 +54,9 @@ def _description(call: NodeCall, group_id: str) -> Steps[Any]:
     shard = group_shard(call, group_id)
     if isinstance(shard, ErrorCode):
         return _error(call, group_id, shard)
+    if shard.has_share_group(group_id):
+        message = f"Group {group_id} is not a consumer group."
+        return _error(call, group_id, ErrorCode.group_id_not_found, message)
     try:
         group = consumer_group(shard.groups.get(group_id), group_id)
     except RefusedError as refused:

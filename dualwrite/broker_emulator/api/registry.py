@@ -194,6 +194,9 @@ SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
 
+_NOT_IN_3_9: Final[Mapping[Profile, int]] = {Profile.KAFKA_3_9: -1}
+"""No version at all: the API is not in the ApiVersions response either."""
+
 APIS = by_key(
     Api(
         key=0,
@@ -271,4 +274,16 @@ APIS = by_key(
     Api(key=69, schema_name="consumer_group_describe", min_version=0, max_version=1, newest={Profile.KAFKA_3_9: 0}),
     Api(key=74, schema_name="list_config_resources", min_version=0, max_version=1, newest={Profile.KAFKA_3_9: 0}),
     Api(key=75, schema_name="describe_topic_partitions", min_version=0, max_version=0),
+    Api(key=76, schema_name="share_group_heartbeat", min_version=1, max_version=1, newest=_NOT_IN_3_9),
+    Api(key=77, schema_name="share_group_describe", min_version=1, max_version=1, newest=_NOT_IN_3_9),
+    Api(key=78, schema_name="share_fetch", min_version=1, max_version=2, newest=_NOT_IN_3_9, is_abandonable=True),
+    Api(key=79, schema_name="share_acknowledge", min_version=1, max_version=2, newest=_NOT_IN_3_9),
+    Api(key=83, schema_name="initialize_share_group_state", min_version=0, max_version=0, newest=_NOT_IN_3_9),
+    Api(key=84, schema_name="read_share_group_state", min_version=0, max_version=0, newest=_NOT_IN_3_9),
+    Api(key=85, schema_name="write_share_group_state", min_version=0, max_version=1, newest=_NOT_IN_3_9),
+    Api(key=86, schema_name="delete_share_group_state", min_version=0, max_version=0, newest=_NOT_IN_3_9),
+    Api(key=87, schema_name="read_share_group_state_summary", min_version=0, max_version=1, newest=_NOT_IN_3_9),
+    Api(key=90, schema_name="describe_share_group_offsets", min_version=0, max_version=1, newest=_NOT_IN_3_9),
+    Api(key=91, schema_name="alter_share_group_offsets", min_version=0, max_version=0, newest=_NOT_IN_3_9),
+    Api(key=92, schema_name="delete_share_group_offsets", min_version=0, max_version=0, newest=_NOT_IN_3_9),
 )

@@ -9,13 +9,19 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, MutableSet, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, Timer
 from dualwrite.broker_emulator.cluster.changes import Changes
-from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, TRANSACTION_VERSION, as_finalized, is_supported
+from dualwrite.broker_emulator.cluster.features import (
+    GROUP_VERSION,
+    SHARE_VERSION,
+    TRANSACTION_VERSION,
+    as_finalized,
+    is_supported,
+)
 from dualwrite.broker_emulator.cluster.replication import assign, assignment_of, cancelled, finished, started
 from dualwrite.broker_emulator.cluster.topics import (
     NO_LEADER,
@@ -54,6 +60,9 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
     from dualwrite.broker_emulator.metrics.counters import NodeCounters
     from dualwrite.broker_emulator.security.listener import Endpoint
+    from dualwrite.broker_emulator.share.leader import ShareLeader
+    from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator
+    from dualwrite.broker_emulator.share.states_of_cluster import ShareStates
     from dualwrite.broker_emulator.transactions.ports import Marker
     from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
@@ -92,6 +101,12 @@ class ClusterNode(Protocol):
 
     @property
     def groups(self) -> GroupCoordinator: ...
+
+    @property
+    def share_coordinator(self) -> ShareCoordinator: ...
+
+    @property
+    def share_leader(self) -> ShareLeader: ...
 
     @property
     def connections(self) -> MutableSet[ClientConnection]: ...
@@ -196,6 +211,7 @@ class Cluster:
         stored_levels = (
             (TRANSACTION_VERSION, self._features.transaction_version),
             (GROUP_VERSION, self._features.group_version),
+            (SHARE_VERSION, self._features.share_version),
         )
         for feature, level in stored_levels:
             if level is not None and not is_supported(feature, level, self.config):
@@ -531,7 +547,10 @@ class Cluster:
     # features
 
     def finalize_features(
-        self, transaction_version: int | None = None, group_version: int | None = None
+        self,
+        transaction_version: int | None = None,
+        group_version: int | None = None,
+        share_version: int | None = None,
     ) -> Steps[None]:
         """Set the finalized levels of features (None: leave as it is); every update increments the features' epoch.
 
@@ -542,7 +561,10 @@ class Cluster:
             features = features._replace(transaction_version=transaction_version)
         if group_version is not None:
             features = features._replace(group_version=group_version)
-        for feature, level in ((TRANSACTION_VERSION, transaction_version), (GROUP_VERSION, group_version)):
+        if share_version is not None:
+            features = features._replace(share_version=share_version)
+        levels = {TRANSACTION_VERSION: transaction_version, GROUP_VERSION: group_version, SHARE_VERSION: share_version}
+        for feature, level in levels.items():
             if level is not None and not is_supported(feature, level, self.config):
                 raise ValueError(f"{self.config.profile} does not support {feature} {level}")
         self.storage.features_finalized(features)
@@ -563,6 +585,14 @@ class Cluster:
     def group_partition(self, group_id: str) -> int:
         """Return the index of the partition of `__consumer_offsets` that a group belongs to."""
         return partition_for(group_id, len(self.topics[OFFSETS_TOPIC].partitions))
+
+    @cached_property
+    def share_states(self) -> ShareStates:
+        """The persisted state of share groups."""
+        # imported on first use: many clusters have no share groups, and start faster without
+        from dualwrite.broker_emulator.share.states_of_cluster import ShareStates
+
+        return ShareStates(self)
 
     def group_coordinator(self, group_id: str) -> ClusterNode | None:
         """Return the leader of the group's partition of `__consumer_offsets`, or None."""

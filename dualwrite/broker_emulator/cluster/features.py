@@ -14,7 +14,8 @@ from dualwrite.broker_emulator.storage.storage import FinalizedFeatures
 
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
-NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+SHARE_VERSION = "share.version"
+NEWEST_LEVELS: Mapping[str, int] = {GROUP_VERSION: 1, SHARE_VERSION: 1, TRANSACTION_VERSION: 2}
 
 
 class UpgradeType(IntEnum):
@@ -36,7 +37,8 @@ def finalized_level(feature: str, config: BrokerConfig) -> int:
     """Return the finalized level of a feature in a cluster with `config`; 0 for an unknown feature."""
     if supported_levels(feature, config) is None:
         return 0
-    return config.group_version if feature == GROUP_VERSION else config.transaction_version
+    level: int = getattr(config, feature.replace(".", "_"))
+    return level
 
 
 def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
@@ -63,6 +65,8 @@ def as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerCon
     """Return the settings with the levels that the features were updated to."""
     if features.transaction_version is not None:
         config = replace(config, transaction_version=features.transaction_version)
+    if features.share_version is not None:
+        config = replace(config, share_version=features.share_version)
     return config if features.group_version is None else replace(config, group_version=features.group_version)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -12,7 +13,13 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.cluster import Cluster, NodeGoneError
 from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
-from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Partition, TopicPartition
+from dualwrite.broker_emulator.cluster.topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    Partition,
+    TopicPartition,
+)
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
@@ -30,6 +37,8 @@ from dualwrite.broker_emulator.transactions.service import TransactionCoordinato
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import ClientConnection
     from dualwrite.broker_emulator.api.registry import Served
+    from dualwrite.broker_emulator.share.leader import ShareLeader
+    from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator
 
 
 logger = logging.getLogger(__name__)
@@ -70,6 +79,21 @@ class Node:
         """The settings of this node, including those altered for it alone."""
         return self.cluster.config_of(self.node_id)
 
+    @cached_property
+    def share_coordinator(self) -> ShareCoordinator:
+        """The state of share groups in the partitions of `__share_group_state` that the node leads."""
+        # imported on first use: many clusters have no share groups, and start faster without
+        from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator
+
+        return ShareCoordinator(self.cluster)
+
+    @cached_property
+    def share_leader(self) -> ShareLeader:
+        """The share groups' records in flight of the partitions that the node leads."""
+        from dualwrite.broker_emulator.share.leader import ShareLeader
+
+        return ShareLeader(self.cluster)
+
     # life and death
 
     def crash(self) -> None:
@@ -101,6 +125,8 @@ class Node:
             connection.kill()
         self.transactions.halt()
         self.groups.halt()
+        if "share_leader" in vars(self):
+            self.share_leader.halt()
         for task in self._tasks:
             task.cancel()
 
@@ -150,6 +176,8 @@ class Node:
     def _load_now(self, partition: Partition) -> None:
         if partition.topic.name == TRANSACTION_STATE_TOPIC:
             self.transactions.load_partition(partition.index, partition.log.leader_epoch)
+        elif partition.topic.name == SHARE_STATE_TOPIC:
+            self.share_coordinator.load_partition(partition)
         else:
             self.groups.load_partition(partition)
 
@@ -168,10 +196,16 @@ class Node:
         coordinator = self._coordinator_on(partition)
         if coordinator is not None:
             coordinator.unload_partition(partition.index)
+        if "share_leader" in vars(self):
+            self.share_leader.resign(partition)
 
-    def _coordinator_on(self, partition: Partition) -> TransactionCoordinator | GroupCoordinator | None:
+    def _coordinator_on(
+        self, partition: Partition
+    ) -> TransactionCoordinator | GroupCoordinator | ShareCoordinator | None:
         if partition.topic.name == TRANSACTION_STATE_TOPIC:
             return self.transactions
+        if partition.topic.name == SHARE_STATE_TOPIC:
+            return self.share_coordinator
         return self.groups if partition.topic.name == OFFSETS_TOPIC else None
 
     async def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:

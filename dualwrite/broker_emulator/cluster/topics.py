@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.config import BrokerConfig
     from dualwrite.broker_emulator.configs.alteration import AlteredConfigs
     from dualwrite.broker_emulator.log.partition_log import PartitionLog
+    from dualwrite.broker_emulator.share.ports import States
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
 METADATA_TOPIC: Final = "__cluster_metadata"
 """The log of Kafka's controllers, which is not a topic for clients."""
 
@@ -84,7 +86,7 @@ class Topic:
     is_internal: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.is_internal = self.name in (TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC)
+        self.is_internal = self.name in (TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC, SHARE_STATE_TOPIC)
 
 
 class InternalTopic(NamedTuple):
@@ -118,6 +120,15 @@ def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
     }
 
 
+SHARE_STATE_CONFIGS: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "min.insync.replicas": "1",
+    "retention.ms": "-1",
+}
+"""The settings of `__share_group_state`, whose coordinators delete what they do not need any more."""
+
+
 class ClusterView(Protocol):
     """What the group coordinators read of the cluster (`cluster.py`)."""
 
@@ -136,6 +147,13 @@ class ClusterView(Protocol):
     @property
     def topics_version(self) -> int:
         """Grows whenever a topic is created, deleted or extended."""
+
+    @property
+    def share_states(self) -> States:
+        """The persisted state of share groups."""
+
+    def group_config(self, group_id: str) -> Mapping[str, str]:
+        """Return all settings of a group by Kafka's names: its own, or else the brokers' defaults."""
 
     def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
         """Return the topic with this id, or None."""

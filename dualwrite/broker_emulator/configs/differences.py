@@ -70,6 +70,7 @@ OWN_SETTINGS: Final[Mapping[str, Setting]] = by_name(
         Setting("profile", ConfigType.STRING, "kip-939", OneOf(tuple(map(str, Profile)))),
         Setting("transaction.version", ConfigType.INT, "2", Between(0, 2)),
         Setting("group.version", ConfigType.INT, "1", Between(0, 1)),
+        Setting("share.version", ConfigType.INT, "1", Between(0, 1)),
         Setting("max.request.elements", ConfigType.INT, "100000", Between(0)),
         Setting("memory.limit.bytes", ConfigType.LONG, "1073741824", Between(0)),
         Setting("fsync", ConfigType.STRING, "interval", OneOf(("always", "interval", "never"))),

@@ -47,6 +47,15 @@ READ_ELSEWHERE: Final = frozenset(
         "log.retention.hours",
         "log.roll.hours",
         "log.flush.scheduler.interval.ms",
+        "group.share.assignment.interval.ms",
+        "group.share.delivery.count.limit",
+        "group.share.heartbeat.interval.ms",
+        "group.share.max.share.sessions",
+        "group.share.max.size",
+        "group.share.partition.max.record.locks",
+        "group.share.record.lock.duration.ms",
+        "group.share.session.timeout.ms",
+        "share.coordinator.state.topic.num.partitions",
         *AUTHORIZER_SETTINGS,
     }
 )

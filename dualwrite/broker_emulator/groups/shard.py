@@ -54,10 +54,12 @@ from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.replay import replay
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.share.groups_service import ShareGroups
 from dualwrite.broker_emulator.slices import Steps
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
+    from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +97,16 @@ class GroupShard:
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_open = True
         self.consumer = ConsumerGroups(self, cluster)
+        self.share = ShareGroups(self, cluster)
         replayed = ReplayedGroups()
-        replay(partition.log, replayed.apply)
+
+        def apply(header: BatchHeader, record: Record) -> None:
+            if not self.share.replay(header, record):
+                replayed.apply(header, record)
+
+        replay(partition.log, apply)
         self.groups, self.offsets = replayed.groups, replayed.offsets
+        self.share.loaded()
         for group in list(self.groups.values()):
             if isinstance(group, ConsumerGroup):
                 self.consumer.after_load(group)
@@ -111,6 +120,7 @@ class GroupShard:
     def halt(self) -> None:
         """Cancel all timers."""
         self.is_open = False
+        self.share.halt()
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -124,11 +134,21 @@ class GroupShard:
         classic = (group for group in self.groups.values() if isinstance(group, Group))
         self.groups = {group.group_id: group.to(GroupState.DEAD, self._now_ms) for group in classic}
 
+    def has_other_group(self, group_id: str) -> bool:
+        """Return whether there is a group with this id that is not a share group."""
+        return group_id in self.groups
+
+    def has_share_group(self, group_id: str) -> bool:
+        """Return whether there is a share group with this id."""
+        return group_id in self.share.groups
+
     # membership
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinResponse:
         """Handle JoinGroup; waits as long as the rebalance does. Raises SupersededError."""
         group = self.groups.get(group_id)
+        if group_id in self.share.groups:
+            return JoinResponse(ErrorCode.inconsistent_group_protocol, UNKNOWN_MEMBER_ID)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             try:
                 return await self.consumer.join(group, request)
@@ -288,7 +308,7 @@ class GroupShard:
     ) -> ErrorCode:
         """Commit offsets by OffsetCommit of `version`. An unknown group is created."""
         group = self.groups.get(group_id)
-        error = self._commit_error(group, committer, offsets, transactional=False, version=version)
+        error = self._commit_error(group_id, committer, offsets, transactional=False, version=version)
         if error is ErrorCode.none and not offsets:  # all of them were refused: that makes a group, too
             self._ensure_group(group_id)
         if error is not ErrorCode.none or not offsets:
@@ -312,7 +332,7 @@ class GroupShard:
         transaction: TransactionOfOffsets,
     ) -> ErrorCode:
         """Make offsets pending under the transaction's producer id. An unknown group is created."""
-        error = self._commit_error(self.groups.get(group_id), committer, offsets, transactional=True, version=0)
+        error = self._commit_error(group_id, committer, offsets, transactional=True, version=0)
         if error is ErrorCode.none and not offsets:
             self._ensure_group(group_id)
         if error is not ErrorCode.none or not offsets:
@@ -329,13 +349,16 @@ class GroupShard:
 
     def _commit_error(
         self,
-        group: AnyGroup | None,
+        group_id: str,
         committer: Committer,
         offsets: Iterable[TopicPartition],
         *,
         transactional: bool,
         version: int,
     ) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group_id in self.share.groups:
+            return ErrorCode.group_id_not_found
         if not isinstance(group, ConsumerGroup):
             return classic_commit_error(group, committer, transactional=transactional)
         topics = self._cluster.topics
@@ -374,7 +397,9 @@ class GroupShard:
         return self._remove([OffsetKey(group_id, *name) for name in names if name in known], [])
 
     def forget_topics(self, topics: Collection[str]) -> Steps[None]:
-        """Delete the offsets of all groups in deleted topics."""
+        """Delete the offsets and the share state of all groups in deleted topics."""
+        if self.share.groups:
+            self.start(self.share.forget_topics(frozenset(topics)))
         keys: list[OffsetKey] = []
         for group_id in list(self.offsets.groups()):
             keys += [OffsetKey(group_id, *name) for name in self.offsets.partitions(group_id) if name.topic in topics]

@@ -61,9 +61,7 @@ def _keep(
         more -= len(targets[member.member_id]) > part
 
 
-def _fill(
-    partitions: Sequence[TopicIdPartition], owners: int, targets: Mapping[str, set[TopicIdPartition]]
-) -> None:
+def _fill(partitions: Sequence[TopicIdPartition], owners: int, targets: Mapping[str, set[TopicIdPartition]]) -> None:
     """Give what is left to the members that have least."""
     for name in partitions:
         missing = owners - sum(name in target for target in targets.values())

@@ -75,6 +75,11 @@ class ShareGroup:
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     @property
+    def protocol_type(self) -> str:
+        """The protocol type that ListGroups shows."""
+        return "share"
+
+    @property
     def subscribed_topics(self) -> frozenset[str]:
         """All topics that members subscribe to."""
         return frozenset().union(*(member.subscribed_topics for member in self.members.values()))

@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.groups import record_fields as fields
 from dualwrite.broker_emulator.groups.consumer.group import FIRST_EPOCH, Assignment
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
+from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
 from dualwrite.broker_emulator.share.group import ShareGroup, ShareMember, StateTopic
 
 MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT, STATE_TOPICS = 10, 11, 12, 13, 14, 15
@@ -89,9 +90,7 @@ def _apply_member(group: ShareGroup, member_id: str, reader: FlexibleReader) -> 
 
 def encode_group(group: ShareGroup) -> bytes:
     """Encode the value of key 11."""
-    return (
-        fields.int16(_VERSION) + fields.int32(group.group_epoch) + fields.int64(group.metadata_hash) + fields.tags()
-    )
+    return fields.int16(_VERSION) + fields.int32(group.group_epoch) + fields.int64(group.metadata_hash) + fields.tags()
 
 
 def _apply_group(group: ShareGroup, _: str, reader: FlexibleReader) -> ShareGroup:
@@ -222,6 +221,19 @@ def apply(group: ShareGroup | None, key: ShareRecordKey, value: bytes | None) ->
     if value is None:
         return None if group is None or key.kind == GROUP else _without(group, key)
     return _APPLY[key.kind](group or ShareGroup(group_id=key.group_id), key.member_id, FlexibleReader(value, 2))
+
+
+def replay_record(groups: dict[str, ShareGroup], header: BatchHeader, record: Record) -> bool:
+    """Apply one record of `__consumer_offsets` to the groups; return whether it is one of a share group."""
+    key = None if header.is_control or record.key is None else decode_share_group_key(record.key)
+    if key is None:
+        return False
+    group = apply(groups.get(key.group_id), key, record.value)
+    if group is not None:
+        groups[key.group_id] = group
+    else:
+        groups.pop(key.group_id, None)
+    return True
 
 
 def _without(group: ShareGroup, key: ShareRecordKey) -> ShareGroup:

@@ -7,7 +7,7 @@ response when they are replicated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
@@ -20,15 +20,15 @@ from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, RefusedE
 from dualwrite.broker_emulator.groups.consumer.service import ClusterTopics
 from dualwrite.broker_emulator.share import membership
 from dualwrite.broker_emulator.share.group import ShareGroup, StateTopic
-from dualwrite.broker_emulator.share.group_records import apply, decode_share_group_key, records_between
+from dualwrite.broker_emulator.share.group_records import records_between, replay_record
 from dualwrite.broker_emulator.share.membership import (
     ShareContext,
     ShareGroupSettings,
     ShareHeartbeat,
     ShareHeartbeatResponse,
 )
+from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey
-from dualwrite.broker_emulator.share.state_coordinator import StateError
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
@@ -83,16 +83,9 @@ class ShareGroups:
 
     # loading
 
-    def replay(self, header: BatchHeader, record: Record) -> None:
-        """Apply one record of the log."""
-        key = None if header.is_control or record.key is None else decode_share_group_key(record.key)
-        if key is None:
-            return
-        group = apply(self.groups.get(key.group_id), key, record.value)
-        if group is not None:
-            self.groups[key.group_id] = group
-        else:
-            self.groups.pop(key.group_id, None)
+    def replay(self, header: BatchHeader, record: Record) -> bool:
+        """Apply one record of the log; return whether it is one of a share group."""
+        return replay_record(self.groups, header, record)
 
     def loaded(self) -> None:
         """Start sessions and finish what another coordinator began, when all records are applied."""
@@ -188,13 +181,11 @@ class ShareGroups:
         now = self.known(group_id)
         await self._store(now, membership.with_initialized(now, done))
 
-    async def delete_offsets(self, group_id: str, topics: Sequence[Topic]) -> set[str]:
-        """Delete the state of a group without members in some topics; return the names of those that had any."""
+    async def delete_offsets(self, group_id: str, topics: Sequence[Topic]) -> None:
+        """Delete the state of a group without members in some topics."""
         group = self.known(group_id)
         _check_empty(group)
-        known = {topic.name for topic in topics if topic.topic_id in {**group.initialized, **group.initializing}}
         await self._delete_state(group, {topic.topic_id for topic in topics})
-        return known
 
     async def _delete_state(self, group: ShareGroup, topic_ids: Iterable[UUID]) -> None:
         """Delete the state of a group in some topics, as far as there is any."""
@@ -231,11 +222,17 @@ class ShareGroups:
             return refused.error
         return ErrorCode.none
 
-    async def forget_topic(self, topic_id: UUID) -> None:
-        """Delete the state of all groups in a deleted topic."""
+    async def forget_topics(self, names: Collection[str]) -> None:
+        """Delete the state of all groups in deleted topics with these names."""
         for group in list(self.groups.values()):
+            known = {**group.initialized, **group.initializing}
+            gone = [
+                topic_id
+                for topic_id, topic in known.items()
+                if topic.name in names and self._cluster.topic_by_id(topic_id) is None
+            ]
             try:
-                await self._delete_state(group, [topic_id])
+                await self._delete_state(group, gone)
             except RefusedError as refused:
                 logger.warning("share state of group %r not deleted: %s", group.group_id, refused.message)
 

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, split_batches
 from dualwrite.broker_emulator.share.durations import parse_duration
+from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.share_partition import (
     Acknowledgement,
     Acquired,
@@ -21,7 +22,6 @@ from dualwrite.broker_emulator.share.share_partition import (
     Wish,
 )
 from dualwrite.broker_emulator.share.state import NO_OFFSET, ShareState, ShareStateUpdate, StateKey
-from dualwrite.broker_emulator.share.state_coordinator import StateError
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
@@ -92,7 +92,9 @@ class LedPartition:
             return log.log_start_offset
         strategy = self._group_value("share.auto.offset.reset")
         if strategy.startswith(_BY_DURATION):
-            since_ms = self._cluster.clock.now_ms() - parse_duration(strategy.removeprefix(_BY_DURATION)) // _MILLISECOND
+            since_ms = (
+                self._cluster.clock.now_ms() - parse_duration(strategy.removeprefix(_BY_DURATION)) // _MILLISECOND
+            )
             offset, _ = log.offset_for_timestamp(since_ms, read_committed=False)
             return log.high_watermark if offset < 0 else offset
         return log.log_start_offset if strategy == "earliest" else log.high_watermark

@@ -63,7 +63,7 @@ class HeartbeatOutcome(NamedTuple):
 
 def heartbeat(group: ShareGroup, request: ShareHeartbeat, context: ShareContext) -> HeartbeatOutcome:
     """Decide a heartbeat with which a member joins or stays. Raises RefusedError."""
-    joins = request.member_epoch == JOIN_EPOCH
+    is_full = request.member_epoch == JOIN_EPOCH or request.subscribed_topics is not None
     before = _member(group, request, context)
     member = _updated(before, request, context)
     is_changed = before.member_id not in group.members or before.subscribed_topics != member.subscribed_topics
@@ -78,7 +78,7 @@ def heartbeat(group: ShareGroup, request: ShareHeartbeat, context: ShareContext)
         member.member_id,
         after.member_epoch,
         context.settings.heartbeat_interval_ms,
-        after.assigned if joins or after.assigned != before.assigned else None,
+        after.assigned if is_full or after.assigned != before.assigned else None,
     )
     return HeartbeatOutcome(with_initializing(group.with_member(after), context.topics), response)
 
@@ -111,9 +111,7 @@ def _updated(member: ShareMember, request: ShareHeartbeat, context: ShareContext
     return replace(
         member,
         rack_id=member.rack_id if request.rack_id is None else request.rack_id,
-        subscribed_topics=member.subscribed_topics
-        if request.subscribed_topics is None
-        else request.subscribed_topics,
+        subscribed_topics=member.subscribed_topics if request.subscribed_topics is None else request.subscribed_topics,
         client_id=request.client_id,
         client_host=request.client_host,
         session_deadline_ms=context.now_ms + context.settings.session_timeout_ms,

@@ -99,7 +99,11 @@ class Runs:
         found: list[Run] = []
         for run in self._runs:
             last = found[-1] if found else None
-            if last is not None and last.last + 1 == run.first and replace(run, first=last.first, last=last.last) == last:
+            if (
+                last is not None
+                and last.last + 1 == run.first
+                and replace(run, first=last.first, last=last.last) == last
+            ):
                 found[-1] = replace(last, last=run.last)
             else:
                 found.append(run)

@@ -271,9 +271,7 @@ class SharePartition:
         runs = self._runs.copy()
         changed = [
             run.to(
-                RecordState.ARCHIVED
-                if run.delivery_count >= settings.delivery_count_limit
-                else RecordState.AVAILABLE
+                RecordState.ARCHIVED if run.delivery_count >= settings.delivery_count_limit else RecordState.AVAILABLE
             )
             for run in owned
         ]

@@ -30,6 +30,19 @@ class StateBatch(NamedTuple):
     delivery_count: int
 
 
+class Summary(NamedTuple):
+    """The summary of a state."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+
+
+NO_SUMMARY = Summary(0, 0, NO_OFFSET, UNKNOWN_COUNT)
+"""The summary where there is no state."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareState:
     """The state of one share-partition."""

@@ -7,7 +7,7 @@ the oldest snapshot that is still in use are deleted from time to time, as the t
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -17,7 +17,16 @@ from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.replay import replay
 from dualwrite.broker_emulator.share import state_records
-from dualwrite.broker_emulator.share.state import NO_OFFSET, UNKNOWN_COUNT, ShareState, ShareStateUpdate, StateKey
+from dualwrite.broker_emulator.share.ports import StateError
+from dualwrite.broker_emulator.share.state import (
+    NO_OFFSET,
+    NO_SUMMARY,
+    UNKNOWN_COUNT,
+    ShareState,
+    ShareStateUpdate,
+    StateKey,
+    Summary,
+)
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
@@ -30,23 +39,9 @@ UPDATES_PER_SNAPSHOT: Final = 500
 """Kafka's default of share.coordinator.snapshot.update.records.per.snapshot."""
 _PRUNED_EVERY: Final = 4 * UPDATES_PER_SNAPSHOT
 
-_MESSAGES: dict[ErrorCode, str] = {
-    ErrorCode.unknown_topic_or_partition: "This server does not host this topic-partition.",
-    ErrorCode.fenced_state_epoch: "The coordinator rejected the request because the state epoch did not match.",
-    ErrorCode.fenced_leader_epoch: "The leader epoch in the request is older than the epoch on the broker.",
-}
 _NEGATIVE_PARTITION = "The partition id cannot be a negative number."
 _NEGATIVE_LEADER_EPOCH = "The leader epoch cannot be a negative number."
 _UNINITIALIZED = "{} operation on uninitialized share partition not allowed."
-
-
-class StateError(Exception):
-    """A request about the state of a share-partition is refused with this error; nothing has changed."""
-
-    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
-        self.message = message or _MESSAGES.get(error)
-        super().__init__(self.message or error.name)
-        self.error = error
 
 
 def coordinator_key(key: StateKey) -> str:
@@ -95,18 +90,6 @@ class ShareCoordinator:
         raise StateError(ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.not_coordinator)
 
 
-class Summary(NamedTuple):
-    """The summary of a state."""
-
-    state_epoch: int
-    leader_epoch: int
-    start_offset: int
-    delivery_complete_count: int
-
-
-NO_SUMMARY = Summary(0, 0, NO_OFFSET, UNKNOWN_COUNT)
-
-
 class StateShard:
     """The states in one partition of `__share_group_state`."""
 
@@ -122,10 +105,7 @@ class StateShard:
     def _apply(self, header: BatchHeader, record: Record) -> None:
         if header.is_control or record.key is None:
             return
-        decoded = state_records.decode_key(record.key)
-        if decoded is None:
-            return
-        kind, key = decoded
+        kind, key = state_records.decode_key(record.key)
         if kind == state_records.UPDATE:
             known = self._states.get(key)
             if known is not None and record.value is not None:
@@ -264,7 +244,6 @@ class StateShard:
             build_batch([(key, value)], timestamp_ms=now_ms),
             now_ms=now_ms,
             origin=AppendOrigin.COORDINATOR,
-            transaction_version=0,
         )
         if result.error is not ErrorCode.none:
             raise StateError(APPEND_ERRORS.get(result.error, result.error))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dualwrite.broker_emulator.groups import record_fields as fields
 from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
+from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
 from dualwrite.broker_emulator.share.state import (
     UNKNOWN_COUNT,
     ShareState,
@@ -36,12 +37,12 @@ def encode_key(kind: int, key: StateKey) -> bytes:
     return head + key.topic_id.bytes + fields.int32(key.partition)
 
 
-def decode_key(data: bytes) -> StateRecordKey | None:
-    """Decode a record key; None for one of a later version."""
+def decode_key(data: bytes) -> StateRecordKey:
+    """Decode a record key. Raises UnknownKeyVersionError for one of a later version."""
     reader = FlexibleReader(data)
     kind = reader.int16()
     if kind not in (SNAPSHOT, UPDATE):
-        return None
+        raise UnknownKeyVersionError(kind)
     return StateRecordKey(kind, StateKey(reader.key_string(), reader.uuid(), reader.int32()))
 
 

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator, StateError, StateShard, partition_of
+from dualwrite.broker_emulator.cluster.topics import SHARE_STATE_CONFIGS, SHARE_STATE_TOPIC
+from dualwrite.broker_emulator.configs.effective import broker_value
+from dualwrite.broker_emulator.share.ports import StateError
+from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator, StateShard, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dualwrite.broker_emulator.cluster.topics import Partition
+    from dualwrite.broker_emulator.cluster.topics import Partition, Topic
+    from dualwrite.broker_emulator.config import BrokerConfig
     from dualwrite.broker_emulator.share.leader import ShareLeader
     from dualwrite.broker_emulator.share.state import StateKey
 
@@ -25,15 +29,25 @@ class ShareNode(Protocol):
     @property
     def share_leader(self) -> ShareLeader: ...
 
+    def take_over(self, partition: Partition) -> None: ...
+
 
 class ShareCluster(Protocol):
     """The cluster as far as the state of share groups needs it."""
 
     @property
+    def config(self) -> BrokerConfig: ...
+
+    @property
     def nodes(self) -> Mapping[int, ShareNode]: ...
 
-    def share_state_partitions(self) -> list[Partition]:
-        """Return the partitions of `__share_group_state`, which is created at the first call."""
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+
+    def create_topic(
+        self, name: str, partitions: int, *, configs: Mapping[str, str | None] | None, replication_factor: int | None
+    ) -> Topic:
+        """Create a topic."""
 
 
 class ShareStates:
@@ -52,8 +66,22 @@ class ShareStates:
 
     def partition(self, key: StateKey) -> Partition:
         """Return the partition of `__share_group_state` that has the state."""
-        partitions = self._cluster.share_state_partitions()
+        partitions = self._partitions()
         return partitions[partition_of(key, len(partitions))]
+
+    def _partitions(self) -> list[Partition]:
+        """Return the partitions of `__share_group_state`, which is created at the first call."""
+        topic = self._cluster.topics.get(SHARE_STATE_TOPIC)
+        if topic is None:
+            nodes = self._cluster.nodes
+            count = int(broker_value(self._cluster.config, "share.coordinator.state.topic.num.partitions") or 1)
+            topic = self._cluster.create_topic(
+                SHARE_STATE_TOPIC, count, configs=SHARE_STATE_CONFIGS, replication_factor=len(nodes)
+            )
+            for partition in topic.partitions:
+                if partition.leader_id in nodes:
+                    nodes[partition.leader_id].take_over(partition)
+        return topic.partitions
 
     async def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
         """Give a share-partition a new state, and let its leader forget the old one. Raises StateError."""

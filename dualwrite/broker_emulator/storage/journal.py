@@ -149,7 +149,9 @@ class MetadataJournal:
             case {"next_producer_id": next_producer_id}:
                 self.next_producer_id = next_producer_id
             case {"features_epoch": epoch, "transaction_version": level}:
-                self.finalized_features = FinalizedFeatures(epoch, level, change.get("group_version"))
+                self.finalized_features = FinalizedFeatures(
+                    epoch, level, change.get("group_version"), change.get("share_version")
+                )
             case {"created": name, "id": topic_id, "configs": configs, "leader_epochs": leader_epochs}:
                 replicas = change.get("replicas", [])
                 self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs, replicas)
@@ -225,6 +227,7 @@ def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:
         "features_epoch": features.epoch,
         "transaction_version": features.transaction_version,
         "group_version": features.group_version,
+        "share_version": features.share_version,
     }
 
 

@@ -42,6 +42,7 @@ class FinalizedFeatures(NamedTuple):
     transaction_version: int | None = None
     """None if it was never updated: then the settings determine it."""
     group_version: int | None = None
+    share_version: int | None = None
 
 
 class Space(NamedTuple):

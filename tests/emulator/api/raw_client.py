@@ -72,6 +72,18 @@ KEYS = {
     "consumer_group_describe": 69,
     "list_config_resources": 74,
     "describe_topic_partitions": 75,
+    "share_group_heartbeat": 76,
+    "share_group_describe": 77,
+    "share_fetch": 78,
+    "share_acknowledge": 79,
+    "initialize_share_group_state": 83,
+    "read_share_group_state": 84,
+    "write_share_group_state": 85,
+    "delete_share_group_state": 86,
+    "read_share_group_state_summary": 87,
+    "describe_share_group_offsets": 90,
+    "alter_share_group_offsets": 91,
+    "delete_share_group_offsets": 92,
 }
 ALL_VERSIONS = [(api, version) for api in KEYS for version in versions_of(api)]
 TIMEOUT_S = 30.0

@@ -24,6 +24,7 @@ from tests.emulator.api.raw_client import (
     produce_fields,
     request_parts,
 )
+from tests.emulator.api.share_samples import ANSWERS, share_sample
 
 ANY_ACL = {
     "resource_type_filter": 1,
@@ -211,7 +212,9 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
             return {"topics": (parts.TopicData(topic_name="__cluster_metadata", partitions=asked),)}
         case "describe_topic_partitions":
             return {"topics": (parts.TopicRequest(name="t"),), "response_partition_limit": 10, "cursor": None}
-    raise AssertionError(api)
+    fields = share_sample(api, version, topic_id)
+    assert fields is not None, api
+    return fields
 
 
 def error_codes(message: Any) -> list[int]:
@@ -239,7 +242,7 @@ SINCE_VERSION = {("join_group", 4): 79, ("describe_groups", 6): 69}
 
 def answer_to_sample(api: str, version: int) -> int:
     """Return the error of the sample: its transactional id and its group were never initialised."""
-    errors = {**NOT_BEGUN, **NO_ACCESS_CONTROL, **NO_LOGIN_DUE, **NO_SUCH_GROUP, "elect_leaders": 84}
+    errors = {**NOT_BEGUN, **NO_ACCESS_CONTROL, **NO_LOGIN_DUE, **NO_SUCH_GROUP, **ANSWERS, "elect_leaders": 84}
     errors |= {name: error for (name, since), error in SINCE_VERSION.items() if version >= since}
     return errors.get(api, 0)
 
@@ -322,16 +325,17 @@ def test_profiles_hide_versions(profile: Profile, unstable: bool, expected: dict
             assert client.is_closed()
 
 
-FEATURES = [("group.version", 0, 1), ("transaction.version", 0, 2)]
+FEATURES = [("group.version", 0, 1), ("share.version", 0, 1), ("transaction.version", 0, 2)]
+FINALIZED = [("group.version", 1), ("share.version", 1), ("transaction.version", 2)]
 
 
 @pytest.mark.parametrize(
     ("config", "version", "supported", "finalized"),
     [
-        (BrokerConfig(), 3, [], [("group.version", 1), ("transaction.version", 2)]),
-        (BrokerConfig(), 4, FEATURES, [("group.version", 1), ("transaction.version", 2)]),
-        (BrokerConfig(transaction_version=1), 4, FEATURES, [("group.version", 1), ("transaction.version", 1)]),
-        (BrokerConfig(transaction_version=0, group_version=0), 4, FEATURES, []),
+        (BrokerConfig(), 3, [], FINALIZED),
+        (BrokerConfig(), 4, FEATURES, FINALIZED),
+        (BrokerConfig(transaction_version=1), 4, FEATURES, [*FINALIZED[:2], ("transaction.version", 1)]),
+        (BrokerConfig(transaction_version=0, group_version=0, share_version=0), 4, FEATURES, []),
         (BrokerConfig(profile=Profile.KAFKA_3_9), 4, [], []),
     ],
 )

@@ -307,7 +307,9 @@ def test_everything_is_there_at_one_moment(client: Client, transaction: Transact
 # features, settings, metrics
 
 
-@pytest.mark.parametrize(("feature", "newest"), [("transaction.version", 2), ("group.version", 1)])
+@pytest.mark.parametrize(
+    ("feature", "newest"), [("transaction.version", 2), ("group.version", 1), ("share.version", 1)]
+)
 def test_levels_of_features_are_finalized(client: Client, feature: str, newest: int) -> None:
     (before,) = (each for each in client.get("/v1/features")["features"] if each["feature"] == feature)
     assert (before["finalized_level"], before["supported_max_level"]) == (newest, newest)
@@ -316,7 +318,7 @@ def test_levels_of_features_are_finalized(client: Client, feature: str, newest: 
     assert client.put(path, {"level": newest}) == {**before, "epoch": before["epoch"] + 2}
     client.refused(409, "PUT", path, {"level": newest + 1})
     known = client.refused(404, "PUT", "/v1/features/kraft.version", {"level": 1})["known"]
-    assert known == ["group.version", "transaction.version"]
+    assert known == ["group.version", "share.version", "transaction.version"]
 
 
 def test_settings_are_shown_by_kafkas_names(client: Client) -> None:

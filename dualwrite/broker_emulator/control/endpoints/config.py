@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, NEWEST_LEVELS, finalized_level, supported_levels
+from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
@@ -94,10 +94,7 @@ async def finalize(controlled: ControlledEmulator, path: FeaturePath, body: NewL
         )
     with as_conflict():
         cluster = controlled.cluster
-        if path.feature == GROUP_VERSION:
-            steps = cluster.finalize_features(group_version=body.level)
-        else:
-            steps = cluster.finalize_features(body.level)
+        steps = cluster.finalize_features(**{path.feature.replace(".", "_"): body.level})
         async with cluster.changes:
             await cluster.changes.make(steps)
     return _feature_view(controlled, path.feature)

@@ -54,6 +54,9 @@ class Shard(Protocol):
     groups: dict[str, AnyGroup]
     is_open: bool
 
+    def has_share_group(self, group_id: str) -> bool:
+        """Return whether there is a share group with this id."""
+
     @property
     def is_replicated(self) -> bool:
         """Whether everything appended so far is replicated."""
@@ -124,6 +127,8 @@ class ConsumerGroups:
         """Handle ConsumerGroupHeartbeat. Regular expressions match the topics that are visible to the client."""
         before = self._shard.groups.get(group_id)
         context = self.context(group_id)
+        if self._shard.has_share_group(group_id):
+            raise RefusedError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
         if request.member_epoch < JOIN_EPOCH:
             decision = membership.leave(consumer_group(before, group_id), request, context)
         else:
