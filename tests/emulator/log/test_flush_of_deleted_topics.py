@@ -20,7 +20,7 @@ def test_what_is_deleted_needs_no_flush(tmp_path: Path, fsync: Fsync) -> None:
     """Otherwise the broker would take the disk for broken, and acknowledge nothing any more."""
     storage = DiskLog(tmp_path / "t-0", OpenFiles(), Flusher(fsync), stopped_cleanly=True)
     log = PartitionLog("t", 0, storage=storage, now_ms=NOW_MS)
-    assert log.append(batch(b"v"), now_ms=NOW_MS, transaction_version=2).error is ErrorCode.none
+    assert log.append(batch(b"v"), now_ms=NOW_MS).error is ErrorCode.none
     job = storage.begin_flush()
     log.destroy()
     job.run()
