@@ -179,6 +179,9 @@ class Behaviours:
     # --- groups ----------------------------------------------------------------------------------------------------
 
     offsets_have_topic_ids: bool = _not_in_3_9("records of committed offsets have the topic's id", "KIP-848")
+    assignments_outlast_generations: bool = _not_in_3_9(
+        "DescribeGroups shows the members' last assignment while a classic group rebalances", "observed: 4.4.0"
+    )
     unused_groups_are_logged: bool = _not_in_3_9(
         "a group without a generation has records: one when its first member joins, a tombstone when it goes",
         "KIP-848; observed: 3.9.2, 4.4.0",

@@ -14,8 +14,8 @@ from tests.differential.logs import INTERNAL_PARTITIONS
 from tests.differential.workers import Task, played
 from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 
-PROFILES: Final = {"3": Profile.KAFKA_3_9, "4": Profile.KAFKA_4_3}
-"""The profile of the emulator that is compared with a release, by its first number."""
+PROFILES: Final = {"3.9": Profile.KAFKA_3_9, "4.3": Profile.KAFKA_4_3, "4.4": Profile.KAFKA_4_4}
+"""The profile of the emulator that is compared with a release, by its first two numbers."""
 _NEVER_FULL: Final = 100 << 20
 """Size of the segments of internal topics: what a sequence wrote is not compacted before it is read."""
 _PROPERTIES: Final = {
@@ -33,7 +33,7 @@ def main() -> int:
     """Compare; the exit status is 1 if something differs."""
     options = _parser().parse_args()
     config = BrokerConfig(
-        profile=PROFILES[options.kafka.partition(".")[0]],
+        profile=PROFILES[options.kafka.rpartition(".")[0]],
         transaction_two_phase_commit_enable=False,
         transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
         transaction_state_log_segment_bytes=_NEVER_FULL,

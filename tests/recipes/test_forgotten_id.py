@@ -14,7 +14,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from tests.recipes.repairs import EIGHT_DAYS_MS, Site, site_of, sqlite_store
-from tests.recipes.test_tiers import rows, write
+from tests.recipes.test_tiers import ROWS, rows, write
 from tests.support.conditions import until
 
 
@@ -28,6 +28,12 @@ def a_week_passes(site: Site) -> None:
     site.world.settle()
     site.emulator.advance_clock(EIGHT_DAYS_MS)
     until(lambda: not site.emulator.transactions())
+
+
+def write_by(pool: DualWriterPool, value: str) -> None:
+    with pool.transaction() as tx:
+        tx.connection.execute(ROWS.insert().values(value=value))
+        tx.send("orders", value, partition=0)
 
 
 def test_a_writer_that_was_idle_goes_on(site: Site) -> None:
@@ -48,9 +54,9 @@ def test_a_pool_that_was_idle_goes_on(site: Site) -> None:
         bootstrap_servers=site.emulator.bootstrap_servers,
         accept_bounded_guarantee=True,
     ) as pool:
-        write(pool, "1")
+        write_by(pool, "1")
         a_week_passes(site)
-        write(pool, "2")
+        write_by(pool, "2")
         assert pool.status.moved_total == 0
     site.assert_agreed("1", "2")
 

@@ -19,7 +19,6 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.config import Profile
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.states import GroupState
@@ -60,7 +59,7 @@ def _describe(call: NodeCall, group_id: str) -> Any:
 
 def _member(call: NodeCall, group: Group, member: Member) -> Any:
     is_stable = group.is_in(GroupState.STABLE)
-    shows_last = call.cluster.config.profile is not Profile.KAFKA_3_9
+    shows_last = call.cluster.config.behaviours.assignments_outlast_generations
     return call.new.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
