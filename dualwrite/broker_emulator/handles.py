@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dualwrite.broker_emulator.log.partition_log import PartitionLog, ProducerDescription
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.pause_points import Hold
 
 

@@ -48,8 +48,8 @@ from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.compression import ZSTD
 from dualwrite.broker_emulator.log.framing import ProducedBatch, read_produced
-from dualwrite.broker_emulator.log.partition_log import AppendResult
 from dualwrite.broker_emulator.log.record_batch import BatchHeader
+from dualwrite.broker_emulator.log.results import AppendResult
 from dualwrite.broker_emulator.log.validation import (
     CheckedContents,
     check_contents_at_once,

@@ -41,7 +41,9 @@ from dualwrite.broker_emulator.api.topics import (
 )
 from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.log.partition_log import PartitionLog, ReadResult, wait_for_advance
+from dualwrite.broker_emulator.log.advance import wait_for_advance
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from dualwrite.broker_emulator.log.results import ReadResult
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped
 

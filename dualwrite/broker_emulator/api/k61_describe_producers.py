@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
-from dualwrite.broker_emulator.log.partition_log import ProducerDescription
+from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import mapped_rows
 

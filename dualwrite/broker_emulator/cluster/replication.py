@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.log.partition_log import wait_for_advance
+from dualwrite.broker_emulator.log.advance import wait_for_advance
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import Partition

@@ -5,33 +5,27 @@ The last stable offset is computed by `last_stable_offset.UnstableTransactions` 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.log.acceptance import Expected, accept
 from dualwrite.broker_emulator.log.cleaner import Cleaner
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
 from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd, EpochOfBatch, end_of_epoch
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.producer_state import (
-    BadRecord,
+    AppendedBatch,
     ProducerEntry,
     ProducerStates,
     Rejection,
-    after_batch,
     after_marker,
-    check_epoch,
     check_marker,
-    check_same_kind,
-    check_sequence,
-    check_verified,
-    find_duplicate,
     is_open,
 )
 from dualwrite.broker_emulator.log.record_batch import (
@@ -39,34 +33,27 @@ from dualwrite.broker_emulator.log.record_batch import (
     BatchHeader,
     CorruptRecordError,
     OldMagicError,
-    UnsupportedCompressionError,
     build_end_txn_marker,
     build_single,
     checked_batch,
-    iter_records,
     parse_header,
     split_batches,
     stamp,
     with_append_time,
 )
+from dualwrite.broker_emulator.log.results import AppendResult, ProducerDescription, ReadResult, refused
 from dualwrite.broker_emulator.log.segments import LogStorage, Segments, StorageError, retained_from
-from dualwrite.broker_emulator.log.validation import CheckedContents, check_batch, check_contents
-from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
+from dualwrite.broker_emulator.log.timestamps import offset_for_timestamp
+from dualwrite.broker_emulator.log.validation import CheckedContents, check_batches
+from dualwrite.broker_emulator.log.verification import VerificationGuard, Verifications
 from dualwrite.broker_emulator.metrics.counters import LogTraffic
 
 logger = logging.getLogger(__name__)
 
-LATEST_TIMESTAMP = -1
-EARLIEST_TIMESTAMP = -2
-MAX_TIMESTAMP = -3
-"""KIP-734: the record with the largest timestamp."""
-
 HIGH_WATERMARK = -1
 """The offset by which DeleteRecords means the high watermark."""
 
-_NO_TIMESTAMP = -1
 _NO_LIMIT = 1 << 62
-_NOT_FOUND = (-1, -1)
 
 
 class AppendOrigin(Enum):
@@ -77,42 +64,6 @@ class AppendOrigin(Enum):
 
 
 _CLIENT: Final = AppendOrigin.CLIENT  # quick to read (see `error_codes.py`)
-
-
-class AppendResult(NamedTuple):
-    """The Produce response for one partition."""
-
-    error: ErrorCode
-    base_offset: int = -1
-    """Offset of the first record; the original one for a duplicate; -1 on errors."""
-    log_append_time_ms: int = -1
-    """-1 if records keep their timestamps (message.timestamp.type=CreateTime), but for a duplicate its timestamp."""
-    log_start_offset: int = -1
-    error_message: str | None = None
-    bad_records: tuple[BadRecord, ...] = ()
-
-
-class ReadResult(NamedTuple):
-    """The Fetch response for one partition; as in Kafka, the three offsets are -1 if the fetch is out of range."""
-
-    error: ErrorCode
-    records: bytes
-    aborted: list[AbortedTransaction] | None
-    """None for read_uncommitted; for read_committed a list, perhaps empty, in the order of the markers."""
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-
-
-class ProducerDescription(NamedTuple):
-    """One producer of DescribeProducers (KIP-664); -1 means none in every field."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int
-    current_txn_start_offset: int
 
 
 class PartitionLog:
@@ -301,13 +252,15 @@ class PartitionLog:
             else:
                 batches = [(contents.header, checked_batch(contents.header, records))]
         except OldMagicError as error:
-            return _refused(Rejection(ErrorCode.invalid_record, str(error)))
+            return refused(Rejection(ErrorCode.invalid_record, str(error)))
         except CorruptRecordError as error:
-            return _refused(Rejection(ErrorCode.corrupt_message, str(error)))
+            return refused(Rejection(ErrorCode.corrupt_message, str(error)))
         if not batches:
-            return _refused(Rejection(ErrorCode.invalid_record, "a produce request carries at least one batch"))
+            return refused(Rejection(ErrorCode.invalid_record, "a produce request carries at least one batch"))
         from_client = origin is _CLIENT
-        rejection = self._check_batches(batches, from_client, contents, now_ms)
+        rejection = check_batches(
+            batches, self.config, contents, now_ms, (self.topic, self.partition), from_client=from_client
+        )
         if rejection is not None:
             return self._reject(rejection)
         if not self._stamps_time:
@@ -345,56 +298,29 @@ class PartitionLog:
         guard: VerificationGuard | None,
         from_client: bool,
     ) -> AppendResult:
-        entries: dict[int, ProducerEntry] = {}  # the new entries, stored if all batches are accepted
-        base_offset = self._log_end_offset
-        for header, _ in batches:
-            producer_id = header.producer_id
-            if producer_id > NO_PRODUCER_ID:
-                entry = entries.get(producer_id) or self._producers.get(producer_id)
-                duplicate = find_duplicate(entry, header) if from_client else None
-                if duplicate is not None:
-                    return AppendResult(NO_ERROR, duplicate.base_offset, duplicate.timestamp, self._log_start_offset)
-                verification = None if producer_id in entries else self._verifications.get(producer_id)
-                rejection = check_epoch(entry, header)
-                rejection = rejection or check_verified(
-                    entry, header, verification, guard, any_epoch=self._open_at_any_epoch
-                )
-                rejection = rejection or _check_order(entry, header, verification, from_client)
-                if rejection is not None:
-                    return self._reject(rejection)
-                entries[producer_id] = after_batch(entry, header, base_offset, now_ms)
-            base_offset += header.last_offset_delta + 1
+        accepted = accept(
+            batches,
+            Expected(self._producers, self._verifications, guard, self._open_at_any_epoch),
+            base_offset=self._log_end_offset,
+            now_ms=now_ms,
+            from_client=from_client,
+        )
+        if isinstance(accepted, Rejection):
+            return self._reject(accepted)
+        if isinstance(accepted, AppendedBatch):
+            return AppendResult(NO_ERROR, accepted.base_offset, accepted.timestamp, self._log_start_offset)
         if from_client:
             try:  # coordinators' appends skip this, so that transactions can always end
                 self._storage.check_room()
             except StorageError as error:
                 return self._reject(Rejection(ErrorCode.kafka_storage_error, str(error)))
-        return self._store_accepted(batches, entries)
+        return self._store_accepted(batches, accepted)
 
     def _reject(self, rejection: Rejection) -> AppendResult:
         """Return the result of an append that the log refuses: with its start, unless the batch is bad in itself."""
         error, message, bad_records = rejection
         start = -1 if error in _WITHOUT_LOG_START else self._log_start_offset
         return AppendResult(error, log_start_offset=start, error_message=message, bad_records=bad_records)
-
-    def _check_batches(
-        self,
-        batches: list[tuple[BatchHeader, memoryview]],
-        from_client: bool,
-        contents: CheckedContents | None,
-        now_ms: int,
-    ) -> Rejection | None:
-        """Check the batches by themselves. The records of coordinators, which made them, need no check."""
-        for header, batch in batches:
-            rejection = check_batch(header, self.config.max_message_bytes, from_client)
-            if rejection is None and from_client:
-                if contents is not None:
-                    rejection = contents.rejection
-                else:
-                    rejection = check_contents(header, batch, self.config, now_ms, (self.topic, self.partition))
-            if rejection is not None:
-                return rejection
-        return None
 
     def _store_accepted(
         self, batches: list[tuple[BatchHeader, memoryview]], entries: dict[int, ProducerEntry]
@@ -403,7 +329,7 @@ class PartitionLog:
         try:
             self._store(batches)
         except StorageError as error:
-            return _refused(Rejection(ErrorCode.kafka_storage_error, str(error)))
+            return refused(Rejection(ErrorCode.kafka_storage_error, str(error)))
         traffic = self.traffic
         for header, _ in batches:
             traffic.messages_in += header.record_count
@@ -525,18 +451,7 @@ class PartitionLog:
         one, as before KAFKA-16310.
         """
         limit = self._last_stable_offset if read_committed else self._high_watermark
-        if timestamp_ms == LATEST_TIMESTAMP:
-            return limit, _NO_TIMESTAMP
-        if timestamp_ms == EARLIEST_TIMESTAMP:
-            return self.log_start_offset, _NO_TIMESTAMP
-        by_max = timestamp_ms == MAX_TIMESTAMP
-        wanted = self._segments.max_timestamp if by_max else timestamp_ms
-        start = 0 if by_max else self.log_start_offset
-        for batch in self._segments.with_timestamp(wanted, start):
-            found = _find_in_batch(batch, wanted, start, last_if_opaque=by_max)
-            if found is not None:
-                return found if found[0] < limit else _NOT_FOUND
-        return _NOT_FOUND
+        return offset_for_timestamp(self._segments, timestamp_ms, start_offset=self.log_start_offset, limit=limit)
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
         """Return where the records of a leader epoch end (OffsetForLeaderEpoch). Raises StorageError."""
@@ -677,57 +592,4 @@ class PartitionLog:
         self._verifications.expire(now_ms, self._producer_id_expiration_ms)
 
 
-def _refused(rejection: Rejection) -> AppendResult:
-    return AppendResult(rejection.error, error_message=rejection.message, bad_records=rejection.bad_records)
-
-
 _WITHOUT_LOG_START = frozenset({ErrorCode.corrupt_message, ErrorCode.kafka_storage_error, ErrorCode.message_too_large})
-
-
-def _check_order(
-    entry: ProducerEntry | None,
-    header: BatchHeader,
-    verification: VerificationEntry | None,
-    from_client: bool,
-) -> Rejection | None:
-    """Check sequence and kind of a batch, in Kafka's order; duplicate, epoch and verification were checked before."""
-    rejection = check_sequence(entry, header, verification) if from_client else None
-    return rejection or check_same_kind(entry, header)
-
-
-def _find_in_batch(batch: bytes, timestamp_ms: int, offset: int, *, last_if_opaque: bool) -> tuple[int, int] | None:
-    """Return offset and timestamp of the first record of `timestamp_ms` or later from `offset` on; None if none."""
-    try:
-        for record in iter_records(batch):
-            if record.timestamp >= timestamp_ms and record.offset >= offset:
-                return record.offset, record.timestamp
-    except (UnsupportedCompressionError, CorruptRecordError):
-        header = parse_header(batch)
-        if last_if_opaque:
-            return header.last_offset, header.max_timestamp
-        timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp
-        return max(header.base_offset, offset), timestamp
-    return None
-
-
-async def wait_for_advance(logs: Collection[PartitionLog], deadline_s: float) -> None:
-    """Wait until the high watermark or last stable offset of one of `logs` moves, or its leader changes.
-
-    Waits at most until the event loop's time `deadline_s`.
-    """
-    loop = asyncio.get_running_loop()
-    advanced: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not advanced.done():
-            advanced.set_result(None)
-
-    timer = loop.call_at(deadline_s, wake)
-    for log in logs:
-        log.on_advance.append(wake)
-    try:
-        await advanced
-    finally:
-        timer.cancel()
-        for log in logs:
-            log.on_advance.remove(wake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Final, NamedTuple
@@ -149,6 +150,31 @@ def _check_each(
 @cache
 def _thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="record-validation")
+
+
+def check_batches(
+    batches: Sequence[tuple[BatchHeader, memoryview]],
+    config: LogConfig,
+    contents: CheckedContents | None,
+    now_ms: int,
+    partition: tuple[str, int],
+    *,
+    from_client: bool,
+) -> Rejection | None:
+    """Check batches by themselves. The records of coordinators, which made them, need no check.
+
+    `contents`: the result for the only batch, if its records were checked before.
+    """
+    for header, batch in batches:
+        rejection = check_batch(header, config.max_message_bytes, from_client)
+        if rejection is None and from_client:
+            if contents is not None:
+                rejection = contents.rejection
+            else:
+                rejection = check_contents(header, batch, config, now_ms, partition)
+        if rejection is not None:
+            return rejection
+    return None
 
 
 def check_batch(header: BatchHeader, message_max_bytes: int, from_client: bool) -> Rejection | None:

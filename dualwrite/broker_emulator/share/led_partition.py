@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.share.state import NO_OFFSET, ShareState, ShareSt
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
-    from dualwrite.broker_emulator.log.partition_log import ReadResult
+    from dualwrite.broker_emulator.log.results import ReadResult
 
 logger = logging.getLogger(__name__)
 

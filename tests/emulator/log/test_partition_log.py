@@ -10,8 +10,9 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
 from dualwrite.broker_emulator.log.log_config import LogConfig
-from dualwrite.broker_emulator.log.partition_log import AppendOrigin, AppendResult, PartitionLog, ProducerDescription
+from dualwrite.broker_emulator.log.partition_log import AppendOrigin, PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
+from dualwrite.broker_emulator.log.results import AppendResult, ProducerDescription
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from tests.emulator.log.bad_batches import SNAPPY, compressed, record, varint
 from tests.emulator.log.bad_batches import batch as raw_batch

@@ -10,8 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.log_config import LogConfig
-from dualwrite.broker_emulator.log.partition_log import AppendResult, PartitionLog
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records, parse_header
+from dualwrite.broker_emulator.log.results import AppendResult
 from tests.emulator.log.disk import open_log
 from tests.emulator.log.writers import NOW_MS, WRITERS
 

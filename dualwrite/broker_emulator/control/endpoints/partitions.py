@@ -12,7 +12,7 @@ from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpo
 from dualwrite.broker_emulator.control.endpoints.topics import find as find_topic
 from dualwrite.broker_emulator.control.errors import ControlError, as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, Limit, first
-from dualwrite.broker_emulator.log.partition_log import ProducerDescription
+from dualwrite.broker_emulator.log.results import ProducerDescription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

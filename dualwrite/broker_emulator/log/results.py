@@ -1,0 +1,51 @@
+"""What a partition's log answers: to an append, to a read, and about its producers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
+from dualwrite.broker_emulator.log.producer_state import BadRecord, Rejection
+
+
+class AppendResult(NamedTuple):
+    """The Produce response for one partition."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    """Offset of the first record; the original one for a duplicate; -1 on errors."""
+    log_append_time_ms: int = -1
+    """-1 if records keep their timestamps (message.timestamp.type=CreateTime), but for a duplicate its timestamp."""
+    log_start_offset: int = -1
+    error_message: str | None = None
+    bad_records: tuple[BadRecord, ...] = ()
+
+
+class ReadResult(NamedTuple):
+    """The Fetch response for one partition; as in Kafka, the three offsets are -1 if the fetch is out of range."""
+
+    error: ErrorCode
+    records: bytes
+    aborted: list[AbortedTransaction] | None
+    """None for read_uncommitted; for read_committed a list, perhaps empty, in the order of the markers."""
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+class ProducerDescription(NamedTuple):
+    """One producer of DescribeProducers (KIP-664); -1 means none in every field."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+def refused(rejection: Rejection) -> AppendResult:
+    """Return the result of an append whose batches are bad in themselves."""
+    return AppendResult(rejection.error, error_message=rejection.message, bad_records=rejection.bad_records)
