@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -14,6 +15,9 @@ from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.share.state_coordinator import StateShard
 from dualwrite.broker_emulator.slices import Pace
+
+_NO_TOPIC: Final = UUID(int=0)
+"""The topic id that the codec reads as None."""
 
 Work = Callable[[StateShard, StateKey, Any], Awaitable[dict[str, Any]]]
 """Does what is asked for one partition and returns the fields of its result. Raises StateError."""
@@ -34,7 +38,7 @@ async def for_each_partition(call: NodeCall, result: str, defaults: dict[str, An
         rows = []
         for partition in topic.partitions:
             await pace.keep()
-            key = StateKey(call.request.group_id, topic.topic_id, partition.partition)
+            key = StateKey(call.request.group_id, topic.topic_id or _NO_TOPIC, partition.partition)
             rows.append(await _row(call, key, partition, defaults, work))
         topics.append(_topic(call, result, topic, rows))
     return call.new.response(results=tuple(topics))
