@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
@@ -14,6 +16,9 @@ from .releases import FEATURES, NOT_IN_THE_CODEC, RELEASES, VERSIONS
 
 Ranges = dict[int, tuple[int, int]]
 Features = dict[str, tuple[int, int, int]]
+
+_SHARES: Final[Features] = {"share.version": (0, 1, 1)}
+"""Without level 2, the dead letter queue, which the emulator does not serve."""
 
 
 def offered(address: str) -> tuple[Ranges, Features]:
@@ -38,7 +43,7 @@ def test_a_profile_offers_what_its_release_offers(profile: Profile) -> None:
     different = {key for key in ranges if ranges[key] != released[key]}
     assert different == (NOT_IN_THE_CODEC.keys() if profile is Profile.KAFKA_3_9 else set())
     assert all(ranges[key][1] == released[key][1] for key in different)
-    assert features == FEATURES[profile]
+    assert features == FEATURES[profile] | ({} if profile is Profile.KAFKA_3_9 else _SHARES)
 
 
 @pytest.mark.parametrize("apache_kafka", [f"apache_kafka {version}" for version in VERSIONS.values()])
