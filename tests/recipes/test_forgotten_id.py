@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
-from dualwrite.errors import FatalError
+from dualwrite.errors import FatalError, FencedError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from tests.recipes.repairs import EIGHT_DAYS_MS, Site, site_of, sqlite_store
 from tests.recipes.test_tiers import ROWS, rows, write
@@ -89,3 +91,47 @@ def test_an_id_that_is_forgotten_again_and_again_is_an_error(site: Site) -> None
     assert (site.committed(), rows(site.store.aside)) == ([], [])
     site.write("2")
     site.assert_agreed("2")
+
+
+def test_a_pool_that_loses_the_id_again_leaves_its_row_alone(site: Site) -> None:
+    """What is let go before the row is locked again must not restore a row that it does not hold."""
+    if site.world.tier is Tier.BOUNDED_V1:
+        pytest.skip("each transaction begins with an InitProducerId, which an id that is forgotten serves too")
+    seen: list[PausePoint] = []
+
+    def pause(point: PausePoint) -> None:
+        seen.append(point)
+        if not loses:
+            return
+        if seen.count(PausePoint.AFTER_BEGIN) == 1 and point is PausePoint.AFTER_BEGIN:
+            a_week_passes(site)
+        if seen.count(PausePoint.AFTER_LOCK) == 2 and point is PausePoint.AFTER_LOCK:
+            raise FencedError("somebody else has the id")
+
+    loses = False
+    with DualWriterPool(
+        site.store.aside,
+        prefix="tid",
+        bootstrap_servers=site.emulator.bootstrap_servers,
+        accept_bounded_guarantee=True,
+        pause=pause,
+    ) as pool:
+        with pool.transaction(), pool.transaction():
+            pass  # on SQLite only a slot that is idle can take the place of another
+        write_by(pool, "1")
+        before = states(site)
+        seen.clear()
+        loses = True
+        write_by(pool, "2")
+        assert pool.status.moved_total == 1
+        assert before <= states(site)
+    assert len(before) == 1
+    site.assert_agreed("1", "2")
+
+
+def states(site: Site) -> set[tuple[str, str]]:
+    """The ids whose rows name a dual write, with its prepared state."""
+    table = kafka_transaction_state
+    query = sa.select(table.c.transactional_id, table.c.prepared_transaction_state)
+    with site.store.aside.connect() as connection:
+        return {(its_id, state) for its_id, state in connection.execute(query) if state}

@@ -328,7 +328,7 @@ class DualWriteCoordinator:
             manifest = await write.database.read_manifest(self.transactional_id)  # still the locked row's
             await self._steps.write_state(write, write.locked_row, manifest)  # restore what the next owner may need
         write.transactional_id = None
-        write.locked_row = NOTHING_PREPARED
+        write.locked_row = write.written_row = NOTHING_PREPARED  # until a row is locked again, there is none to restore
         return True
 
     async def _prepare_or_store(self, write: DualWriteProgress) -> DualWriteError | None:
@@ -361,6 +361,7 @@ class DualWriteCoordinator:
             except FatalError as error:
                 if error.error_code != _FORGOTTEN or not await owned.uninterrupted(self._let_go(write, error)):
                     raise
+                owned.assert_usable()
                 _log.info("Kafka has forgotten transactional id %s, which was idle for long", self.transactional_id)
                 await self._lock_and_send(write)
         except KafkaUnreachableError as error:
