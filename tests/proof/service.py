@@ -111,8 +111,8 @@ class _LogReader:
     def __init__(self, profile: Profile) -> None:
         self._kafka = CheckedKafka(profile)
 
-    def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
-        found: TransactionEnd = _run(self._kafka.end_of(manifest, timeout_ms))
+    def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
+        found: TransactionEnd = _run(self._kafka.end_of(manifest, timeout_ms, is_over=is_over))
         return found
 
 

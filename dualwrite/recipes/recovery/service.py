@@ -283,8 +283,10 @@ class RecoveryService:
             return seen
         if self._log_reader is None:
             self._log_reader = Producer(**self._connection)
+        timeout_ms = min(self._timeout_ms, _DURABLE_MS)
         try:
-            return replace(seen, end=self._log_reader.end_of(manifest, min(self._timeout_ms, _DURABLE_MS)))
+            end = self._log_reader.end_of(manifest, timeout_ms, is_over=not seen.described.is_ending)
+            return replace(seen, end=end)
         except AuthorizationError as error:
             if not seen.is_committed:
                 log_unreadable(seen.transactional_id, seen.stored, error)
