@@ -24,7 +24,7 @@ from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
 from dualwrite import DualWriterPool, Producer
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
+from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
 DATABASE = "database alone"

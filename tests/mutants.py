@@ -324,7 +324,7 @@ MUTANTS: Final = (
         "recipes/test_psycopg_reader.py",
     ),
     Mutant(
-        "dualwrite/recipes/psycopg/adapter.py",
+        "dualwrite/recipes/psycopg/transaction.py",
         'else f"{proof}; {self._attachment}; COMMIT"',
         'else f"{self._attachment}; COMMIT"',
         "recipes/test_manifest.py",

@@ -10,7 +10,7 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.psycopg import adapter as psycopg_transaction
+from dualwrite.recipes.psycopg import transaction as psycopg_transaction
 from dualwrite.recipes.psycopg.connections import settled
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer

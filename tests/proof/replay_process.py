@@ -23,8 +23,9 @@ from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant
 from dualwrite.recipes.core.kafka_watch import TaskWatch
 from dualwrite.recipes.core.store import StoredBlocks
 from dualwrite.recipes.core.waiting import TASKS, Waiting, shield
-from dualwrite.recipes.psycopg.adapter import PsycopgDatabase, PsycopgTransaction
+from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend
+from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.writer import OneId

@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import StateTableError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.psycopg import adapter
+from dualwrite.recipes.psycopg import transaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sql.pinned_tables import ADD_MANIFEST
@@ -216,7 +216,7 @@ def test_a_table_that_stays_in_use_is_not_waited_for_without_end(
 def test_a_table_that_stays_in_use_is_not_waited_for_without_end_on_psycopg(
     postgres: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "ADD_MANIFEST", ADD_MANIFEST.replace("10s", "100ms"))
+    monkeypatch.setattr(transaction, "ADD_MANIFEST", ADD_MANIFEST.replace("10s", "100ms"))
     make_old(postgres)
     with with_psycopg(postgres, create_table=True) as writer:
         with postgres.aside.connect() as user:

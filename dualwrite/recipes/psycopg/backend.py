@@ -15,9 +15,10 @@ from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.settings import PoolSettings
-from dualwrite.recipes.psycopg.adapter import PsycopgDatabase, PsycopgTransaction, TableFile
+from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.connections import Connections, connections_beside, connections_from
 from dualwrite.recipes.psycopg.driver import AnyConnection
+from dualwrite.recipes.psycopg.transaction import PsycopgTransaction, TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, checked_schema
 from dualwrite.recipes.writer import Use

@@ -448,3 +448,20 @@ class _MarkedStart:
             yield from connection._pipeline._sync_gen()  # noqa: SLF001
         else:
             yield from answered(connection, f"{begin.decode()}; {set_mark}")
+
+
+def isolation_name(level: int) -> str:
+    """Return an isolation level of psycopg as SQL names it."""
+    return psycopg.IsolationLevel(level).name.replace("_", " ")
+
+
+def begin_statement(connection: AnyConnection) -> str:
+    """Return BEGIN as psycopg would send it, with the settings of the connection."""
+    parts = ["BEGIN"]
+    if connection.isolation_level is not None:
+        parts.append("ISOLATION LEVEL " + isolation_name(connection.isolation_level))
+    if connection.read_only is not None:
+        parts.append("READ ONLY" if connection.read_only else "READ WRITE")
+    if connection.deferrable is not None:
+        parts.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
+    return " ".join(parts)

@@ -32,7 +32,7 @@ from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
+from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
 
 __all__ = ["AsyncPsycopgGroupCommit", "GroupedDualWrite"]

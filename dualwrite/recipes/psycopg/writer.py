@@ -37,8 +37,8 @@ from dualwrite.recipes.core.settings import (
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend, PsycopgPoolBackend
+from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter
 
 if TYPE_CHECKING:

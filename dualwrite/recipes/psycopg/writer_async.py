@@ -38,8 +38,8 @@ from dualwrite.recipes.core.settings import (
 from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.psycopg.adapter import PsycopgTransaction
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend, PsycopgPoolBackend
+from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId
 
 if TYPE_CHECKING:

@@ -44,12 +44,7 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
-from dualwrite.recipes.core.repair import (
-    log_evidence_gone,
-    log_hanging,
-    log_unreadable,
-    manifest_of,
-)
+from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, manifest_of
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.telemetry import TornEnd, telemetry_of

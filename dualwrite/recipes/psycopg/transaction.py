@@ -1,0 +1,588 @@
+"""The database transaction of a dual write on PostgreSQL with psycopg; one implementation for threads and asyncio."""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Protocol, TypeVar
+
+import psycopg
+from psycopg.pq.abc import PGresult
+from psycopg.rows import tuple_row
+
+from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import warn_of_drop
+from dualwrite.recipes.core.store import (
+    StoredBlocks,
+    manifest_in,
+    missing_manifest,
+    missing_table,
+    not_as_locked,
+    state_in,
+    stayed_locked,
+    wait_given_up,
+)
+from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, is_busy, is_idle
+from dualwrite.recipes.psycopg.connections import Connections, settled
+from dualwrite.recipes.psycopg.driver import (
+    AnyConnection,
+    StandbyWait,
+    answered,
+    begin_statement,
+    closed,
+    take_answer_of_ahead,
+    wait_or_drop,
+)
+from dualwrite.recipes.sql.database_identity import (
+    DECIDED_BEFORE,
+    INSERT_IDENTITY,
+    SELECT_IDENTITY,
+    DatabaseIdentity,
+    Place,
+    checked_place,
+    identity_is_missing,
+    new_suffix,
+    present_place,
+)
+from dualwrite.recipes.sql.pinned_tables import (
+    ADD_MANIFEST,
+    HAS_MANIFEST,
+    PinnedTables,
+    Query,
+    assert_still_there,
+    table_replaced,
+)
+from dualwrite.recipes.sql.postgres import (
+    LOCK_NOT_AVAILABLE,
+    RAISE,
+    SAME_TABLE,
+    SELECT_LOCKED,
+    SELECT_MANIFEST,
+    STILL_HELD,
+    WITNESS,
+    attach_manifest,
+    lock_row,
+)
+from dualwrite.recipes.sql.postgres import MARK as _MARK
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
+
+_log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+# The statements below name our tables without a schema; `PinnedTables.sql` inserts it before they are executed.
+
+# Where a transaction runs: the database, and the server by its start time. The statements that lock a row check that it
+# is in the same table.
+_LOCATION: Final = (
+    "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
+)
+
+_WRITE: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, manifest = :manifest,"
+    " updated_at = CURRENT_TIMESTAMP WHERE transactional_id = :id AND prepared_transaction_state = :previous"
+    f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
+)
+# Locks and writes a row that is not locked yet. `_WRITE` proves by the lock that it runs in the right transaction; here
+# `_PROOF` proves it, in the request of COMMIT.
+_LOCK_AND_WRITE_IF: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
+    " FROM (SELECT transactional_id FROM kafka_transaction_state WHERE transactional_id = :id"
+    f" AND prepared_transaction_state = :previous AND current_setting('{_MARK}', true) = :mark"
+    f" AND {SAME_TABLE}"
+    "{condition} FOR UPDATE SKIP LOCKED) AS free"
+    " WHERE kafka_transaction_state.transactional_id = free.transactional_id"
+)
+_LOCK_AND_WRITE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", "")
+_LOCK_AND_WRITE_HERE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", f" AND {_LOCATION} = :here")
+
+# In one request, so that nothing before COMMIT can lower the durability setting.
+_DECIDING_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
+# In another transaction, or outside of one, the cast fails, and the server reaches nothing that follows in the request.
+_PROOF: Final = (
+    f"SELECT CAST(CASE current_setting('{_MARK}', true) WHEN ':mark' THEN '1' ELSE 'this is not :mark' END AS integer),"
+    f" {RAISE}"
+)
+# Only the transaction that wrote `:previous` can see it.
+_WRITE_AGAIN: Final = (
+    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, manifest = :manifest"
+    " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
+    f" AND current_setting('{_MARK}', true) = :mark"
+)
+# ON CONFLICT alone would wait for a transaction that is writing the row.
+_INSERT: Final = (
+    "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
+    " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
+)
+_INSERT_HEAD: Final = (
+    f"INSERT INTO {REDO_TABLE} (transactional_id, seq) SELECT CAST(:id AS varchar), 0 WHERE NOT EXISTS"
+    f" (SELECT 1 FROM {REDO_TABLE} WHERE transactional_id = :id AND seq = 0) ON CONFLICT DO NOTHING"
+)
+_HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
+
+# Connections of the parent process, kept alive so that the child's garbage collector does not close them.
+_abandoned: list[AnyConnection] = []
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One of our tables, the file that creates it, and whether it may be created."""
+
+    name: str
+    file: str
+    create: bool
+    option: str = ""
+    """The option of `dualwrite init-db` that creates it."""
+
+
+class Pin:
+    """The location of our tables, once queried; shared by all transactions of one writer or pool."""
+
+    __slots__ = ("has_redo_table", "tables")
+
+    def __init__(self) -> None:
+        self.tables: PinnedTables | None = None
+        self.has_redo_table = False
+        """Whether `kafka_transaction_redo` was found."""
+
+    def sql(self, text: str) -> str:
+        """Return a statement with the full names of our tables."""
+        assert self.tables is not None, "the tables are located before the first statement on their rows"
+        return self.tables.sql(text)
+
+
+class RequiredPlace(Protocol):
+    """The server and database in which a transaction must run."""
+
+    @property
+    def location(self) -> str | None:
+        """The value that `PsycopgTransaction.location` returns; None before it was queried."""
+
+    async def assert_holds(self, transaction: PsycopgTransaction) -> None:
+        """Raise IllegalStateError if `transaction` runs somewhere else."""
+
+
+class PsycopgTransaction:
+    """`DatabaseTransaction` on a connection that is returned to `of`, or left to the caller if that is None."""
+
+    can_lock_and_write: Final = True
+
+    def __init__(
+        self,
+        connection: AnyConnection,
+        records: RecordBuffer,
+        of: Connections | None,
+        pin: Pin,
+        must_be_in: RequiredPlace | None = None,
+    ) -> None:
+        assert_can_begin(connection)
+        self.connection = connection
+        self._pin = pin
+        self._must_be_in = must_be_in
+        self._watch = Watch(connection, records)
+        self._of = of
+        self._mark = secrets.token_hex(8)
+        self._process_id = os.getpid()
+        self._cursor: Any = None
+        self._has_written = False  # together with the lock
+        self._decides = False
+        self._attachment: str | None = None  # the statement that stores the manifest
+        self._transactional_id: str | None = None
+        self.commit_was_sent = False
+        """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
+
+    async def begin(self) -> None:
+        """Begin the transaction, or join the one that is open; works in autocommit mode too."""
+        await self._command(self._beginning)
+        self._watch.start()
+
+    async def begin_and_locate(self) -> str:
+        """Begin as `begin` does, and query `location` in the same round trip."""
+        response = await self._command(f"{self._beginning}; SELECT {_LOCATION}")
+        location = response.get_value(0, 0)
+        assert location is not None, "concat_ws never returns NULL"
+        self._watch.start()
+        return location.decode()
+
+    @property
+    def _beginning(self) -> str:
+        mark = f"SET LOCAL {_MARK} = '{self._mark}'"
+        return f"{begin_statement(self.connection)}; {mark}" if is_idle(self.connection) else mark
+
+    async def location(self) -> str:
+        """Query in which database of which server the transaction runs."""
+        return str(await self._scalar(f"SELECT {_LOCATION}"))
+
+    def doom(self, error: BaseException) -> None:
+        self._watch.doom(error)
+
+    def assert_intact(self) -> None:
+        self._watch.assert_intact()
+
+    def forgive(self) -> None:
+        """Forget the error that `assert_intact` would raise: a rollback to our savepoint has undone its cause."""
+        self._watch.forgive()
+
+    async def flush(self) -> None:
+        """Send nothing: a connection does not hold statements back."""
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        self._transactional_id = transactional_id
+        if self._must_be_in is not None:
+            await self._must_be_in.assert_holds(self)
+        steps = lock_row(transactional_id, timeout_ms)
+        answer: str | None = None
+        try:
+            while True:
+                statement, values = steps.send(answer)
+                answer = await self._scalar(self._pin.sql(statement), values)
+        except StopIteration as locked:
+            if locked.value is None:
+                await self._assert_still_there()
+            return self._locked_state(transactional_id, locked.value)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._replaced() from error
+        except psycopg.OperationalError as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            raise stayed_locked(transactional_id, timeout_ms) from error
+
+    def _replaced(self) -> StateTableError:
+        assert self._pin.tables is not None, "a statement has named them"
+        return table_replaced(self._pin.tables)
+
+    async def _assert_still_there(self) -> None:
+        assert self._pin.tables is not None
+        await self.query(assert_still_there(self._pin.tables))
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        text = await self._scalar(self._pin.sql(SELECT_LOCKED), {"id": transactional_id})
+        return self._locked_state(transactional_id, text)
+
+    def _locked_state(self, transactional_id: str, text: str | None) -> PreparedTxnState:
+        self._assert_begun()
+        return state_in(transactional_id, text)
+
+    def _assert_begun(self) -> None:
+        if is_idle(self.connection):  # in autocommit mode a lock outside a transaction ends with its statement
+            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+
+    async def read_manifest(self, transactional_id: str) -> str:
+        text = await self._scalar(self._pin.sql(SELECT_MANIFEST), {"id": transactional_id})
+        self._assert_begun()
+        return manifest_in(transactional_id, text)
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
+        values: dict[str, str | None] = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "manifest": manifest or None,
+            "mark": self._mark,
+        }
+        self._decides = True
+        self._attachment = None
+        statement = self._pin.sql(_WRITE_AGAIN if self._has_written else _WRITE)
+        if (await self._execute(statement, values)).rowcount == 1:
+            return
+        if await self._scalar(f"SELECT current_setting('{_MARK}', true)") != self._mark:
+            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        raise not_as_locked(transactional_id, previous, past="psycopg")
+
+    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
+        self._transactional_id = transactional_id
+        values: dict[str, str | None] = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "mark": self._mark,
+        }
+        statement = _LOCK_AND_WRITE
+        if self._must_be_in is not None:
+            statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.location
+        try:
+            written = await self._execute(self._pin.sql(statement), values)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._replaced() from error
+        self._has_written = self._decides = written.rowcount == 1
+        return self._has_written
+
+    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
+        assert self._has_written, "only COMMIT after lock_and_write proves that it runs in the right transaction"
+        assert self._pin.tables is not None, "a statement has named them"
+        self._attachment = attach_manifest(self._pin.tables, transactional_id, str(state), manifest)
+
+    @property
+    def stored_blocks(self) -> StoredBlocks:
+        return RedoTable(_Statements(self, self._pin))
+
+    async def read_to_prove_durable(self, transactional_id: str) -> str | None:
+        """Read the row without locking it; once this transaction is committed, what was read is durable."""
+        self._transactional_id = transactional_id
+        self._decides = True
+        return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
+
+    async def commit(self) -> None:
+        self._assert_ours()
+        self.commit_was_sent = True
+        try:
+            answer = await (self._decide() if self._decides else self._command("COMMIT"))
+        except psycopg.errors.InFailedSqlTransaction as error:
+            self.commit_was_sent = False  # the server did not reach the COMMIT
+            raise TransactionDoomedError(_FAILED_BEFORE) from error
+        except psycopg.errors.InvalidTextRepresentation as error:
+            if self._mark in str(error):
+                self.commit_was_sent = False  # the server did not reach the COMMIT
+                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
+            raise
+        if answer.command_status != b"COMMIT":
+            self.commit_was_sent = False  # the response says that it rolled back
+            raise TransactionDoomedError(
+                f"PostgreSQL answered COMMIT with {_status(answer)}, because the transaction had failed before; "
+                "neither database nor Kafka was changed"
+            )
+
+    async def _decide(self) -> PGresult:
+        """Send COMMIT, and never a cancel request. Raises NotDurableError if the response came before durability."""
+        sql = self._proven_commit() if self._has_written else _DECIDING_COMMIT
+        connection: Any = self.connection
+        with StandbyWait(connection) as wait:
+            if isinstance(connection, psycopg.AsyncConnection):
+                async with connection.lock:
+                    await take_answer_of_ahead(connection)
+                    answer: PGresult = await settled(wait_or_drop(connection, answered(connection, sql)))
+            else:
+                with connection.lock:
+                    answer = await settled(wait_or_drop(connection, answered(connection, sql)))
+        if wait.was_given_up:
+            raise wait_given_up(self._transactional_id)
+        return answer
+
+    def _proven_commit(self) -> str:
+        """Return one request: the proof that this is our transaction, then the manifest if there is one, then COMMIT.
+
+        The manifest is a text of ours that may contain anything, so it is added last and nothing in it is replaced.
+        """
+        proof = _PROOF.replace(":mark", self._mark)
+        return f"{proof}; COMMIT" if self._attachment is None else f"{proof}; {self._attachment}; COMMIT"
+
+    async def rollback(self) -> None:
+        self._watch.stop()
+        if self._belongs_to_the_parent:
+            return
+        if self.connection.closed or is_busy(self.connection):
+            self._drop()
+            return
+        try:
+            await settled(self.connection.rollback())
+        except psycopg.Error as error:
+            warn_of_drop(_log, self._transactional_id, "rolling back the database", error)
+            self._drop()
+        except BaseException:
+            self._drop()
+            raise
+
+    async def close(self) -> None:
+        self._watch.stop()
+        if self._belongs_to_the_parent:
+            _abandoned.append(self.connection)
+            return
+        if not is_idle(self.connection):
+            self._drop()  # it was not rolled back, or not completely
+        if self._of is not None:
+            await self._of.release(self.connection)
+
+    def close_at_once(self) -> bool:
+        """Close without waiting. Return False, and do nothing, if closing would have to wait."""
+        if self._belongs_to_the_parent or not is_idle(self.connection):
+            return False
+        self._watch.stop()
+        return self._of is None or self._of.keep(self.connection)
+
+    def let_go(self) -> None:
+        """Give the connection back to the caller, in whatever state it is."""
+        self._watch.stop()
+
+    def _drop(self) -> None:
+        """Drop the connection, so that the database rolls back; `connection.close()` might return it to a pool."""
+        self.connection.pgconn.finish()
+        closed(self.connection)
+
+    @property
+    def _belongs_to_the_parent(self) -> bool:
+        """Whether this is a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        return os.getpid() != self._process_id
+
+    def _assert_ours(self) -> None:
+        if self._belongs_to_the_parent:
+            raise IllegalStateError(
+                "this dual write belongs to the parent process; nothing was sent from the child: end it in the parent"
+            )
+
+    # -- statements of our own, which the watch does not see ---------------------------------------------------------
+
+    async def _scalar(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str | None:
+        row = await settled((await self._execute(sql, parameters)).fetchone())
+        value: str | None = None if row is None else row[0]
+        return value
+
+    async def _execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Execute a statement with a plain cursor, whatever factories the connection has."""
+        self._assert_ours()
+        if self._cursor is None:
+            connection: Any = self.connection
+            cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
+            self._cursor = cursor_class(connection, row_factory=tuple_row)
+        return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters))
+
+    async def _command(self, sql: str) -> PGresult:
+        """Execute statements without parameters in one round trip. Return the last one's response.
+
+        It bypasses psycopg's cursor, whose overhead is as large as the whole cost of such a statement.
+        """
+        self._assert_ours()
+        connection: Any = self.connection
+        if isinstance(connection, psycopg.AsyncConnection):
+            async with connection.lock:
+                answer: PGresult = await settled(connection.wait(answered(connection, sql)))
+        else:
+            with connection.lock:
+                answer = await settled(connection.wait(answered(connection, sql)))
+        return answer
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a statement, a COPY or a stream of the block is in progress."""
+        return self._watch.is_busy
+
+    async def savepoint(self, name: str) -> None:
+        await self._command(f"SAVEPOINT {name}")
+
+    def savepoint_ahead(self, name: str) -> bool:
+        """Set a savepoint whose response is read with the next statement. Return False if it cannot be sent now."""
+        self._assert_ours()
+        return self._watch.send_ahead(f"SAVEPOINT {name}")
+
+    async def roll_back_to_savepoint(self, name: str) -> None:
+        self._watch.forget_ahead()
+        await self._command(f"ROLLBACK TO SAVEPOINT {name}")
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Return the rows of a SELECT; parameters are written `:name`."""
+        found: Sequence[Sequence[Any]] = await settled((await self._execute(sql, values)).fetchall())
+        return found
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Return how many rows a statement changed."""
+        return int((await self._execute(sql, values)).rowcount)
+
+    async def query(self, steps: Query[ResultT]) -> ResultT:
+        """Execute the statements of `steps`, and return their result."""
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(await self.rows(*statement))
+        except StopIteration as ended:
+            result: ResultT = ended.value
+            return result
+
+    async def has_table(self, name: str) -> bool:
+        return await self._scalar(_HAS_TABLE, {"name": name}) is not None
+
+    async def need(self, table: TableFile, pinned: PinnedTables | None) -> None:
+        """Create the table if it is missing. Raises StateRowError if it may not be created here."""
+        name, file = table.name, _schema(table.file)
+        if pinned is not None:
+            name, file = pinned.sql(name), pinned.sql(file)
+        if await self.has_table(name):
+            return
+        if not table.create:
+            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}", option=table.option)
+        await self._command(file)
+
+    async def need_manifest(self, pinned: PinnedTables, *, add: bool) -> None:
+        """Add the column `manifest` to a table that lacks it. Raises StateTableError if that is not allowed here."""
+        if (await self.rows(pinned.sql(HAS_MANIFEST), {}))[0][0]:
+            return
+        if not add:
+            raise missing_manifest()
+        try:
+            await self._command(pinned.sql(ADD_MANIFEST))
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
+            raise missing_manifest() from error
+
+    async def make_row(self, transactional_id: str) -> None:
+        """Create an empty row unless it exists."""
+        await self._execute(self._pin.sql(_INSERT), {"id": transactional_id})
+
+    async def make_head(self, transactional_id: str) -> None:
+        """Create the row of an id in `kafka_transaction_redo` that has seq 0, unless it exists."""
+        await self._execute(self._pin.sql(_INSERT_HEAD), {"id": transactional_id})
+
+    async def identity(self) -> DatabaseIdentity | None:
+        """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
+        found = await self.rows(self._pin.sql(SELECT_IDENTITY), {})
+        if not found:
+            return None
+        suffix, server, database = found[0]
+        place = await self.query(present_place())
+        return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
+
+    async def make_identity(self) -> None:
+        """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
+        if (await self.rows(self._pin.sql(DECIDED_BEFORE), {}))[0][0]:
+            raise identity_is_missing()
+        place = await self.query(present_place())
+        values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
+        await self._execute(self._pin.sql(INSERT_IDENTITY), values)
+
+
+class _Statements:
+    """`Statements` on psycopg."""
+
+    def __init__(self, transaction: PsycopgTransaction, pin: Pin) -> None:
+        self._transaction = transaction
+        self._pin = pin
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._transaction.rows(self._pin.sql(sql), values)
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._transaction.changed(self._pin.sql(sql), values)
+
+    async def has_redo_table(self) -> bool:
+        if not self._pin.has_redo_table:
+            self._pin.has_redo_table = await self._transaction.has_table(self._pin.sql(REDO_TABLE))
+        return self._pin.has_redo_table
+
+
+def _status(answer: PGresult) -> str:
+    return (answer.command_status or b"nothing").decode()
+
+
+@cache
+def _pyformat(sql: str) -> str:
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)
+
+
+@cache
+def _schema(file: str) -> str:
+    return importlib.resources.files("dualwrite.recipes.sql").joinpath(file).read_text()
+
+
+_ANOTHER_TRANSACTION = (
+    "the transaction in which this block began is over, or was rolled back to a savepoint from before it, past the "
+    "connection's own methods; Kafka was not changed, and the database keeps only what a COMMIT made permanent: let "
+    "the dual write end the transaction"
+)
+_FAILED_BEFORE = "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
