@@ -81,7 +81,8 @@ def join(group: ConsumerGroup, request: JoinRequest, context: DecisionContext) -
         after = change.reconcile(member_id, owned, resubscribes=resubscribes)
     response = _join_response(after, request)
     if downgrades:
-        classic = to_classic(change.group, context)
+        # Kafka converts the group as it was, so that a bump of its epoch is lost (observed: 4.4.0)
+        classic = to_classic(replace(change.group, group_epoch=group.group_epoch), context)
         return ClassicJoinDecision(Downgrade(classic, rebalances=resubscribes), response)
     change.step_to(change.group.with_member(_expected_to_sync(after, request, context.now_ms)))
     return ClassicJoinDecision(change.group, response)
