@@ -204,6 +204,12 @@ class Behaviours:
         "offsets that are deleted while they are pending in a transaction have a tombstone, as others have",
         "KIP-848; observed: 3.9.2, 4.4.0",
     )
+    malformed_subscriptions_are_refused: bool = _row(
+        "JoinGroup with a subscription that cannot be read is 23 in a group of KIP-848, instead of -1",
+        "KAFKA-20662; observed: 4.3.1, 4.4.0",
+        True,
+        but=dict.fromkeys(BEFORE_4_4, False),
+    )
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

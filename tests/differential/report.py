@@ -25,6 +25,7 @@ class Report:
     first: dict[str, str] = field(default_factory=dict)
     """The first sequence in which it was met."""
     unsteady: Counter[str] = field(default_factory=Counter)
+    explained: Counter[str] = field(default_factory=Counter)
     failures: int = 0
     given_up: list[str] = field(default_factory=list)
     """Sequences that no process has come to the end of."""
@@ -45,6 +46,7 @@ class Report:
             self.played += 1
         self.kinds.update(result.known)
         self.unsteady.update(result.unsteady)
+        self.explained.update(result.explained)
         if result.found is not None:
             about = result.found.about
             if about not in self.first:
@@ -85,6 +87,7 @@ class Report:
         lines = [f"seed {self.seed}: {of} in {took_s:.0f} s, {len(self.kinds)} kinds of difference"]
         lines += [f"{times:6} {about} ({self.first.get(about, '?')})" for about, times in self.kinds.most_common()]
         lines += [f"{times:6} {about}, but not when played again" for about, times in self.unsteady.most_common()]
+        lines += [f"{times:6} {row} (on the page of differences)" for row, times in self.explained.most_common()]
         if self.failures:
             lines.append(f"{self.failures:6} failures of processes; without a result: {self.given_up or 'none'}")
         return "\n".join([*lines, *self.incidents])

@@ -210,6 +210,7 @@ def _join(random: Random) -> dict[str, Any]:
         "session_ms": _of(random, (30_000, 12), (1, 1), (-1, 1)),
         "type": _of(random, ("consumer", 12), ("", 1), ("other", 1)),
         "protocols": _of(random, (["range"], 8), (["range", "sticky"], 3), (["sticky"], 1), ([], 1)),
+        "metadata": _of(random, ("topics", 20), ("cut", 1), ("no version", 1)),
     }
 
 

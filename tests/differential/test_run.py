@@ -18,9 +18,12 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from tests.differential.__main__ import play
+from tests.differential.explained import EXPLANATIONS, explanation_of
 from tests.differential.logs import INTERNAL_PARTITIONS
 from tests.differential.report import Report
+from tests.differential.steps import Step
 from tests.differential.workers import Addresses, GivenUpError, Order, Player, Result, played
+from tests.interop.differences import DIFFERENCES
 from tests.interop.wire import wait_until
 
 NOWHERE = "127.0.0.1:1"
@@ -118,6 +121,26 @@ def test_what_a_run_says_of_its_progress() -> None:
     assert (report.order("7:9"), report.status) == (Order("7:9", frozenset(), shrinks=True), 0)
     report.add(Result("7:8", known={"fetch.x": 2}))
     assert (report.order("7:9"), report.status) == (Order("7:9", frozenset({"fetch.x"}), shrinks=False), 1)
+
+
+def test_what_is_explained_is_on_the_page_of_differences() -> None:
+    assert {each.row for each in EXPLANATIONS} <= {row for rows in DIFFERENCES.values() for row in rows}
+
+
+def test_a_difference_is_explained_only_in_its_own_sequences() -> None:
+    about = "describe_groups.groups.error_code 0 / 69"
+    commit = Step("offset_commit", 9, {"group": "g", "metadata": "long"})
+    describe = Step("describe_groups", 6, {"group": "g"})
+    assert explanation_of(about, [commit, describe]) == "a group whose first commit has no valid offset"
+    assert explanation_of(about, [describe]) is None
+    assert explanation_of("describe_groups.groups.error_code 69 / 0", [commit, describe]) is None
+
+
+def test_what_is_explained_fails_no_run() -> None:
+    report = Report(seed=7, wanted=1, most_shrunk=1)
+    report.add(Result("7:0", explained={"a row": 1}))
+    assert report.status == 0
+    assert "     1 a row (on the page of differences)" in report.summary()
 
 
 PARENT = """

@@ -47,6 +47,8 @@ class Result:
     """How often differences of known kinds were met."""
     unsteady: Mapping[str, int] = field(default_factory=dict)
     """How often something differed that did not when it was played again."""
+    explained: Mapping[str, int] = field(default_factory=dict)
+    """How often a row of the page of differences was met."""
     failure: str | None = None
     """Why there is no result. A sequence is played again once if its process failed."""
     is_given_up: bool = False
@@ -186,8 +188,8 @@ def _compare(emulated: str, real: str) -> Comparison:
 
 def _play(comparison: Comparison, order: Order) -> Result:
     comparison.known = Counter(dict.fromkeys(order.known, 0))
-    comparison.unsteady = Counter()
+    comparison.unsteady, comparison.explained = Counter(), Counter()
     found = comparison.compare(order.seed)
     if found is not None and order.shrinks:
         found = comparison.shrink(found)
-    return Result(order.seed, found, dict(+comparison.known), dict(comparison.unsteady))
+    return Result(order.seed, found, dict(+comparison.known), dict(comparison.unsteady), dict(comparison.explained))

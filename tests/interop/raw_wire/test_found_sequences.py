@@ -14,17 +14,22 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from tests.differential.logs import ends_of, logs_of
 from tests.differential.side import Side
 from tests.differential.steps import Step
-from tests.interop.conftest import Broker
+from tests.interop.conftest import RELEASED, Broker
 from tests.interop.wire import wait_for
 from tests.support.names import next_name
 
 pytestmark = pytest.mark.compared
 
-IN_3_9, IN_4_4 = "3.9", "4.4"
-BROKERS: Final = {IN_3_9: ("emulated_kafka_3_9", "apache_kafka_3_9"), IN_4_4: ("emulated_kafka_4_4", "apache_kafka")}
+IN_3_9, IN_4_3, IN_4_4 = "3.9", "4.3", "4.4"
+BROKERS: Final = {
+    IN_3_9: ("emulated_kafka_3_9", "apache_kafka_3_9"),
+    IN_4_3: ("emulated_kafka_4_3",),
+    IN_4_4: ("emulated_kafka_4_4", "apache_kafka"),
+}
 """The brokers that answer as a release."""
 
 
@@ -62,6 +67,10 @@ HANGING = """
     produce v11 id=None producer=A epoch=1 partition=('t', 0) sequence=0 count=1 transactional=False acks=-1 damage=
     end_txn v4 id=A producer=A epoch=0 commit=True
 """
+
+JOINED = (
+    "consumer_group_heartbeat v1 group=g member=c1 epoch=join topics=['t'] instance=None assignor=None owned=nothing\n"
+)
 
 ANSWERS: Final = [
     Found(
@@ -239,6 +248,27 @@ ANSWERS: Final = [
         {IN_4_4: 3},
     ),
     Found(
+        "a member of the classic protocol with a subscription that is cut off",
+        JOINED
+        + "join_group v8 group=g member= instance=i session_ms=30000 type=consumer protocols=['range'] metadata=cut",
+        ("error_code",),
+        {IN_4_3: -1, IN_4_4: 23},
+    ),
+    Found(
+        "a member of the classic protocol with a subscription of no version",
+        JOINED
+        + "join_group v8 group=g member= instance=i session_ms=30000 type=consumer protocols=['range'] metadata=no version",
+        ("error_code",),
+        {IN_4_3: -1, IN_4_4: 23},
+    ),
+    Found(
+        "a group with a member whose subscription has no version is not upgraded",
+        "join_group v8 group=g member= instance=i session_ms=30000 type=consumer protocols=['range'] metadata=no version\n"
+        + JOINED,
+        ("error_code",),
+        {IN_4_4: 69},
+    ),
+    Found(
         "a marker that is fenced in one partition is written in the others",
         HANGING + "describe_transactions v0 id=A",
         ("transaction_states", 0, "topics"),
@@ -274,6 +304,16 @@ RECORDS: Final = [
         {IN_3_9: [True], IN_4_4: [True, False]},
     ),
 ]
+
+
+@pytest.fixture(scope="module")
+def emulated_kafka_4_3() -> Iterator[Broker]:
+    """The emulator as Kafka 4.3; what it answers here was observed in 4.3.1."""
+    config = BrokerConfig(
+        profile=Profile.KAFKA_4_3, transaction_state_log_num_partitions=5, offsets_topic_num_partitions=5
+    )
+    with Emulator(config=config) as emulator:
+        yield Broker("the emulator as Kafka 4.3", emulator.bootstrap_servers, RELEASED, emulator)
 
 
 def on_brokers(founds: list[Found]) -> list[Any]:
