@@ -187,9 +187,40 @@ class Behaviours:
         "KIP-848; observed: 3.9.2, 4.4.0",
     )
     unknown_group_has_own_error: bool = _not_in_3_9(
-        "a generation of an unknown group is 69 in OffsetCommit from v9 on and in TxnOffsetCommit v6, and 22 before; "
-        "else it is 22 in the one and 25 in the other",
+        "a generation of an unknown group is 69 in OffsetCommit from v9 on, else 22",
+        "KIP-848; observed: 3.9.2, 4.4.0",
+    )
+    groups_begin_with_a_commit: bool = _not_in_3_9(
+        "a TxnOffsetCommit that is refused makes no group; without it, the group is there before the transaction is "
+        "verified, so that a generation of an unknown group is 25, instead of 69 in v6 and 22 before",
         "KIP-848, KIP-1319; observed: 3.9.2, 4.4.0",
+    )
+    groups_outlast_their_offsets: bool = _not_in_3_9(
+        "an empty group stays when its last offset is deleted; without it, the group goes, and so do all that are "
+        "empty and have none when a topic is deleted or offsets expire",
+        "KIP-848; observed: 3.9.2, 4.4.0",
+    )
+    pending_offsets_have_tombstones: bool = _not_in_3_9(
+        "offsets that are deleted while they are pending in a transaction have a tombstone, as others have",
+        "KIP-848; observed: 3.9.2, 4.4.0",
+    )
+    malformed_subscriptions_are_refused: bool = _row(
+        "JoinGroup with a subscription that cannot be read is 23 in a group of KIP-848, instead of -1",
+        "KAFKA-20662; observed: 4.3.1, 4.4.0",
+        True,
+        but=dict.fromkeys(BEFORE_4_4, False),
+    )
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    refused_partitions_have_records: bool = _not_in_3_9(
+        "where Fetch fails as a whole, the records of its partitions are empty; without it, they are null",
+        "KAFKA-18646; observed: 3.9.2, 4.4.0",
+    )
+    isolation_level_checked_first: bool = _not_in_3_9(
+        "ListOffsets with an unknown isolation level is -1 for all partitions; without it, access (29) and the "
+        "timestamp (35) are looked at before",
+        "observed: 3.9.2, 4.4.0",
     )
 
     # --- administration --------------------------------------------------------------------------------------------

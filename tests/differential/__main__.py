@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from tests.differential.guard import Guard
 from tests.differential.logs import INTERNAL_PARTITIONS
-from tests.differential.workers import Task, played
+from tests.differential.report import Report
+from tests.differential.workers import Addresses, GivenUpError, played
 from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 
 PROFILES: Final = {"3.9": Profile.KAFKA_3_9, "4.3": Profile.KAFKA_4_3, "4.4": Profile.KAFKA_4_4}
@@ -30,7 +32,7 @@ _JVM_OPTIONS: Final = ("-Xms128m", "-Xmx1g", "-XX:+UseSerialGC")
 
 
 def main() -> int:
-    """Compare; the exit status is 1 if something differs."""
+    """Compare; the exit status is 1 if something differs, or could not be compared."""
     options = _parser().parse_args()
     config = BrokerConfig(
         profile=PROFILES[options.kafka.rpartition(".")[0]],
@@ -43,38 +45,46 @@ def main() -> int:
         transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
     )
     real = ApacheKafka(version=options.kafka, properties=_PROPERTIES, jvm_options=_JVM_OPTIONS)
-    with Emulator(config=config) as emulator, real as kafka:
-        return _report(options, (emulator.bootstrap_servers, kafka.bootstrap_servers))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # as an exception: all is ended
+    with Guard() as guard, Emulator(config=config) as emulator, real as kafka:
+        guard.watch(kafka.pid, kafka.log_path.parent.parent)
+        return play(options, (emulator.bootstrap_servers, kafka.bootstrap_servers), lambda: _revived(kafka, guard))
 
 
-def _report(options: argparse.Namespace, addresses: tuple[str, str]) -> int:
-    began_s = time.monotonic()
-    number, kinds, unsteady = 0, Counter[str](), Counter[str]()
-    for chunk in played(addresses, _tasks(options, began_s), options.workers):
-        number += chunk.played
-        for difference in chunk.found:
-            if difference.about not in kinds:
-                print(difference, flush=True)
-            kinds[difference.about] += 0
-        kinds.update(chunk.known)
-        unsteady.update(chunk.unsteady)
-    took_s = time.monotonic() - began_s
-    print(f"seed {options.seed}: {number} sequences in {took_s:.0f} s, {len(kinds)} kinds of difference")
-    for about, times in kinds.most_common():
-        print(f"{times:6} {about}")
-    for about, times in unsteady.most_common():
-        print(f"{times:6} {about}, but not when played again")
-    return 1 if kinds else 0
+def _revived(kafka: ApacheKafka, guard: Guard) -> str | None:
+    """Start Apache Kafka again if it has ended; return what is to be said of it."""
+    if kafka.is_alive:
+        return None
+    kafka.start()
+    guard.watch(kafka.pid, kafka.log_path.parent.parent)
+    return "Apache Kafka had ended, and was started again; what was played at the time was played again"
 
 
-def _tasks(options: argparse.Namespace, began_s: float) -> Iterator[Task]:
-    ends_s = began_s + options.seconds if options.seconds else None
-    last = options.first + options.sequences
-    for first in range(options.first, last, _IN_A_TASK):
-        yield Task(options.seed, range(first, min(first + _IN_A_TASK, last)), ends_s)
+def play(options: argparse.Namespace, addresses: Addresses, revive: Callable[[], str | None]) -> int:
+    """Play the sequences, print what is found, and return the exit status."""
+    report = Report(options.seed, options.sequences, options.shrink)
+
+    def mend() -> None:
+        incident = revive()
+        if incident is not None:
+            report.add_incident(incident)
+
+    try:
+        for result in played(addresses, _seeds(options), options.workers, report.order, mend):
+            report.add(result)
+    except GivenUpError as error:
+        report.add_incident(f"given up: {error}")
+    finally:
+        print(report.summary(), flush=True)
+    return report.status
 
 
-_IN_A_TASK: Final = 20
+def _seeds(options: argparse.Namespace) -> Iterator[str]:
+    ends_s = time.monotonic() + options.seconds if options.seconds else None
+    for number in range(options.first, options.first + options.sequences):
+        if ends_s is not None and time.monotonic() > ends_s:
+            return
+        yield f"{options.seed}:{number}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first one")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so long")
     parser.add_argument("--seed", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--shrink", type=int, default=20, help="most kinds to shrink (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, help="processes that play (default: %(default)s)")
     return parser
 

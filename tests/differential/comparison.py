@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
+from tests.differential.explained import explanation_of
 from tests.differential.logs import ends_of, logs_of
 from tests.differential.side import NO_ANSWER, Answer, Side, is_refusal, is_retriable
 from tests.differential.steps import Step, make_sequence
@@ -64,6 +65,8 @@ class Comparison:
         """What has been found already, and how often since: a sequence goes on behind it if it changes nothing."""
         self.unsteady: Counter[str] = Counter()
         """What differed only once: Kafka's answer depends on its other clients, or on time."""
+        self.explained: Counter[str] = Counter()
+        """The rows of the page of differences that were met."""
         ours, theirs = emulated.versions(), real.versions()
         self.versions = {
             api: (max(ours[api][0], theirs[api][0]), min(ours[api][1], theirs[api][1])) for api in ours if api in theirs
@@ -79,6 +82,10 @@ class Comparison:
             if again is None or again.about != found.about:
                 self.unsteady[found.about] += 1
                 return None
+        row = explanation_of(found.about, found.steps)
+        if row is not None:
+            self.explained[row] += 1
+            return None
         return found
 
     def play(self, seed: str, steps: Sequence[Step]) -> Difference | None:

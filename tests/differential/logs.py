@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Final
 
-from dualwrite.broker_emulator.log.record_batch import (
-    BatchHeader,
-    iter_records,
-    split_batches,
-)
+from dualwrite.broker_emulator.groups.records import decode_group_key, decode_group_value
+from dualwrite.broker_emulator.log.record_batch import BatchHeader, iter_records, split_batches
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.differential.side import Side
 from tests.differential.steps import GROUPS, IDS, TOPICS
+from tests.differential.symbols import in_order
 from tests.emulator.api.raw_client import fetch_fields, request_parts
 from tests.interop.raw_wire.test_transaction_log import decode
 
@@ -83,8 +81,18 @@ def _offsets(side: Side, name: bytes, batches: list[Batch]) -> Iterator[Any]:
             key = record.key or b""
             if name not in key or int.from_bytes(key[:2]) >= _OLDEST_KEY_OF_CONSUMER_GROUPS:
                 continue
-            value = None if record.value is None else symbols.bytes(record.value)
+            value = None if record.value is None else symbols.bytes(_in_order(key, record.value))
             yield symbols.producer(header.producer_id), header.producer_epoch, symbols.bytes(key), value
+
+
+def _in_order(key: bytes, value: bytes) -> bytes:
+    """Return a record of a classic group with the topics of its assignments in order."""
+    group_id = decode_group_key(key)
+    if group_id is None:
+        return value
+    for member in decode_group_value(group_id, value).members.values():
+        value = value.replace(member.assignment, in_order(member.assignment)) if member.assignment else value
+    return value
 
 
 def _ordered(rows: Iterator[Any]) -> list[Any]:

@@ -17,6 +17,11 @@ _TIMESTAMP_MS: Final = time.time_ns() // 1_000_000
 """Of all records: those of long ago would make Kafka roll a segment at the first marker behind them."""
 _UNKNOWN_PRODUCER_ID: Final = 10**15 + 7
 _SUBSCRIPTION: Final = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
+_SUBSCRIPTIONS: Final = {
+    "topics": _SUBSCRIPTION,
+    "cut": _SUBSCRIPTION[:3],
+    "no version": b"\xff\xff" + _SUBSCRIPTION[2:],
+}
 
 
 def fields_of(step: Step, symbols: Symbols) -> Fields:
@@ -284,7 +289,8 @@ def _describe_producers(step: Step, symbols: Symbols) -> Fields:
 def _join(step: Step, symbols: Symbols) -> Fields:
     parts, values = request_parts(step.api, step.version), step.values
     member, _ = symbols.member(values["group"], values["member"])
-    protocols = tuple(parts.JoinGroupRequestProtocol(name=name, metadata=_SUBSCRIPTION) for name in values["protocols"])
+    metadata = _SUBSCRIPTIONS[values.get("metadata", "topics")]
+    protocols = tuple(parts.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in values["protocols"])
     return {
         "group_id": symbols.group(values["group"]),
         "session_timeout": milliseconds(values["session_ms"]),

@@ -13,7 +13,7 @@ from tests.differential.decoding import decode_response
 from tests.differential.requests import fields_of, pair_of, sequence_of
 from tests.differential.steps import TOPICS, Step, Versions
 from tests.differential.symbols import Symbols
-from tests.emulator.api.raw_client import KEYS, RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import KEYS, TIMEOUT_S, RawClient, milliseconds, request_parts
 from tests.interop.wire import GROUP, Wire, wait_until
 
 Answer = Any
@@ -116,6 +116,8 @@ class Side:
         except (ValueError, IndexError, struct.error) as error:
             self._reconnect()
             return f"not decoded: {error!r}"
+        finally:
+            self.client.be_patient_for(TIMEOUT_S)
         self._learn(step, response)
         if step.api in _ENDING:
             self._settle()

@@ -6,6 +6,8 @@ that it was told. Topics, groups and transactional ids have letters too, and get
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -31,6 +33,20 @@ class Step:
 
     def __str__(self) -> str:
         return f"{self.api} v{self.version} " + " ".join(f"{name}={value}" for name, value in self.values.items())
+
+    @classmethod
+    def parse(cls, text: str) -> Step:
+        """Return the step that was printed so."""
+        api, version, *fields = re.split(r" +(?=\w+=)| v(?=\d+ )", text.strip())
+        values = (each.split("=", 1) for each in fields)
+        return cls(api, int(version), {name: _literal(value) for name, value in values})
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def make_sequence(seed: str, versions: Versions) -> list[Step]:
@@ -194,6 +210,7 @@ def _join(random: Random) -> dict[str, Any]:
         "session_ms": _of(random, (30_000, 12), (1, 1), (-1, 1)),
         "type": _of(random, ("consumer", 12), ("", 1), ("other", 1)),
         "protocols": _of(random, (["range"], 8), (["range", "sticky"], 3), (["sticky"], 1), ([], 1)),
+        "metadata": _of(random, ("topics", 20), ("cut", 1), ("no version", 1)),
     }
 
 

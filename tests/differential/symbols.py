@@ -9,6 +9,12 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from dualwrite.broker_emulator.groups.consumer_protocol import (
+    MalformedError,
+    encode_assignment,
+    read_assignment,
+    read_version,
+)
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, iter_records, split_batches
 from tests.differential.steps import IDS
 
@@ -30,8 +36,23 @@ _LEFT_OUT: Final = ("throttle_time", "message", "leader_id", "node_endpoints", "
 _MOMENTS: Final = frozenset(
     {"transaction_start_time", "transaction_start_time_ms", "log_append_time", "timestamp", "last_timestamp"}
 )
+_ASSIGNMENTS: Final = ("assignment", "member_assignment")
 _LONG_AGO_MS: Final = 1_750_000_000_000
 """Before any test that is run."""
+
+
+def in_order(assignment: bytes) -> bytes:
+    """Return a consumer's assignment with its topics in order: Kafka's is that of a hash table."""
+    try:
+        read = read_assignment(assignment)
+    except MalformedError:
+        return assignment
+    if read.user_data:
+        return assignment
+    by_name: dict[str, list[int]] = {}
+    for name, index in sorted(read.partitions):
+        by_name.setdefault(name, []).append(index)
+    return encode_assignment(by_name, read_version(assignment))
 
 
 @dataclass
@@ -86,6 +107,8 @@ class Symbols:
         if isinstance(value, str):
             is_new_id = name == "member_id" and _SHORT_MEMBER.fullmatch(value)
             return self._symbol(value, "member") if is_new_id else self.text(value)
+        if name in _ASSIGNMENTS and isinstance(value, bytes):
+            return in_order(value)
         if "producer_id" in name:
             return self.producer(value)
         if name == "records" and value is not None:

@@ -40,6 +40,10 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
     "a group whose first commit has no valid offset": (
         "it is described at once; Kafka does so after the next record in its partition of `__consumer_offsets`"
     ),
+    "JoinGroup with metadata that has fewer topics than it says": (
+        "an answer; Kafka 3.9 fails when the last member has joined, and does not answer"
+    ),
+    "topics and partitions of AddPartitionsToTxn": "as in the request; Kafka's order is that of its hash tables",
     "transactions of several clients, verified at once": (
         "each gets the errors of its own version of Produce; Kafka asks its coordinator once for all of them, and "
         "translates the errors as the first one's version wants"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -88,34 +88,47 @@ def _committed_offset(call: NodeCall, name: TopicPartition, partition: Any) -> C
 
 
 def offset_response(call: NodeCall, prefix: str, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]) -> Any:
-    """Build the response from the types named `prefix`..., with one error for all partitions or one for each."""
+    """Build the response from the types named `prefix`..., with one error for all partitions or one for each.
+
+    What does not exist or may not be read comes first, and then what the group was asked about: Kafka adds the
+    coordinator's response to its own. A topic is named once, unless all partitions have one error.
+    """
     new = vars(call.new)
-    partition_type = new[f"{prefix}ResponsePartition"]
-    topics = []
-    for requested in call.request.topics:
-        error_of = _errors_of_topic(call, requested, errors)
-        rows = tuple(
-            partition_type(partition_index=index, error_code=error_of(index))
-            for index in (partition.partition_index for partition in requested.partitions)
-        )
-        if not rows and not _is_unknown(call, requested):
-            continue  # of a known topic, Kafka answers for the partitions, if any; of an unknown one, for the topic
-        topics.append(new[f"{prefix}ResponseTopic"](**topic_reference(requested), partitions=rows))
-    return call.new.response(throttle_time=NO_THROTTLE, topics=tuple(topics))
+    partition_type, topic_type = new[f"{prefix}ResponsePartition"], new[f"{prefix}ResponseTopic"]
+    asked = [_Asked(call, requested, errors) for requested in call.request.topics]
+    topics: dict[Any, tuple[Any, list[Any]]] = {}
+    for is_known in (None,) if isinstance(errors, ErrorCode) else (False, True):
+        for number, topic in enumerate(asked):
+            rows = [partition_type(partition_index=index, error_code=code) for index, code in topic.rows(is_known)]
+            if rows or (topic.is_unknown and not is_known):
+                key = number if is_known is None else tuple(topic.reference.values())
+                topics.setdefault(key, (topic.reference, []))[1].extend(rows)
+    built = tuple(topic_type(**reference, partitions=tuple(rows)) for reference, rows in topics.values())
+    return call.new.response(throttle_time=NO_THROTTLE, topics=built)
 
 
-def _is_unknown(call: NodeCall, requested: Any) -> bool:
-    """Return whether the topic does not exist, or may not be read."""
-    return allowed_topic(call, requested, AclOperation.READ)[0] is None
+class _Asked:
+    """A topic of the request, with the errors of its partitions."""
+
+    __slots__ = ("_rows", "is_unknown", "reference")
+
+    def __init__(self, call: NodeCall, requested: Any, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]) -> None:
+        topic, error = allowed_topic(call, requested, AclOperation.READ)
+        self.reference = topic_reference(requested)
+        self.is_unknown = topic is None
+        """Whether it does not exist, or may not be read."""
+        indexes = (partition.partition_index for partition in requested.partitions)
+        if isinstance(errors, ErrorCode):
+            self._rows = [(index, errors, True) for index in indexes]
+        elif topic is None:
+            self._rows = [(index, error, False) for index in indexes]
+        else:
+            found = ((index, errors.get(TopicPartition(topic.name, index), _UNKNOWN_PARTITION)) for index in indexes)
+            self._rows = [(index, code, code is not _UNKNOWN_PARTITION) for index, code in found]
+
+    def rows(self, is_known: bool | None) -> Iterator[tuple[int, ErrorCode]]:
+        """Return those of its partitions that exist and may be read, or the others; None: all of them."""
+        return ((index, code) for index, code, exists in self._rows if is_known is None or exists is is_known)
 
 
-def _errors_of_topic(
-    call: NodeCall, requested: Any, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]
-) -> Callable[[int], ErrorCode]:
-    if isinstance(errors, ErrorCode):
-        return lambda _: errors
-    topic, error = allowed_topic(call, requested, AclOperation.READ)
-    if topic is None:
-        return lambda _: error
-    name = topic.name
-    return lambda index: errors.get(TopicPartition(name, index), ErrorCode.unknown_topic_or_partition)
+_UNKNOWN_PARTITION = ErrorCode.unknown_topic_or_partition

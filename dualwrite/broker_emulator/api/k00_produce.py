@@ -264,7 +264,10 @@ async def _append_all(call: NodeCall, writes: list[_Write], verified: _Verified)
 def _append(
     call: NodeCall, write: _Write, partition: Partition, verified: _Verified, contents: CheckedContents
 ) -> AppendResult:
-    error = verified.refused.get(partition.name) or _error_before_append(call, write, partition)
+    unverified = verified.refused.get(partition.name)
+    if unverified is not None:
+        return AppendResult(unverified)
+    error = _error_before_append(call, write, partition)
     if error is not None:
         start = partition.log.log_start_offset if error is ErrorCode.not_enough_replicas else -1
         return AppendResult(error, log_start_offset=start)

@@ -15,7 +15,7 @@ Serves whole batches from partitions that this node leads, and waits for them if
 * Access (29): READ on the topics; a replica needs CLUSTER_ACTION instead.
 * A partition that this node does not lead is 6; v16 adds the new leader (KIP-951). A long poll ends when another leader
   is elected.
-* v18 is hidden by the profile kafka-3.9.
+* v18 is hidden by the profile kafka-3.9, where the partitions of a request that fails as a whole have null records.
 """
 
 from __future__ import annotations
@@ -163,9 +163,10 @@ def _failed(error: ErrorCode) -> ReadResult:
 def _response(call: NodeCall, error: ErrorCode, of_partitions: ErrorCode) -> Any:
     """Build a response with one error, and one for each partition."""
     hints, failed = LeaderHints(call, ()), _failed(of_partitions)
+    has_records = error is NO_ERROR or call.cluster.config.behaviours.refused_partitions_have_records
     topics = call.request.topics
     rows = (
-        _partition_data(call.new, topic, requested.partition, failed, hints)
+        _partition_data(call.new, topic, requested.partition, failed, hints, has_records=has_records)
         for topic in topics
         for requested in topic.partitions
     )
@@ -187,7 +188,9 @@ def _build(call: NodeCall, error: ErrorCode, rows: Iterator[Any], hints: LeaderH
     )
 
 
-def _partition_data(new: Any, topic: Any, index: int, result: ReadResult, hints: LeaderHints) -> Any:
+def _partition_data(
+    new: Any, topic: Any, index: int, result: ReadResult, hints: LeaderHints, *, has_records: bool = True
+) -> Any:
     aborted = result.aborted
     return new.PartitionData(
         partition_index=index,
@@ -201,7 +204,7 @@ def _partition_data(new: Any, topic: Any, index: int, result: ReadResult, hints:
             new.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
             for producer_id, first_offset in aborted
         ),
-        records=result.records,
+        records=result.records if has_records else None,
         **hints.for_partition(topic, index, result.error),
     )
 

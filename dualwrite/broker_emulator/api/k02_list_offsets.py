@@ -6,7 +6,8 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
   timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, because nothing is tiered here), -5
   latest tiered (v9, KIP-1005: none). Other negative timestamps, and special ones in versions before theirs, are 35
   UNSUPPORTED_VERSION, before the partition is looked for.
-* An isolation level other than 0 and 1 is -1 for the whole request, as in Kafka.
+* An isolation level other than 0 and 1 is -1 for the whole request, as in Kafka; in the profile kafka-3.9 for the
+  partitions that have no other error yet.
 * A timestamp without an offset is (-1, -1), without an error.
 * The leader epoch of an offset is that of its batch (KIP-320); of the latest offset, the current one.
 * After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
@@ -35,7 +36,7 @@ _FIRST_VERSION = {_LATEST: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, _LATEST_T
 
 
 async def handle(call: NodeCall) -> Any:
-    if not is_isolation_level(getattr(call.request, "isolation_level", 0)):
+    if call.cluster.config.behaviours.isolation_level_checked_first and not _has_isolation_level(call):
         return await call.refused(ErrorCode.unknown_server_error)
     named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
     return await call.made(_response, call, await mapped_rows(lambda pair: _offset(call, *pair), named))
@@ -47,6 +48,8 @@ def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     timestamp = requested.timestamp
     if error is not ErrorCode.topic_authorization_failed and not _is_supported(call, timestamp):
         return _row(call, index, ErrorCode.unsupported_version)
+    if error is not ErrorCode.topic_authorization_failed and not _has_isolation_level(call):
+        return _row(call, index, ErrorCode.unknown_server_error)
     if topic is None:
         return _row(call, index, error)
     partition, error = led_partition(call, topic, index)
@@ -63,6 +66,10 @@ def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     is_at_end = timestamp == _LATEST or offset < 0
     epoch = log.leader_epoch if is_at_end else log.leader_epoch_at(offset)
     return _row(call, index, ErrorCode.none, offset, found_timestamp, epoch)
+
+
+def _has_isolation_level(call: NodeCall) -> bool:
+    return is_isolation_level(getattr(call.request, "isolation_level", 0))
 
 
 def _is_supported(call: NodeCall, timestamp: int) -> bool:

@@ -12,8 +12,8 @@ Stores offsets of a group inside a transaction: pending under the producer id un
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12.
 * v6 names topics by id; an unknown id is 100. A generation of an unknown group is 69, a stale member epoch 113
   (KIP-1319); both are 22 before.
-* v5 is hidden by the profile kafka-3.9, v6 by kafka-4.3 too. In kafka-3.9, a generation of an unknown group
-  is 25.
+* v5 is hidden by the profile kafka-3.9, v6 by kafka-4.3 too. In kafka-3.9 the group is made before all checks but the
+  first two, so that a generation of an unknown group is 25.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     shard = group_shard(call, request.group_id)
     if isinstance(shard, ErrorCode):
         return shard
+    if not call.cluster.config.behaviours.groups_begin_with_a_commit:
+        shard.ensure_group(request.group_id)
     guard, error = await _verify(call, shard.partition)
     if error is not NO_ERROR:
         return error
@@ -77,8 +79,6 @@ async def _commit(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
         return shard
     transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard)
     error = await shard.commit_in_transaction(request.group_id, _committer(request), offsets.valid, transaction)
-    if error is ErrorCode.group_id_not_found and not call.cluster.config.behaviours.unknown_group_has_own_error:
-        return ErrorCode.unknown_member_id
     is_unknown_to_client = error in _OWN_ERRORS and call.version < _OWN_ERRORS_VERSION
     return ErrorCode.illegal_generation if is_unknown_to_client else error
 

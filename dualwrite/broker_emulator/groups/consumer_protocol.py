@@ -46,7 +46,7 @@ def read_version(metadata: bytes) -> int:
 def read_subscription(metadata: bytes) -> Subscription:
     """Read a ConsumerProtocolSubscription of any version; fields after those of version 3 are ignored."""
     reader = _Reader(metadata)
-    version = reader.int16()
+    version = reader.version()
     topics = frozenset(reader.string() for _ in range(reader.count()))
     reader.nullable_bytes()
     owned: NamedPartitions = reader.partitions() if version >= 1 else frozenset()
@@ -69,7 +69,7 @@ def read_subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 def read_assignment(data: bytes) -> NamedAssignment:
     """Read a ConsumerProtocolAssignment of any version. Raises MalformedError."""
     reader = _Reader(data)
-    reader.int16()
+    reader.version()
     return NamedAssignment(reader.partitions(), reader.nullable_bytes())
 
 
@@ -119,6 +119,13 @@ class _Reader:
     def nullable_bytes(self) -> bytes | None:
         size = self.int32()
         return None if size < 0 else self._take(size)
+
+    def version(self) -> int:
+        """Read a version; there is none below 0."""
+        version = self.int16()
+        if version < 0:
+            raise MalformedError(f"there is no version {version}")
+        return version
 
     def partitions(self) -> NamedPartitions:
         found: set[tuple[str, int]] = set()

@@ -83,11 +83,11 @@ def consumer_commit_error(
     An unknown member gets 25, an epoch that the member has not reached 113 (22 for members of the classic protocol).
     An older epoch is accepted for partitions that the member has had since then and has not revoked (KIP-1251): it
     may not know its new epoch yet. A commit without an epoch is accepted if the group has no members; in a
-    transaction, a commit that claims no membership is accepted even if it has.
+    transaction, a commit that claims nothing is accepted even if it has, and only -1 claims no epoch.
     """
     if committer.generation < 0 and group.is_empty:
         return ErrorCode.none
-    if transactional and not committer.claims_membership:
+    if transactional and committer == Committer():
         return ErrorCode.none
     member = group.members.get(committer.member_id)
     if member is None:
@@ -161,13 +161,17 @@ class _Stored(NamedTuple):
 class OffsetTable:
     """The offsets of the groups that belong to one partition of `__consumer_offsets`."""
 
-    __slots__ = ("_committed", "_open", "_pending")
+    __slots__ = ("_committed", "_groups_of", "_open", "_pending", "_transactions")
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, _Stored]] = {}
         self._pending: dict[int, dict[OffsetKey, _Stored]] = {}
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
         """By group and partition, the producers with a pending offset."""
+        self._transactions: dict[str, set[int]] = {}
+        """By group, the producers whose transaction has had a pending offset of it, deleted or not."""
+        self._groups_of: dict[int, set[str]] = {}
+        """The same by producer."""
 
     def commit(self, key: OffsetKey, value: CommittedOffset | None, *, log_offset: int) -> None:
         """Apply a record outside of transactions; None is a tombstone."""
@@ -180,9 +184,16 @@ class OffsetTable:
         """Apply a record inside the producer's transaction."""
         self._pending.setdefault(producer_id, {})[key] = _Stored(log_offset, value)
         self._open.setdefault(key.group_id, {}).setdefault(_partition(key), set()).add(producer_id)
+        self._transactions.setdefault(key.group_id, set()).add(producer_id)
+        self._groups_of.setdefault(producer_id, set()).add(key.group_id)
 
     def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Commit or drop the producer's pending offsets: its marker was written."""
+        for group_id in self._groups_of.pop(producer_id, ()):
+            producers = self._transactions[group_id]
+            producers.discard(producer_id)
+            if not producers:
+                del self._transactions[group_id]
         for key, stored in self._pending.pop(producer_id, {}).items():
             self._close(key, producer_id)
             if commit:
@@ -223,9 +234,14 @@ class OffsetTable:
         """Return whether any transaction has a pending offset for this partition of the group (KIP-447)."""
         return topic_partition in self._open.get(group_id, {})
 
-    def has_pending(self, group_id: str) -> bool:
-        """Return whether any transaction has a pending offset of the group."""
-        return group_id in self._open
+    def has_transaction(self, group_id: str) -> bool:
+        """Return whether a transaction is open in which offsets of the group were committed."""
+        return group_id in self._transactions
+
+    def forget_transactions(self, group_id: str) -> None:
+        """Forget which transactions offsets of the group were committed in: there is no such group any more."""
+        for producer_id in self._transactions.pop(group_id, ()):
+            self._groups_of[producer_id].discard(group_id)
 
     def all_committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         """Return every committed offset of the group."""

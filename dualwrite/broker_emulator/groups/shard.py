@@ -89,6 +89,8 @@ class GroupShard:
         config = cluster.config
         self._logs_unused_groups = config.behaviours.unused_groups_are_logged
         """Whether a group that has not had a generation yet has no record, as in the coordinator before KIP-848's."""
+        self._has_tombstones_of_pending = config.behaviours.pending_offsets_have_tombstones
+        self._keeps_unused_groups = config.behaviours.groups_outlast_their_offsets
         self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
         self._joining: WaitingRequests[JoinResponse] = WaitingRequests()
@@ -310,7 +312,7 @@ class GroupShard:
         group = self.groups.get(group_id)
         error = self._commit_error(group_id, committer, offsets, transactional=False, version=version)
         if error is ErrorCode.none and not offsets:  # all of them were refused: that makes a group, too
-            self._ensure_group(group_id)
+            self.ensure_group(group_id)
         if error is not ErrorCode.none or not offsets:
             return error
         if isinstance(group, Group) and is_kept_alive_by_commit(group, committer):
@@ -319,7 +321,7 @@ class GroupShard:
         if error is ErrorCode.none and not self.is_replicated:
             error = await self.replicated()
         if error is ErrorCode.none:
-            self._ensure_group(group_id)
+            self.ensure_group(group_id)
             for delta, (name, value) in enumerate(offsets.items()):
                 self.offsets.commit(OffsetKey(group_id, *name), value, log_offset=base_offset + delta)
         return error
@@ -334,14 +336,16 @@ class GroupShard:
         """Make offsets pending under the transaction's producer id. An unknown group is created."""
         error = self._commit_error(group_id, committer, offsets, transactional=True, version=0)
         if error is ErrorCode.none and not offsets:
-            self._ensure_group(group_id)
+            self.ensure_group(group_id)
         if error is not ErrorCode.none or not offsets:
             return error
+        if transaction.producer_epoch < 0:  # open for every epoch, so not verified: Kafka fails to build the batch
+            return ErrorCode.unknown_server_error
         base_offset, error = self.append(_offset_records(group_id, offsets), transaction)
         if error is not ErrorCode.none:
             return error
         # Pending from now on, replicated or not: a request for stable offsets must not get the older offset.
-        self._ensure_group(group_id)
+        self.ensure_group(group_id)
         for delta, (name, value) in enumerate(offsets.items()):
             key = OffsetKey(group_id, *name)
             self.offsets.commit_pending(transaction.producer_id, key, value, log_offset=base_offset + delta)
@@ -372,7 +376,8 @@ class GroupShard:
             consumer_fetch_error(group, member_id, member_epoch) if isinstance(group, ConsumerGroup) else ErrorCode.none
         )
 
-    def _ensure_group(self, group_id: str) -> None:
+    def ensure_group(self, group_id: str) -> None:
+        """Make an empty group if there is none with this id."""
         if group_id not in self.groups:
             self.groups[group_id] = Group(group_id=group_id, state_timestamp_ms=self._now_ms)
 
@@ -393,8 +398,11 @@ class GroupShard:
 
     def delete_offsets(self, group_id: str, names: Iterable[TopicPartition]) -> ErrorCode:
         """Delete some offsets of a group; offsets that do not exist are ignored."""
-        known = set(self.offsets.partitions(group_id))
-        return self._remove([OffsetKey(group_id, *name) for name in names if name in known], [])
+        deleted = set(names)
+        known = dict.fromkeys(self.offsets.partitions(group_id))
+        keys = [OffsetKey(group_id, *name) for name in known if name in deleted]
+        goes = not self._keeps_unused_groups and bool(deleted) and self._is_unused(group_id, without=deleted)
+        return self._remove(keys, [self.groups[group_id]] if goes else [])
 
     def forget_topics(self, topics: Collection[str]) -> Steps[None]:
         """Delete the offsets and the share state of all groups in deleted topics."""
@@ -407,6 +415,8 @@ class GroupShard:
         for begin in range(0, len(keys), _MOST_REMOVED):
             self._remove(keys[begin : begin + _MOST_REMOVED], [])
             yield
+        if not self._keeps_unused_groups:
+            self._remove([], [group for name, group in self.groups.items() if self._is_unused(name)])
 
     def expire(self) -> None:
         """Delete offsets whose retention is over, and empty groups without offsets and open transactions."""
@@ -414,13 +424,17 @@ class GroupShard:
         emptied: list[AnyGroup] = []
         for group_id, group in self.groups.items():
             committed = self.offsets.all_committed(group_id)
-            expired = [name for name, offset in committed.items() if self._is_expired(group, name, offset)]
-            keys += [OffsetKey(group_id, *name) for name in expired]
-            is_unused = len(expired) == len(committed) and not self.offsets.has_pending(group_id)
-            is_expected = isinstance(group, Group) and bool(group.pending_members)
-            if is_unused and delete_group_error(group) is ErrorCode.none and not is_expected:
+            expired = {name for name, offset in committed.items() if self._is_expired(group, name, offset)}
+            keys += [OffsetKey(group_id, *name) for name in committed if name in expired]
+            is_expected = self._keeps_unused_groups and isinstance(group, Group) and bool(group.pending_members)
+            if self._is_unused(group_id, without=expired) and not is_expected:
                 emptied.append(group)
         self._remove(keys, emptied)
+
+    def _is_unused(self, group_id: str, *, without: Collection[TopicPartition] = ()) -> bool:
+        """Return whether a group has no members, no offsets but these, and no transaction that has offsets of it."""
+        has_others = any(name not in without for name in self.offsets.all_committed(group_id))
+        return not has_others and not self.offsets.has_transaction(group_id) and self.groups[group_id].is_empty
 
     def _is_expired(self, group: AnyGroup, name: TopicPartition, offset: CommittedOffset) -> bool:
         if self.offsets.is_unstable(group.group_id, name):
@@ -429,7 +443,7 @@ class GroupShard:
 
     def _remove(self, keys: Sequence[OffsetKey], groups: Sequence[AnyGroup]) -> ErrorCode:
         """Write tombstones for offsets and groups, and remove them."""
-        records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(key), None) for key in keys]
+        records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(key), None) for key in self._in_the_log(keys)]
         for group in groups:
             if self._logs_unused_groups or not isinstance(group, Group) or group.generation:
                 records += records_between(group, None)
@@ -441,10 +455,17 @@ class GroupShard:
                 self._forget_group(group)
         return error
 
+    def _in_the_log(self, keys: Sequence[OffsetKey]) -> Sequence[OffsetKey]:
+        """Return those of the offsets whose removal is written."""
+        if self._has_tombstones_of_pending:
+            return keys
+        return [key for key in keys if self.offsets.committed(key.group_id, TopicPartition(*key[1:])) is not None]
+
     def _forget_group(self, group: AnyGroup) -> None:
         if isinstance(group, Group):
             group.to(GroupState.DEAD, self._now_ms)  # the result is dropped; this checks the transition
         del self.groups[group.group_id]
+        self.offsets.forget_transactions(group.group_id)
         _, timer = self._timers.pop(group.group_id, (0, None))
         if timer is not None:
             timer.cancel()

@@ -395,7 +395,7 @@ class PartitionLog:
             return ErrorCode.kafka_storage_error
         self._log_end_offset = marker_offset + 1
         if is_of_producer:
-            self._verifications.end(producer_id)
+            self._verifications.end_by_marker(producer_id, producer_epoch)
             self._producers[producer_id] = after_marker(entry, producer_epoch, coordinator_epoch, now_ms)
         if entry is not None and entry.has_open_transaction:
             self._states.complete(producer_id, marker_offset, commit, self._segments.active)

@@ -72,9 +72,19 @@ class Verifications:
         return self._entries.get(producer_id)
 
     def end(self, producer_id: int) -> None:
-        """Forget the entry: a transactional batch or a marker of this producer was appended."""
+        """Forget the entry: a transactional batch of this producer was appended."""
         if self._entries.pop(producer_id, None) is not None:
             self._seen_ms.pop(producer_id, None)
+
+    def end_by_marker(self, producer_id: int, producer_epoch: int) -> None:
+        """Forget the entry, because a marker was appended, unless it may be of the next transaction.
+
+        Where each transaction has an epoch of its own, a marker has the epoch of the transaction after it
+        (KAFKA-18575). The marker of a client that ends transactions without a bump leaves its own entry, too.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None and not (entry.supports_epoch_bump and entry.producer_epoch == producer_epoch):
+            self.end(producer_id)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Remove entries that were already pending at a scan at least `expiration_ms` ago."""

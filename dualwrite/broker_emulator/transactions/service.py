@@ -487,7 +487,9 @@ class TransactionCoordinator:
             commit=decided.state is PREPARE_COMMIT,
             transaction_version=decided.client_transaction_version,
         )
-        while not run.is_cancelled and self._is_owner(owned):
+        is_sent = False  # what another partition answers keeps no partition from being sent its marker once
+        while self._is_owner(owned) and not (is_sent and run.is_cancelled):
+            is_sent = True
             if self._pause_points.active:
                 await self._reach(PausePoint.BEFORE_MARKER, decided, topic_partition)
             response = await self._markers.send(topic_partition, marker)

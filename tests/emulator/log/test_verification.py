@@ -46,6 +46,23 @@ def test_entries_expire_after_a_whole_period_between_scans() -> None:
     assert verifications.get(1) is not None
 
 
+def test_a_marker_ends_what_is_not_of_the_next_transaction() -> None:
+    """A marker has the epoch of the next transaction if each has its own (KAFKA-18575)."""
+
+    def is_left(entry_epoch: int, marker_epoch: int, bump: bool) -> bool:
+        verifications = Verifications()
+        verifications.begin(1, entry_epoch, 0, supports_epoch_bump=bump)
+        verifications.end_by_marker(2, entry_epoch)
+        assert verifications.get(1) is not None
+        verifications.end_by_marker(1, marker_epoch)
+        return verifications.get(1) is not None
+
+    assert not is_left(4, 5, bump=True)
+    assert is_left(5, 5, bump=True)
+    assert not is_left(5, 5, bump=False)
+    assert not is_left(4, 5, bump=False)
+
+
 def test_guards_equal_only_themselves() -> None:
     assert VerificationGuard() != VerificationGuard()
     assert VerificationGuard.SENTINEL == VerificationGuard.SENTINEL

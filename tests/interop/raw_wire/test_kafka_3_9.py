@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
-from tests.emulator.api.raw_client import RawClient
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.emulator.api.test_groups import join_fields
 from tests.emulator.api.test_offsets import commit as commit_offset
 from tests.interop.conftest import Broker
@@ -228,6 +228,28 @@ def test_a_group_without_a_generation_has_no_record(broker: Broker, wire: Wire, 
         for key, value in zip(b.keys, b.values, strict=True)
     ]
     assert written == [(1, True), (1, False)]
+
+
+def test_a_deleted_topic_takes_empty_groups_with_it(broker: Broker, wire: Wire, topic: str, group: str) -> None:
+    """Groups without offsets, whatever the topic was; the coordinator of Kafka 4 keeps them."""
+    wire.wait_for_coordinator(group, GROUP)
+    kept = f"{group}-kept"
+    wire.wait_for_coordinator(kept, GROUP)
+    with RawClient(broker.bootstrap_servers) as client:
+        assert client.call("join_group", 9, **join_fields(9, group)).error_code == 79
+        assert commit_offset(client, kept, 1, topic=topic) == 0
+        assert group_states(client, group, kept) == ["Empty", "Empty"]
+        wire.create_topic(f"{topic}-deleted")
+        names = (f"{topic}-deleted",)
+        deleted = client.call("delete_topics", 5, topic_names=names, timeout=milliseconds(20_000))
+        assert [row.error_code for row in deleted.responses] == [0]
+        states = wait_for(lambda: group_states(client, group, kept), lambda states: states[0] != "Empty")
+    assert states == ["Dead", "Empty"]
+
+
+def group_states(client: RawClient, *groups: str) -> list[str]:
+    described = client.call("describe_groups", 5, groups=groups, include_authorized_operations=False)
+    return [group.group_state for group in described.groups]
 
 
 def identity_fields(identity: Identity) -> tuple[int, int]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, Code, Identity, Wire
 
 
@@ -51,6 +55,30 @@ def test_offsets_of_a_group_that_was_not_added(
     identity = wire.init_ok(transactional_id)
     assert wire.txn_offset_commit(transactional_id, identity, group, topic, 7, version=version) == refused
     assert wire.describe(transactional_id).state == "Empty"
+
+
+def test_the_order_of_an_answer(broker: Broker, topic: str, group: str) -> None:
+    """What there is not comes first, then what the group was asked about; each topic is named once."""
+    parts = request_parts("offset_commit", 9)
+
+    def of(name: str, *partitions: int) -> Any:
+        at = parts.OffsetCommitRequestPartition
+        offsets = tuple(at(partition_index=index, committed_offset=1, committed_metadata="") for index in partitions)
+        return parts.OffsetCommitRequestTopic(name=name, partitions=offsets)
+
+    asked = (of(topic, 0, 7), of(f"{topic}-missing", 0), of(topic, 8))
+    with RawClient(broker.bootstrap_servers) as client:
+        answer = client.call("offset_commit", 9, group_id=group, member_id="", topics=asked)
+        known_first = client.call("offset_commit", 9, group_id=group, member_id="", topics=(of(topic, 0), asked[1]))
+    assert in_order(answer) == [(topic, [(7, 3), (8, 3), (0, 0)]), (f"{topic}-missing", [(0, 3)])]
+    assert in_order(known_first) == [(f"{topic}-missing", [(0, 3)]), (topic, [(0, 0)])]
+
+
+def in_order(answer: Any) -> list[tuple[str, list[tuple[int, int]]]]:
+    return [
+        (topic.name, [(row.partition_index, int(row.error_code)) for row in topic.partitions])
+        for topic in answer.topics
+    ]
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

@@ -63,7 +63,7 @@ def join(group: ConsumerGroup, request: JoinRequest, context: DecisionContext) -
         raise RefusedError(ErrorCode.inconsistent_group_protocol, f"Member {member_id}'s protocols are not supported.")
     if is_unknown and request.group_instance_id is None and request.requires_known_member_id:
         return ClassicJoinDecision(group, JoinResponse(ErrorCode.member_id_required, member_id))
-    subscription = _subscription(request)
+    subscription = _subscription(request, context)
     former = group.static_member(request.group_instance_id)
     downgrades = former is not None and _is_last_of_new_protocol(group, former, context)
     change = GroupChange(group, context)
@@ -81,20 +81,21 @@ def join(group: ConsumerGroup, request: JoinRequest, context: DecisionContext) -
         after = change.reconcile(member_id, owned, resubscribes=resubscribes)
     response = _join_response(after, request)
     if downgrades:
-        classic = to_classic(change.group, context)
+        # Kafka converts the group as it was, so that a bump of its epoch is lost (observed: 4.4.0)
+        classic = to_classic(replace(change.group, group_epoch=group.group_epoch), context)
         return ClassicJoinDecision(Downgrade(classic, rebalances=resubscribes), response)
     change.step_to(change.group.with_member(_expected_to_sync(after, request, context.now_ms)))
     return ClassicJoinDecision(change.group, response)
 
 
-def _subscription(request: JoinRequest) -> Subscription:
+def _subscription(request: JoinRequest, context: DecisionContext) -> Subscription:
     """Read the subscription from the first protocol: all protocols of a consumer have the same topics."""
     try:
         return read_subscription(request.protocols[0].metadata)
     except MalformedError as error:
-        raise RefusedError(
-            ErrorCode.unknown_server_error, "Malformed embedded consumer protocol in subscription deserialization."
-        ) from error
+        is_refused = context.settings.refuses_malformed
+        code = ErrorCode.inconsistent_group_protocol if is_refused else ErrorCode.unknown_server_error
+        raise RefusedError(code, f"Member {request.member_id!r} joins with a malformed subscription.") from error
 
 
 def _is_last_of_new_protocol(group: ConsumerGroup, former: ConsumerMember, context: DecisionContext) -> bool:

@@ -77,6 +77,8 @@ class ConsumerGroupSettings(NamedTuple):
     assignors: tuple[str, ...]
     """The names that members may request; the first is used if none does."""
     classic_max_size: int
+    refuses_malformed: bool = True
+    """Whether a subscription of the classic protocol that cannot be read is 23 (KAFKA-20662) instead of -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,6 +221,7 @@ def settings_of(cluster: ClusterView, group_id: str) -> ConsumerGroupSettings:
     config = cluster.config
     policy = config.group_consumer_migration_policy.lower()
     settings = ConsumerGroupSettings(
+        refuses_malformed=config.behaviours.malformed_subscriptions_are_refused,
         session_timeout_ms=config.group_consumer_session_timeout_ms,
         heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         assignment_interval_ms=config.group_consumer_assignment_interval_ms,

@@ -1,0 +1,98 @@
+"""What a run says: differences as they are found, its progress, and a summary in the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.differential.workers import Order, Result
+
+_PROGRESS_EVERY_S: Final = 15.0
+
+
+@dataclass(slots=True)
+class Report:
+    """The results so far."""
+
+    seed: int
+    wanted: int
+    most_shrunk: int
+    played: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    """How often each kind of difference was met."""
+    first: dict[str, str] = field(default_factory=dict)
+    """The first sequence in which it was met."""
+    unsteady: Counter[str] = field(default_factory=Counter)
+    explained: Counter[str] = field(default_factory=Counter)
+    failures: int = 0
+    given_up: list[str] = field(default_factory=list)
+    """Sequences that no process has come to the end of."""
+    incidents: list[str] = field(default_factory=list)
+    _began_s: float = field(default_factory=time.monotonic)
+    _said_s: float = field(default_factory=time.monotonic)
+    _said_played: int = 0
+
+    def order(self, seed: str) -> Order:
+        """Return what a process needs to know to play a sequence."""
+        return Order(seed, frozenset(self.kinds), shrinks=len(self.kinds) < self.most_shrunk)
+
+    def add(self, result: Result) -> None:
+        """Add a result, and print what is new."""
+        if result.failure is not None:
+            self._add_failure(result, result.failure)
+        else:
+            self.played += 1
+        self.kinds.update(result.known)
+        self.unsteady.update(result.unsteady)
+        self.explained.update(result.explained)
+        if result.found is not None:
+            about = result.found.about
+            if about not in self.first:
+                print(result.found, flush=True)
+                self.first[about] = result.seed
+            self.kinds[about] += 1
+        if time.monotonic() - self._said_s >= _PROGRESS_EVERY_S:
+            print(self.progress(), flush=True)
+            self._said_s, self._said_played = time.monotonic(), self.played
+
+    def _add_failure(self, result: Result, failure: str) -> None:
+        self.failures += 1
+        becomes = "it is left out" if result.is_given_up else "it is played again"
+        print(f"no result of {result.seed}, {becomes}: {failure}", flush=True)
+        if result.is_given_up:
+            self.given_up.append(result.seed)
+
+    def add_incident(self, what: str) -> None:
+        """Add something else that the reader of the summary must know."""
+        print(what, flush=True)
+        self.incidents.append(what)
+
+    def progress(self) -> str:
+        """Return how far it is, how fast, and when it will be done at this rate."""
+        now_s = time.monotonic()
+        rate = self.played / max(now_s - self._began_s, 0.001)
+        lately = (self.played - self._said_played) / max(now_s - self._said_s, 0.001)
+        left = f", {(self.wanted - self.played) / rate / 60:.0f} min left" if rate else ""
+        return (
+            f"{self.played} of {self.wanted} sequences, {rate:.1f}/s ({lately:.1f}/s lately){left}; "
+            f"{len(self.kinds)} kinds of difference, {self.unsteady.total()} unsteady, {self.failures} failures"
+        )
+
+    def summary(self) -> str:
+        """Return what has come of it all."""
+        took_s = time.monotonic() - self._began_s
+        of = f"{self.played} sequences" if self.played >= self.wanted else f"{self.played} of {self.wanted} sequences"
+        lines = [f"seed {self.seed}: {of} in {took_s:.0f} s, {len(self.kinds)} kinds of difference"]
+        lines += [f"{times:6} {about} ({self.first.get(about, '?')})" for about, times in self.kinds.most_common()]
+        lines += [f"{times:6} {about}, but not when played again" for about, times in self.unsteady.most_common()]
+        lines += [f"{times:6} {row} (on the page of differences)" for row, times in self.explained.most_common()]
+        if self.failures:
+            lines.append(f"{self.failures:6} failures of processes; without a result: {self.given_up or 'none'}")
+        return "\n".join([*lines, *self.incidents])
+
+    @property
+    def status(self) -> int:
+        """The exit status: 1 if anything differs, or has no result."""
+        return 1 if self.kinds or self.given_up or self.incidents else 0
