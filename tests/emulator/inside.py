@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.operations import Operations
@@ -16,6 +16,16 @@ T = TypeVar("T")
 def run_in_loop(emulator: Emulator, function: Callable[[], T]) -> T:
     """Call `function` in the emulator's loop and return its result."""
     return emulator.call_in_loop(function)
+
+
+def await_in_loop(emulator: Emulator, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` in the emulator's loop and return its result."""
+    return emulator._await(work)
+
+
+def has_change_under_way(cluster: Cluster) -> bool:
+    """Return whether a change of topics or settings has begun and is not complete."""
+    return cluster.changes._under_way is not None
 
 
 def cluster_of(emulator: Emulator) -> Cluster:
