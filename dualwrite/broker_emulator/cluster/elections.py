@@ -6,24 +6,60 @@ the other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
+from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.cluster.replication import assign, assignment_of, cancelled, finished, started
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.slices import Steps, at_once
-
-if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
+from dualwrite.broker_emulator.storage.storage import Storage
 
 _STORED_TOGETHER: Final = 100
 """Elections that are stored with one write."""
 
 
+class LeaderNode(Protocol):
+    """A node (`node.py`) that can lead partitions."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def take_over(self, partition: Partition) -> None: ...
+
+    def resign(self, partition: Partition) -> None: ...
+
+
+class ElectingCluster(Protocol):
+    """What elections need of the cluster (`cluster.py`)."""
+
+    @property
+    def storage(self) -> Storage: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def nodes(self) -> Mapping[int, LeaderNode]: ...
+
+    @property
+    def living_nodes(self) -> Sequence[LeaderNode]: ...
+
+    @property
+    def has_configs_of_nodes(self) -> bool: ...
+
+    def partitions(self) -> Iterator[Partition]: ...
+
+    def configuration(self, partitions: Iterable[Partition]) -> Steps[None]: ...
+
+
 class Elections:
     """Elects the leaders of a cluster's partitions."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ElectingCluster) -> None:
         self._cluster = cluster
 
     def make_leader(self, partition: Partition, leader_id: int) -> None:
@@ -58,7 +94,7 @@ class Elections:
         if leader_id != NO_LEADER:
             cluster.nodes[leader_id].take_over(partition)
 
-    def replacement(self, leaving: ClusterNode) -> Steps[None]:
+    def replacement(self, leaving: LeaderNode) -> Steps[None]:
         """Elect another leader for every partition that `leaving` leads. Raises StorageError if storage fails."""
         for some in _batches(self._cluster.partitions()):
             candidates = [node.node_id for node in self._cluster.living_nodes if node is not leaving]
@@ -66,7 +102,7 @@ class Elections:
             self._make_leaders([(partition, elect(partition.complete_replicas, candidates)) for partition in led])
             yield
 
-    def adoption(self, begun: ClusterNode) -> Steps[None]:
+    def adoption(self, begun: LeaderNode) -> Steps[None]:
         """Make a node that has just started the leader of the partitions that have none, while it is alive.
 
         Raises StorageError if storage fails.
