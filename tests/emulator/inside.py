@@ -9,6 +9,7 @@ from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.control.server import ControlServer
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.groups.shard import GroupShard
 
 T = TypeVar("T")
 
@@ -26,6 +27,15 @@ def await_in_loop(emulator: Emulator, work: Coroutine[Any, Any, T]) -> T:
 def has_change_under_way(cluster: Cluster) -> bool:
     """Return whether a change of topics or settings has begun and is not complete."""
     return cluster.changes._under_way is not None
+
+
+def is_deciding(emulator: Emulator, group_id: str) -> bool:
+    """Return, in the emulator's loop, whether a thread decides about a consumer group."""
+    for node in emulator.cluster.living_nodes:
+        shard = node.groups.shard(group_id)
+        if isinstance(shard, GroupShard) and group_id in shard.consumer._turns:
+            return True
+    return False
 
 
 def cluster_of(emulator: Emulator) -> Cluster:
