@@ -321,7 +321,9 @@ class Emulator:
         if self.operations.node(node_id).is_alive:
             raise ValueError(f"node {node_id} is already running")
         node = await self._add_node(node_id)
-        self.cluster.lead_orphans(node)
+        changes = self.cluster.changes
+        async with changes:
+            await changes.make(self.cluster.elections.adoption(node))
         await self._serve(node)
 
     @property

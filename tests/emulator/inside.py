@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.control.server import ControlServer
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.groups.shard import GroupShard
 
 T = TypeVar("T")
 
@@ -16,6 +17,25 @@ T = TypeVar("T")
 def run_in_loop(emulator: Emulator, function: Callable[[], T]) -> T:
     """Call `function` in the emulator's loop and return its result."""
     return emulator.call_in_loop(function)
+
+
+def await_in_loop(emulator: Emulator, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` in the emulator's loop and return its result."""
+    return emulator._await(work)
+
+
+def has_change_under_way(cluster: Cluster) -> bool:
+    """Return whether a change of topics or settings has begun and is not complete."""
+    return cluster.changes._under_way is not None
+
+
+def is_deciding(emulator: Emulator, group_id: str) -> bool:
+    """Return, in the emulator's loop, whether a thread decides about a consumer group."""
+    for node in emulator.cluster.living_nodes:
+        shard = node.groups.shard(group_id)
+        if isinstance(shard, GroupShard) and group_id in shard.consumer._turns:
+            return True
+    return False
 
 
 def cluster_of(emulator: Emulator) -> Cluster:

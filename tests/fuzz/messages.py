@@ -7,13 +7,14 @@ import struct
 import uuid
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from random import Random
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from crc32c import crc32c
+from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.log.record_batch import build_batch
@@ -21,7 +22,10 @@ from tests.emulator.hostile.requests import FIRST_PRODUCER_ID, SERVED, frame
 
 Maker = Callable[[Random], Any]
 
-NAMES: Final = ("t", "t", "t", "x", "g", "p", "", ".", "__consumer_offsets", "__transaction_state", "n/a", "\0", "€")
+NAMES: Final = (
+    *("t", "t", "t", "x"),
+    *("g", "p", "", ".", "__consumer_offsets", "__transaction_state", "__share_group_state", "n/a", "\0", "€"),
+)
 """The first four exist."""
 _PATTERNS: Final = ("(a+)+!", "(t|x)*", ".*", "[", "\\Qt\\E", "(?i:T)", "x{1000}{1000}")
 _EDGES: Final = (-2, -1, 0, 1, 2, 3, 5, FIRST_PRODUCER_ID, FIRST_PRODUCER_ID + 1)
@@ -36,10 +40,15 @@ def random_frame(random: Random) -> bytes:
     """Return a frame that decodes."""
     key, version = random.choice(SERVED)
     kind: Any = request_schema(key, version)
-    message = _maker(kind)(random)
+    message = random_message(random, kind)
     if random.random() < _SELDOM:
         message = _repeated(random, message)
     return frame(key, version, random.getrandbits(31), message)
+
+
+def random_message(random: Random, kind: Any) -> Any:
+    """Return a message of this type."""
+    return _maker(kind)(random)
 
 
 def _repeated(random: Random, message: Any) -> Any:
@@ -94,6 +103,10 @@ def _primitive(kafka_type: str) -> Maker:
     match kafka_type:
         case "bool":
             return lambda random: random.random() < 0.5
+        case "datetime_i64":  # this one and the next in responses only
+            return lambda random: datetime.fromtimestamp(random.choice((0, 1_700_000_000)), tz=UTC)
+        case "error_code":
+            return lambda random: random.choice((ErrorCode.none, ErrorCode.not_leader_or_follower))
         case "string":
             return _text
         case "bytes":

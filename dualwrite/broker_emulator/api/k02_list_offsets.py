@@ -18,6 +18,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -27,7 +28,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, is_isolation_level, led_partition
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation
-from dualwrite.broker_emulator.slices import mapped_rows
+from dualwrite.broker_emulator.slices import Steps, in_slices
 
 _READ_COMMITTED = 1
 _LATEST, _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
@@ -39,10 +40,19 @@ async def handle(call: NodeCall) -> Any:
     if call.cluster.config.behaviours.isolation_level_checked_first and not _has_isolation_level(call):
         return await call.refused(ErrorCode.unknown_server_error)
     named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
-    return await call.made(_response, call, await mapped_rows(lambda pair: _offset(call, *pair), named))
+    rows = iter(await in_slices(_offsets(call, named)))
+    return await call.made(_response, call, lambda *_: next(rows))
 
 
-def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:
+def _offsets(call: NodeCall, named: Iterable[tuple[Any, Any]]) -> Steps[list[Any]]:
+    rows: list[Any] = []
+    for topic, requested in named:
+        rows.append((yield from _offset(call, topic, requested)))
+        yield
+    return rows
+
+
+def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Steps[Any]:
     index = requested.partition_index
     topic, error = allowed_topic(call, requested_in, AclOperation.DESCRIBE)
     timestamp = requested.timestamp
@@ -62,7 +72,7 @@ def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     if timestamp not in (_EARLIEST, _EARLIEST_LOCAL) and log.high_watermark < log.leader_epoch_start_offset:
         is_known = call.version >= 5
         return _row(call, index, ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available)
-    offset, found_timestamp = _find(call, partition, timestamp)
+    offset, found_timestamp = yield from _find(call, partition, timestamp)
     is_at_end = timestamp == _LATEST or offset < 0
     epoch = log.leader_epoch if is_at_end else log.leader_epoch_at(offset)
     return _row(call, index, ErrorCode.none, offset, found_timestamp, epoch)
@@ -76,12 +86,14 @@ def _is_supported(call: NodeCall, timestamp: int) -> bool:
     return timestamp >= 0 or call.version >= _FIRST_VERSION.get(timestamp, 99)
 
 
-def _find(call: NodeCall, partition: Partition, timestamp: int) -> tuple[int, int]:
+def _find(call: NodeCall, partition: Partition, timestamp: int) -> Steps[tuple[int, int]]:
     if timestamp in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return -1, -1
-    return partition.log.offset_for_timestamp(
-        _EARLIEST if timestamp == _EARLIEST_LOCAL else timestamp,
-        read_committed=getattr(call.request, "isolation_level", 0) == _READ_COMMITTED,
+    return (
+        yield from partition.log.offset_for_timestamp(
+            _EARLIEST if timestamp == _EARLIEST_LOCAL else timestamp,
+            read_committed=getattr(call.request, "isolation_level", 0) == _READ_COMMITTED,
+        )
     )
 
 

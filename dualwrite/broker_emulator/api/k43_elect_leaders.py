@@ -101,7 +101,7 @@ def _elect_one(call: NodeCall, partition: Partition, kind: int) -> Outcome:
 
 def _lead(call: NodeCall, partition: Partition, node_id: int) -> Outcome:
     try:
-        call.cluster.make_leader(partition, node_id)
+        call.cluster.elections.make_leader(partition, node_id)
     except StorageError as problem:
         return ErrorCode.kafka_storage_error, str(problem)
     return ErrorCode.none, None

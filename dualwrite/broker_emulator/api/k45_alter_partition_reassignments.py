@@ -54,7 +54,7 @@ def _change(call: NodeCall, partition: Partition, target: tuple[int, ...] | None
     if target is None:
         if not current.is_changing:
             return ErrorCode.no_reassignment_in_progress, None
-        call.cluster.cancel_reassignment(partition)
+        call.cluster.elections.cancel_reassignment(partition)
         return ErrorCode.none, None
     message = why_not_assignable(call, target)
     if message is not None:
@@ -63,7 +63,7 @@ def _change(call: NodeCall, partition: Partition, target: tuple[int, ...] | None
     if not getattr(call.request, "allow_replication_factor_change", True) and len(target) != replicas:
         message = f"The replication factor is changed from {replicas} to {len(target)}"
         return ErrorCode.invalid_replication_factor, message
-    call.cluster.reassign(partition, target)
+    call.cluster.elections.reassign(partition, target)
     return ErrorCode.none, None
 
 

@@ -35,6 +35,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
 from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace
 
 _OWN_ID_VERSION = 1
 
@@ -46,8 +47,11 @@ async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
         return await call.refused(ErrorCode.group_authorization_failed)
     names = request.subscribed_topic_names or ()
-    if not all(call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name) for name in names):
-        return await call.refused(ErrorCode.topic_authorization_failed)
+    pace = Pace()
+    for name in names:
+        if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            return await call.refused(ErrorCode.topic_authorization_failed)
+        await pace.keep()
     try:
         _check(call)
         shard = group_shard(call, request.group_id)

@@ -1,4 +1,4 @@
-"""The cluster of one emulator: what all of its nodes share, its topics, and the elections of partition leaders.
+"""The cluster of one emulator: what all of its nodes share, and its topics. `elections.py` has their leaders.
 
 What changes all partitions of a topic, or of the cluster, is a sequence of steps (`changes.py`): a topic of ten
 thousand partitions must not hold up the clients of the others.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, Timer
 from dualwrite.broker_emulator.cluster.changes import Changes
+from dualwrite.broker_emulator.cluster.elections import Elections, elect, wake
 from dualwrite.broker_emulator.cluster.features import (
     GROUP_VERSION,
     SHARE_VERSION,
@@ -22,7 +23,6 @@ from dualwrite.broker_emulator.cluster.features import (
     as_finalized,
     is_supported,
 )
-from dualwrite.broker_emulator.cluster.replication import assign, assignment_of, cancelled, finished, started
 from dualwrite.broker_emulator.cluster.topics import (
     NO_LEADER,
     OFFSETS_TOPIC,
@@ -167,6 +167,7 @@ class Cluster:
         """Grows whenever a topic is created, deleted or extended: consumer groups then look at their topics again."""
         self.changes = Changes()
         """For whatever changes topics and settings, except at the start."""
+        self.elections = Elections(self)
         self._topics_by_id: dict[uuid.UUID, Topic] = {}
         self._first_leader = 0
         faults.crash_node = lambda node_id: self.nodes[node_id].crash()
@@ -272,7 +273,7 @@ class Cluster:
         self._log_config(topic)  # before anything is stored: it raises if a setting is invalid
         leader_epochs = [0] * len(assignments)
         yield from self.storage.topic_created(
-            StoredTopic(name, topic.topic_id, topic.configs, leader_epochs, assignments)
+            StoredTopic(name, topic.topic_id, topic.configs, leader_epochs, list(assignments))
         )
         yield from self._addition(topic, assignments, leader_epochs)
         return topic
@@ -369,7 +370,7 @@ class Cluster:
         self._log_config(Topic(topic.name, topic.topic_id, configs=dict(configs)))
         self.altered_configs.replace(ConfigResource.TOPIC, topic.name, configs)
         topic.configs = dict(configs)
-        yield from self._configuration(topic.partitions)
+        yield from self.configuration(topic.partitions)
 
     def alter_brokers(self, name: str, configs: Mapping[str, str]) -> Steps[None]:
         """Replace the settings of one broker, or of all (ALL_BROKERS); they are in effect after the last step.
@@ -396,11 +397,17 @@ class Cluster:
         self._read_configs()
         for node in self.nodes.values():
             node.transactions.configure(self.config_of(node.node_id))
-        yield from self._configuration(list(self.partitions()))
+        yield from self.configuration(list(self.partitions()))
         for notify in list(self.on_config_change):
             notify()
 
-    def _configuration(self, partitions: Iterable[Partition]) -> Steps[None]:
+    @property
+    def has_configs_of_nodes(self) -> bool:
+        """Whether some nodes have settings of their own: then those of a log depend on its leader."""
+        return bool(self._node_configs)
+
+    def configuration(self, partitions: Iterable[Partition]) -> Steps[None]:
+        """Put the settings of logs into effect."""
         log_configs = cache(self._log_config)  # the same for many partitions, and slow to build
         for partition in partitions:
             partition.log.configure(
@@ -442,7 +449,7 @@ class Cluster:
             partition.leader_id = NO_LEADER
         for partition in topic.partitions:
             partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # ends waits for replication
-            _wake(partition.log.on_advance)
+            wake(partition.log.on_advance)
             partition.log.destroy()
             yield
         yield from self.storage.topic_destroyed(name)
@@ -468,81 +475,6 @@ class Cluster:
         """Iterate over every partition of every topic."""
         for topic in self.topics.values():
             yield from topic.partitions
-
-    # elections
-
-    def make_leader(self, partition: Partition, leader_id: int) -> None:
-        """Make a node the leader of a partition (NO_LEADER: leave it without one), with a new leader epoch.
-
-        A node that was not the leader before has only the replicated records: the others are lost. Requests that wait
-        for the partition wake up and find another leader.
-        """
-        before = self.nodes.get(partition.leader_id)
-        if before is not None:
-            before.resign(partition)
-        log = partition.log
-        if leader_id not in (NO_LEADER, partition.last_leader_id):
-            log.truncate_to_high_watermark(self.clock.now_ms())
-        partition.leader_id = leader_id
-        if leader_id != NO_LEADER:
-            partition.last_leader_id = leader_id
-        self.storage.leader_elected(*partition.name, log.leader_epoch + 1)
-        log.begin_leader_epoch(log.leader_epoch + 1)
-        _wake(log.on_advance)
-        if self._node_configs:
-            at_once(self._configuration((partition,)))
-        if leader_id != NO_LEADER:
-            self.nodes[leader_id].take_over(partition)
-
-    def replace_leader(self, leaving: ClusterNode) -> None:
-        """Elect another leader for every partition that `leaving` leads."""
-        candidates = [node.node_id for node in self.living_nodes if node is not leaving]
-        for partition in self.partitions():
-            if partition.leader_id == leaving.node_id:
-                self.make_leader(partition, elect(partition.complete_replicas, candidates))
-
-    def lead_orphans(self, started: ClusterNode) -> None:
-        """Make a node that has just started the leader of the partitions that have none."""
-        for partition in self.partitions():
-            if partition.leader_id == NO_LEADER and started.node_id in partition.complete_replicas:
-                partition.log.restarted()
-                self.make_leader(partition, started.node_id)
-            self._finish_reassignment_if_possible(partition)
-
-    def electable(self, partition: Partition, preferred: int) -> int:
-        """Return `preferred` if it may lead, or else the first living replica; NO_LEADER if no replica is alive."""
-        living = [node.node_id for node in self.living_nodes]
-        return elect([preferred] * (preferred in partition.complete_replicas) + partition.complete_replicas, living)
-
-    # reassignments
-
-    def reassign(self, partition: Partition, target: Sequence[int]) -> None:
-        """Move the replicas of a partition to `target` (`replication.py`). Raises StorageError if storage fails."""
-        self.storage.replicas_assigned(*partition.name, target)
-        assign(partition, started(assignment_of(partition), target))
-        partition.log.on_release = [lambda: self._finish_reassignment_if_possible(partition)]
-        self._finish_reassignment_if_possible(partition)
-
-    def cancel_reassignment(self, partition: Partition) -> None:
-        """Cancel the reassignment that is under way. Raises StorageError if storage fails."""
-        before = cancelled(assignment_of(partition))
-        self.storage.replicas_assigned(*partition.name, before.replicas)
-        assign(partition, before)
-        self.make_leader(partition, self.electable(partition, partition.leader_id))
-
-    def _finish_reassignment_if_possible(self, partition: Partition) -> None:
-        """Complete a reassignment if all new replicas have every record and one of them can lead."""
-        before, after = assignment_of(partition), finished(assignment_of(partition))
-        living = {node.node_id for node in self.living_nodes}
-        are_behind = partition.log.is_high_watermark_held or not living.issuperset(before.adding)
-        if not before.is_changing:
-            return
-        if (before.adding and are_behind) or living.isdisjoint(after.replicas):
-            return
-        assign(partition, after)
-        if before.removing or partition.leader_id not in after.replicas:
-            # even if the leader stays: the new epoch fences the removed replicas
-            self.make_leader(partition, self.electable(partition, partition.leader_id))
 
     # features
 
@@ -597,13 +529,3 @@ class Cluster:
     def group_coordinator(self, group_id: str) -> ClusterNode | None:
         """Return the leader of the group's partition of `__consumer_offsets`, or None."""
         return self.nodes.get(self.topics[OFFSETS_TOPIC].partitions[self.group_partition(group_id)].leader_id)
-
-
-def elect(replicas: Sequence[int], living: Sequence[int]) -> int:
-    """Return the first living replica, or NO_LEADER. All replicas are in sync here."""
-    return next((node_id for node_id in replicas if node_id in living), NO_LEADER)
-
-
-def _wake(callbacks: list[Callable[[], None]]) -> None:
-    for callback in list(callbacks):
-        callback()

@@ -103,16 +103,18 @@ class Node:
         """
         if self.is_alive:
             self.end()
-            self.cluster.replace_leader(self)
+            self.cluster.changes.make_at_once(self.cluster.elections.replacement(self))
 
     async def stop(self) -> None:
         """Shut down in order: other nodes take over its partitions first; requests that wait for them get an error."""
         if not self.is_alive:
             return
-        self.cluster.replace_leader(self)
+        changes = self.cluster.changes
+        async with changes:
+            await changes.make(self.cluster.elections.replacement(self))
         await asyncio.sleep(0)  # the requests that were woken send their responses
         await asyncio.sleep(0)
-        self.end()
+        self.crash()  # other nodes also take over whatever it has come to lead meanwhile
 
     def end(self) -> None:
         """Stop serving and forget everything, without handing anything over to other nodes."""

@@ -92,7 +92,7 @@ class Operations:
             raise ValueError(f"node {node_id} has no complete replica of {partition.name}")
         self.living_node(node_id)
         if partition.leader_id != node_id:
-            self._cluster.make_leader(partition, node_id)
+            self._cluster.elections.make_leader(partition, node_id)
 
     def elect_preferred_leaders(self) -> list[TopicPartition]:
         """Make the first replica of every partition its leader again, if alive; return the partitions that moved."""
@@ -101,7 +101,7 @@ class Operations:
         for partition in self._cluster.partitions():
             preferred = partition.replicas[0]
             if preferred in living and preferred not in (*partition.adding, partition.leader_id):
-                self._cluster.make_leader(partition, preferred)
+                self._cluster.elections.make_leader(partition, preferred)
                 moved.append(partition.name)
         return moved
 
@@ -118,13 +118,13 @@ class Operations:
         if replicas is None:
             if not assignment_of(partition).is_changing:
                 raise ValueError(f"no reassignment of {partition.name} is under way")
-            self._cluster.cancel_reassignment(partition)
+            self._cluster.elections.cancel_reassignment(partition)
             return
         if not replicas or len(set(replicas)) < len(replicas):
             raise ValueError(f"the replicas of {partition.name} need distinct nodes, at least one: {list(replicas)}")
         for node_id in replicas:
             self.node(node_id)
-        self._cluster.reassign(partition, replicas)
+        self._cluster.elections.reassign(partition, replicas)
 
     # settings
 

@@ -15,7 +15,7 @@ because that batch may have an older record of the same key.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
 
@@ -32,10 +32,11 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_end_txn_marker,
     parse_header,
     rebuild_batch,
+    records_of,
 )
 from dualwrite.broker_emulator.log.segments import LogStorage, Segment, Segments, StorageError
+from dualwrite.broker_emulator.slices import Steps
 
-_BATCHES_PER_STEP = 200
 _WITHOUT_PRODUCER = {"attributes": 0, "producer_id": NO_PRODUCER_ID, "producer_epoch": -1, "base_sequence": NO_SEQUENCE}
 _MAX_KEYS = 1_000_000
 """How many keys one run handles; a log with more keys takes several runs."""
@@ -154,19 +155,17 @@ def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> boo
     return oldest.max_timestamp < due_before_ms
 
 
-def _find_newest(
-    segments: Sequence[Segment], outcomes: TransactionOutcomes, newest: dict[bytes, int]
-) -> Generator[None, None, int]:
+def _find_newest(segments: Sequence[Segment], outcomes: TransactionOutcomes, newest: dict[bytes, int]) -> Steps[int]:
     """Fill `newest` with the newest offset of each key; return the end of the last segment read."""
     for segment in segments:
-        for number, batch in enumerate(segment.iterate(segment.base_offset)):
-            if number % _BATCHES_PER_STEP == 0:
-                yield
+        for batch in segment.iterate(segment.base_offset):
+            yield
             header = parse_header(batch)
             if header.is_control:
                 _end(header, batch, outcomes)
             elif not outcomes.is_aborted(header):
-                newest.update((record.key, record.offset) for record in _readable(batch) if record.key is not None)
+                records = yield from _readable(batch)
+                newest.update((record.key, record.offset) for record in records or () if record.key is not None)
         if len(newest) >= _MAX_KEYS:
             break
     return segment.next_offset
@@ -179,12 +178,12 @@ def _end(header: BatchHeader, batch: bytes, outcomes: TransactionOutcomes) -> tu
     return outcomes.end(header, commit=marker.commit)
 
 
-def _readable(batch: bytes) -> Iterator[Record]:
-    """Yield the records of a batch; none if the broker cannot decompress them."""
+def _readable(batch: bytes) -> Steps[list[Record] | None]:
+    """Return the records of a batch; None if the broker cannot decompress them."""
     try:
-        yield from iter_records(batch)
+        return (yield from records_of(batch))
     except UnsupportedCompressionError:
-        return
+        return None
 
 
 def _groups(segments: Sequence[Segment], segment_bytes: int) -> list[list[Segment]]:
@@ -223,20 +222,20 @@ class _Run:
         """Write the kept part of `originals` to `cleaned`."""
         end = originals[-1].next_offset
         for segment in originals:
-            for number, batch in enumerate(segment.iterate(segment.base_offset)):
-                if number % _BATCHES_PER_STEP == 0:
-                    yield
+            for batch in segment.iterate(segment.base_offset):
+                yield
                 header = parse_header(batch)
-                kept = self._marker(header, batch, cleaned) if header.is_control else self._data(header, batch)
+                is_control = header.is_control
+                kept = yield from self._marker(header, batch, cleaned) if is_control else self._data(header, batch)
                 if kept is None and self._is_last_of_producer(header):
-                    kept = rebuild_batch(header, (), delete_horizon_ms=None)
+                    kept = yield from rebuild_batch(header, (), delete_horizon_ms=None)
                 elif kept is None and header.last_offset + 1 == end:
-                    kept = rebuild_batch(header._replace(**_WITHOUT_PRODUCER), (), delete_horizon_ms=None)
+                    kept = yield from rebuild_batch(header._replace(**_WITHOUT_PRODUCER), (), delete_horizon_ms=None)
                 if kept is not None:
                     timestamp = parse_header(kept).max_timestamp
                     cleaned.append([(kept, header.last_offset + 1, timestamp)])
 
-    def _marker(self, header: BatchHeader, batch: bytes, cleaned: Segment) -> bytes | None:
+    def _marker(self, header: BatchHeader, batch: bytes, cleaned: Segment) -> Steps[bytes | None]:
         is_needed, aborted = _end(header, batch, self._outcomes)
         if aborted is not None:
             cleaned.aborted.add(aborted)
@@ -246,14 +245,13 @@ class _Run:
             return None
         if header.delete_horizon_ms is not None:
             return batch
-        return rebuild_batch(header, list(iter_records(batch)), delete_horizon_ms=self._horizon_ms)
+        return (yield from rebuild_batch(header, list(iter_records(batch)), delete_horizon_ms=self._horizon_ms))
 
-    def _data(self, header: BatchHeader, batch: bytes) -> bytes | None:
+    def _data(self, header: BatchHeader, batch: bytes) -> Steps[bytes | None]:
         if self._outcomes.is_aborted(header):
             return None
-        try:
-            records = list(iter_records(batch))
-        except UnsupportedCompressionError:
+        records = yield from _readable(batch)
+        if records is None:
             self._has_opaque_batch = True
             return batch
         kept = [record for record in records if self._is_kept(record, header)]
@@ -261,8 +259,10 @@ class _Run:
             return None
         has_tombstone = any(record.value is None for record in kept)
         if has_tombstone and header.delete_horizon_ms is None:
-            return rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms)
-        return batch if len(kept) == len(records) else rebuild_batch(header, kept, delete_horizon_ms=None)
+            return (yield from rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms))
+        if len(kept) == len(records):
+            return batch
+        return (yield from rebuild_batch(header, kept, delete_horizon_ms=None))
 
     def _is_kept(self, record: Record, header: BatchHeader) -> bool:
         if record.key is None or record.offset < self._newest.get(record.key, -1):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
+from dualwrite.broker_emulator.slices import Steps, at_once
+
 NONE: Final = 0
 GZIP: Final = 1
 ZSTD: Final = 4
@@ -18,6 +20,7 @@ TIMES: Final = 16
 
 _FIRST_GUESS: Final = 4
 _GZIP_WINDOW: Final = 31
+_GZIP_STEP_BYTES: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
@@ -67,22 +70,30 @@ def decompressed(codec: int, body: bytes | memoryview, limit: int) -> bytes:
     return expand(bytes(body), limit)
 
 
-def _gzip(body: bytes, limit: int) -> bytes:
+def decompressed_gzip(body: bytes, limit: int) -> Steps[bytes]:
+    """Return `body` without gzip, in steps. Raises as `decompressed` does."""
     parts: list[bytes] = []
     left = limit
     while not parts or body.startswith(_GZIP_MAGIC):
         member = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            parts.append(member.decompress(body, left + 1))
-        except zlib.error as error:
-            raise DecompressionError(str(error)) from None
-        left -= len(parts[-1])
-        if left < 0:
-            raise _too_large(limit)
-        if not member.eof:
-            raise DecompressionError("a gzip stream ends early")
+        while not member.eof:
+            try:
+                parts.append(member.decompress(body, min(left + 1, _GZIP_STEP_BYTES)))
+            except zlib.error as error:
+                raise DecompressionError(str(error)) from None
+            left -= len(parts[-1])
+            if left < 0:
+                raise _too_large(limit)
+            if not member.eof and not parts[-1]:
+                raise DecompressionError("a gzip stream ends early")
+            body = member.unconsumed_tail
+            yield
         body = member.unused_data
     return b"".join(parts)
+
+
+def _gzip(body: bytes, limit: int) -> bytes:
+    return at_once(decompressed_gzip(body, limit))
 
 
 def _snappy(body: bytes, limit: int) -> bytes:

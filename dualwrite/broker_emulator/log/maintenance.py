@@ -54,7 +54,7 @@ class LogMaintenance:
             await pace.keep()
             try:
                 for _ in log.compact(now_ms):
-                    await asyncio.sleep(0)  # clients first
+                    await pace.keep()  # clients first
             except Exception:  # whatever is wrong with one log, the others are compacted
                 logger.exception("%s-%d cannot be compacted", log.topic, log.partition)
 

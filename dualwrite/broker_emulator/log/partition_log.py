@@ -47,6 +47,7 @@ from dualwrite.broker_emulator.log.timestamps import offset_for_timestamp
 from dualwrite.broker_emulator.log.validation import CheckedContents, check_batches
 from dualwrite.broker_emulator.log.verification import VerificationGuard, Verifications
 from dualwrite.broker_emulator.metrics.counters import LogTraffic
+from dualwrite.broker_emulator.slices import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -442,7 +443,7 @@ class PartitionLog:
         entries = self._segments.aborted(fetch_offset, upper_bound)
         return [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in entries]
 
-    def offset_for_timestamp(self, timestamp_ms: int, *, read_committed: bool) -> tuple[int, int]:
+    def offset_for_timestamp(self, timestamp_ms: int, *, read_committed: bool) -> Steps[tuple[int, int]]:
         """Return (offset, timestamp) of the first record of `timestamp_ms` or later; (-1, -1) if none (ListOffsets).
 
         -1 means the latest offset, -2 the earliest, -3 the first record with the largest timestamp (KIP-734), which

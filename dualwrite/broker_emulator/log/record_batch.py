@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -20,7 +21,9 @@ from dualwrite.broker_emulator.log.compression import (
     DecompressionError,
     ExpansionError,
     decompressed,
+    decompressed_gzip,
 )
+from dualwrite.broker_emulator.slices import Steps
 
 MAGIC = 2
 HEADER_BYTES = 61
@@ -28,6 +31,8 @@ NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2147483647
 """Sequence numbers are int32 and never negative: after this one comes 0."""
+RECORDS_PER_STEP = 200
+"""How many records are decoded or encoded before others may have a turn."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")  # base offset, length, leader epoch: the fields before the magic
@@ -255,16 +260,21 @@ def _frame(checked: bytes, base_offset: int, leader_epoch: int) -> bytes:
     return _FRAME.pack(base_offset, length, leader_epoch, MAGIC, crc32c(checked)) + checked
 
 
-def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None) -> bytes:
+def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None) -> Steps[bytes]:
     """Rebuild a stored batch with only some of its records, perhaps none, uncompressed; offsets and sequences stay.
 
-    With `delete_horizon_ms` None, an existing delete horizon is kept.
+    With `delete_horizon_ms` None, an existing delete horizon is kept. Takes steps, as the records can be many.
     """
     attributes = header.attributes & ~_COMPRESSION_MASK
     base_timestamp = header.base_timestamp
     if delete_horizon_ms is not None:
         attributes |= _DELETE_HORIZON
         base_timestamp = delete_horizon_ms
+    encoded: list[bytes] = []
+    for record in records:
+        encoded.append(_encode_again(record, header.base_offset, base_timestamp))
+        if not len(encoded) % RECORDS_PER_STEP:
+            yield
     checked = _AFTER_CRC.pack(
         attributes,
         header.last_offset_delta,
@@ -274,7 +284,7 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
         header.producer_epoch,
         header.base_sequence,
         len(records),
-    ) + b"".join(_encode_again(record, header.base_offset, base_timestamp) for record in records)
+    ) + b"".join(encoded)
     return _frame(checked, header.base_offset, header.leader_epoch)
 
 
@@ -328,6 +338,26 @@ def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
     yield from iter_body(header, _uncompressed(header, bytes(batch[HEADER_BYTES : header.size_bytes])))
 
 
+def records_of(batch: bytes | memoryview) -> Steps[list[Record]]:
+    """Return the records of one batch, in steps: they can be a hundred thousand. Raises as `iter_records` does."""
+    header = parse_header(batch)
+    records: list[Record] = []
+    for record in iter_body(header, (yield from body_of(header, batch))):
+        records.append(record)
+        if not len(records) % RECORDS_PER_STEP:
+            yield
+    return records
+
+
+def body_of(header: BatchHeader, batch: bytes | memoryview) -> Steps[bytes]:
+    """Return the encoded records of a batch, decompressed in steps. Raises as `iter_records` does."""
+    body = bytes(batch[HEADER_BYTES : header.size_bytes])
+    if header.compression != GZIP:
+        return _uncompressed(header, body)
+    with _as_corrupt():
+        return (yield from decompressed_gzip(body, _limit_of(header)))
+
+
 def iter_body(header: BatchHeader, body: bytes) -> Iterator[Record]:
     """Yield the records of a batch that are `body` once decompressed. Raises CorruptRecordError."""
     position = 0
@@ -346,8 +376,18 @@ def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
         return body
     if header.compression != GZIP:
         raise UnsupportedCompressionError(f"compression type {header.compression} is not decoded by the broker")
+    with _as_corrupt():
+        return decompressed(header.compression, body, _limit_of(header))
+
+
+def _limit_of(header: BatchHeader) -> int:
+    return max(MAX_BYTES, TIMES * header.size_bytes)
+
+
+@contextmanager
+def _as_corrupt() -> Iterator[None]:
     try:
-        return decompressed(header.compression, body, max(MAX_BYTES, TIMES * header.size_bytes))
+        yield
     except (DecompressionError, ExpansionError) as error:
         raise CorruptRecordError(f"the records of a gzip batch do not decompress: {error}") from error
 

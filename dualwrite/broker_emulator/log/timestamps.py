@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from dualwrite.broker_emulator.log.record_batch import (
+    RECORDS_PER_STEP,
     CorruptRecordError,
     UnsupportedCompressionError,
-    iter_records,
+    body_of,
+    iter_body,
     parse_header,
 )
 from dualwrite.broker_emulator.log.segments import Segments
+from dualwrite.broker_emulator.slices import Steps
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -21,8 +24,13 @@ _NO_TIMESTAMP: Final = -1
 _NOT_FOUND: Final = (-1, -1)
 
 
-def offset_for_timestamp(segments: Segments, timestamp_ms: int, *, start_offset: int, limit: int) -> tuple[int, int]:
-    """Return (offset, timestamp) of the first record of that time or later below `limit`; (-1, -1) if none."""
+def offset_for_timestamp(
+    segments: Segments, timestamp_ms: int, *, start_offset: int, limit: int
+) -> Steps[tuple[int, int]]:
+    """Return (offset, timestamp) of the first record of that time or later below `limit`; (-1, -1) if none.
+
+    The log may change between the steps, so that no place in it is kept from one to the next.
+    """
     if timestamp_ms == LATEST_TIMESTAMP:
         return limit, _NO_TIMESTAMP
     if timestamp_ms == EARLIEST_TIMESTAMP:
@@ -30,21 +38,27 @@ def offset_for_timestamp(segments: Segments, timestamp_ms: int, *, start_offset:
     by_max = timestamp_ms == MAX_TIMESTAMP
     wanted = segments.max_timestamp if by_max else timestamp_ms
     start = 0 if by_max else start_offset
-    for batch in segments.with_timestamp(wanted, start):
-        found = _find_in_batch(batch, wanted, start, last_if_opaque=by_max)
+    while (batch := next(segments.with_timestamp(wanted, start), None)) is not None:
+        found = yield from _find_in_batch(batch, wanted, start, last_if_opaque=by_max)
         if found is not None:
             return found if found[0] < limit else _NOT_FOUND
+        start = parse_header(batch).last_offset + 1
     return _NOT_FOUND
 
 
-def _find_in_batch(batch: bytes, timestamp_ms: int, offset: int, *, last_if_opaque: bool) -> tuple[int, int] | None:
+def _find_in_batch(
+    batch: bytes, timestamp_ms: int, offset: int, *, last_if_opaque: bool
+) -> Steps[tuple[int, int] | None]:
     """Return offset and timestamp of the first record of `timestamp_ms` or later from `offset` on; None if none."""
+    header = parse_header(batch)
     try:
-        for record in iter_records(batch):
+        body = yield from body_of(header, batch)
+        for number, record in enumerate(iter_body(header, body), 1):
             if record.timestamp >= timestamp_ms and record.offset >= offset:
                 return record.offset, record.timestamp
+            if not number % RECORDS_PER_STEP:
+                yield
     except (UnsupportedCompressionError, CorruptRecordError):
-        header = parse_header(batch)
         if last_if_opaque:
             return header.last_offset, header.max_timestamp
         timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp

@@ -83,6 +83,8 @@ def _count_elements(entity: Any, looked_into: int) -> int:
             count += len(value)
             if value and hasattr(value[0], "__dataclass_fields__"):
                 count += sum(_count_elements(item, 1) for item in value[:looked_into])
+        elif hasattr(value, "__dataclass_fields__"):
+            count += _count_elements(value, looked_into)
     return count
 
 

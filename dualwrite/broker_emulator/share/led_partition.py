@@ -22,6 +22,7 @@ from dualwrite.broker_emulator.share.share_partition import (
     Wish,
 )
 from dualwrite.broker_emulator.share.state import NO_OFFSET, ShareState, ShareStateUpdate, StateKey
+from dualwrite.broker_emulator.slices import at_once
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
@@ -95,7 +96,7 @@ class LedPartition:
             since_ms = (
                 self._cluster.clock.now_ms() - parse_duration(strategy.removeprefix(_BY_DURATION)) // _MILLISECOND
             )
-            offset, _ = log.offset_for_timestamp(since_ms, read_committed=False)
+            offset, _ = at_once(log.offset_for_timestamp(since_ms, read_committed=False))
             return log.high_watermark if offset < 0 else offset
         return log.log_start_offset if strategy == "earliest" else log.high_watermark
 

@@ -177,8 +177,8 @@ class DataDirectory:
     def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         self._journal.record(journal.replicas_assigned(topic, partition, replicas))
 
-    def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:
-        self._journal.record(journal.leader_elected(topic, partition, leader_epoch))
+    def leaders_elected(self, elections: Sequence[tuple[str, int, int]]) -> None:
+        self._journal.record(*(journal.leader_elected(*election) for election in elections))
 
     def producer_ids_allocated(self, next_producer_id: int) -> None:
         self._journal.record(journal.producer_ids_allocated(next_producer_id))

@@ -23,9 +23,12 @@ from typing import NamedTuple, Protocol
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.slices import Steps, Work
 
 logger = logging.getLogger(__name__)
 
+_AT_ONCE = 500
+"""Logs of a round that are taken, or finished, in one piece."""
 _DESCRIPTOR_TIMEOUT_S = 30.0
 _DESCRIPTOR_PAUSE_S = 0.05
 
@@ -60,7 +63,10 @@ class Flusher:
         self._executor = None if loop is None else ThreadPoolExecutor(1, "fsync")
         self._dirty: dict[Flushable, None] = {}
         self._round: asyncio.Future[None] | None = None
+        self._taken: dict[Flushable, None] = {}  # logs of the round whose jobs are still to be taken
+        self._preparation: Work[None] | None = None
         self._running: Future[None] | None = None  # the same round, in its thread
+        self._task: asyncio.Task[None] | None = None
         self._failure: StorageError | None = None
         self._is_scheduled = False
 
@@ -99,27 +105,55 @@ class Flusher:
         self._is_scheduled = False
         if self._round is not None or not self._dirty:
             return
-        jobs = self._take()
         self._round = self._loop.create_future()
         self._round.add_done_callback(lambda done: done.exception())  # retrieved, because possibly nothing awaits it
+        self._taken, self._dirty = self._dirty, {}
+        self._preparation = self._carry_out(self._prepare(), len(self._taken))
+
+    def _carry_out(self, steps: Steps[None], count: int) -> Work[None]:
+        """Carry out steps, at once if they are few."""
+        assert self._loop is not None
+        work = Work(steps)
+        if count <= _AT_ONCE:
+            work.finish()
+        else:
+            self._task = self._loop.create_task(work.done_in_slices())
+        return work
+
+    def _prepare(self) -> Steps[None]:
+        """Take the jobs of a round, and start the thread."""
+        jobs: list[FlushJob] = []
+        try:
+            while self._taken:
+                jobs.append(self._taken.popitem()[0].begin_flush())
+                yield
+        except Exception as error:  # now it is unknown what had to be flushed
+            self._end_round(error)
+            return
         assert self._executor is not None
         self._running = self._executor.submit(_run_all_with_retries, jobs)
         work = asyncio.wrap_future(self._running, loop=self._loop)
-        work.add_done_callback(lambda done: self._end_round(jobs, done))
+        work.add_done_callback(lambda done: self._carry_out(self._finish(jobs, done), len(jobs)))
+
+    def _finish(self, jobs: list[FlushJob], done: asyncio.Future[None]) -> Steps[None]:
+        error = None if done.cancelled() else done.exception()
+        try:
+            for job in jobs if error is None else ():
+                job.finished()
+                yield
+        except Exception as failure:
+            error = failure
+        self._end_round(error)
 
     def _take(self) -> list[FlushJob]:
         jobs = [written.begin_flush() for written in self._dirty]
         self._dirty.clear()
         return jobs
 
-    def _end_round(self, jobs: list[FlushJob], done: asyncio.Future[None]) -> None:
+    def _end_round(self, error: BaseException | None) -> None:
         finished_round, self._round = self._round, None
-        error = None if done.cancelled() else done.exception()
         if error is not None:
             self._fail(error)
-        else:
-            for job in jobs:
-                job.finished()
         assert finished_round is not None
         if self._failure is not None:
             finished_round.set_exception(self._failure)
@@ -152,9 +186,12 @@ class Flusher:
     def forget(self, written: Flushable) -> None:
         """Drop a log from the next round: it no longer has to be flushed."""
         self._dirty.pop(written, None)
+        self._taken.pop(written, None)
 
     def settle(self) -> None:
         """Block until the thread has finished its round; its files may then be changed."""
+        if self._preparation is not None:
+            self._preparation.finish()  # its jobs so far are as good as running
         if self._running is not None:
             wait([self._running])
 

@@ -110,21 +110,27 @@ class MetadataJournal:
             os.close(self._file)
             self._file = -1
 
-    def record(self, change: dict[str, Any]) -> None:
-        """Write a change, then apply it. Raises StorageError, and then nothing has changed."""
-        line = _line(change)
+    def record(self, *changes: dict[str, Any]) -> None:
+        """Write changes, then apply them. Raises StorageError, and then nothing has changed.
+
+        Of several, a crash may leave the first ones.
+        """
+        if not changes:
+            return
+        lines = b"".join(map(_line, changes))
         try:
-            if os.pwrite(self._file, line, self._size) < len(line):
+            if os.pwrite(self._file, lines, self._size) < len(lines):
                 raise OSError(0, "the disk is full")
             if self._sync:
                 os.fdatasync(self._file)
             if self._on_growth is not None:
-                self._on_growth(JournalMark(self._generation, self._size + len(line)))
+                self._on_growth(JournalMark(self._generation, self._size + len(lines)))
         except OSError as error:
             os.truncate(self._path, self._size)
             raise StorageError(f"{self._path} cannot be written: {error.strerror}") from error
-        self._size += len(line)
-        self._apply(change)
+        self._size += len(lines)
+        for change in changes:
+            self._apply(change)
 
     def _everything(self) -> Iterator[dict[str, Any]]:
         if self.next_producer_id is not None:
@@ -153,22 +159,21 @@ class MetadataJournal:
                     epoch, level, change.get("group_version"), change.get("share_version")
                 )
             case {"created": name, "id": topic_id, "configs": configs, "leader_epochs": leader_epochs}:
-                replicas = change.get("replicas", [])
+                # none, or an empty list, in journals from before replicas could be reassigned
+                replicas = change.get("replicas") or [() for _ in leader_epochs]
                 self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs, replicas)
                 self.doomed.pop(name, None)
             case {"extended": name, "replicas": replicas}:
                 self.topics[name] = _with_partitions(self.topics[name], replicas)
             case {"assigned": name, "partition": partition, "replicas": replicas}:
-                self.topics[name] = _with_replicas(self.topics[name], partition, replicas)
+                self.topics[name].replicas[partition] = replicas
             case {"deleted": name}:
                 if (topic := self.topics.pop(name, None)) is not None:
                     self.doomed[name] = topic
             case {"destroyed": name}:
                 self.doomed.pop(name, None)
             case {"elected": name, "partition": partition, "leader_epoch": leader_epoch}:
-                epochs = list(self.topics[name].leader_epochs)
-                epochs[partition] = leader_epoch
-                self.topics[name] = self.topics[name]._replace(leader_epochs=epochs)
+                self.topics[name].leader_epochs[partition] = leader_epoch
             case {"kept": kind, "key": key, "value": value}:
                 put_value(self.values, kind, key, value)
             case _:
@@ -238,18 +243,7 @@ def _after_restart(topic: StoredTopic) -> StoredTopic:
 
 def _with_partitions(topic: StoredTopic, replicas: Sequence[Sequence[int]]) -> StoredTopic:
     epochs = [*topic.leader_epochs, *[0] * len(replicas)]
-    return topic._replace(leader_epochs=epochs, replicas=[*_replicas_of_each(topic), *replicas])
-
-
-def _with_replicas(topic: StoredTopic, partition: int, replicas: Sequence[int]) -> StoredTopic:
-    every = _replicas_of_each(topic)
-    every[partition] = replicas
-    return topic._replace(replicas=every)
-
-
-def _replicas_of_each(topic: StoredTopic) -> list[Sequence[int]]:
-    """Return the replicas of each partition; empty ones if the journal is from before replicas were stored."""
-    return list(topic.replicas) or [() for _ in topic.leader_epochs]
+    return topic._replace(leader_epochs=epochs, replicas=[*topic.replicas, *replicas])
 
 
 def _line(change: dict[str, Any]) -> bytes:

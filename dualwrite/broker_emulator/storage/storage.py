@@ -28,10 +28,10 @@ class StoredTopic(NamedTuple):
     name: str
     topic_id: uuid.UUID
     configs: Mapping[str, str | None]
-    leader_epochs: Sequence[int]
-    """The leader epoch of each partition from now on: a start is an election."""
-    replicas: Sequence[Sequence[int]] = ()
-    """The nodes with a replica of each partition; empty in journals from before replicas could be reassigned."""
+    leader_epochs: list[int]
+    """The leader epoch of each partition from now on: a start is an election. Elections change it in place."""
+    replicas: list[Sequence[int]]
+    """The nodes with a replica of each partition, empty if unknown. Reassignments change it in place."""
 
 
 class FinalizedFeatures(NamedTuple):
@@ -106,8 +106,8 @@ class Storage(Protocol):
     def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         """Store that the replicas of a partition are on these nodes."""
 
-    def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:
-        """Store the leader epoch of an election."""
+    def leaders_elected(self, elections: Sequence[tuple[str, int, int]]) -> None:
+        """Store elections, all with one write: topic, partition, and the new leader epoch."""
 
     def producer_ids_allocated(self, next_producer_id: int) -> None:
         """Store that every lower id is allocated; called before the first of them is used."""
@@ -173,7 +173,7 @@ class MemoryOnly:
     def replicas_assigned(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         pass
 
-    def leader_elected(self, topic: str, partition: int, leader_epoch: int) -> None:
+    def leaders_elected(self, elections: Sequence[tuple[str, int, int]]) -> None:
         pass
 
     def producer_ids_allocated(self, next_producer_id: int) -> None:

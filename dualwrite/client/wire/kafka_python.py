@@ -7,6 +7,7 @@ suppressed, and only during this import.
 from __future__ import annotations
 
 import warnings
+from typing import Any, BinaryIO
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"(read_text|open_text) is deprecated", DeprecationWarning)
@@ -55,8 +56,22 @@ with warnings.catch_warnings():
         SaslHandshakeRequest,
         SaslHandshakeResponse,
     )
+    from kafka.protocol.schemas.fields.codecs import TaggedFields
     from kafka.record.default_records import DefaultRecordBatchBuilder
     from kafka.record.util import calc_crc32c
+
+
+def _skip_tags(tagged_fields: Any, data: BinaryIO) -> None:
+    """Skip the tagged fields of a struct that is itself a tagged field.
+
+    KIP-482 lets later versions add some there too. kafka-python asserts that there are none, so the first broker that
+    sends one could not be talked to: the features of ApiVersions are such structs.
+    """
+    tagged_fields([]).decode(data)
+
+
+_tagged_fields: Any = TaggedFields
+_tagged_fields.decode_empty = classmethod(_skip_tags)
 
 __all__ = [
     "AbstractTokenProvider",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from dualwrite.broker_emulator import Emulator
 from tests.emulator.inside import run_in_loop
 
 
-class _Turns:
+class Turns:
     """Notes the longest turn of the loop that it runs in, in seconds of CPU time of the loop's thread."""
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class _Turns:
 
 
 @contextmanager
-def watched(emulator: Emulator) -> Iterator[_Turns]:
+def watched(emulator: Emulator) -> Iterator[Turns]:
     """Watch the turns of the emulator's loop. The garbage of the tests is none of theirs."""
     gc.collect()
     gc.freeze()
-    turns: list[_Turns] = []
+    turns: list[Turns] = []
 
     def begin() -> None:
-        turns.append(_Turns())
+        turns.append(Turns())
         turns[0].watch(asyncio.get_running_loop())
 
     try:
@@ -51,3 +51,12 @@ def watched(emulator: Emulator) -> Iterator[_Turns]:
         run_in_loop(emulator, turns[0].end)
     finally:
         gc.unfreeze()
+
+
+async def until_some_turn(condition: Callable[[], bool]) -> None:
+    """Wait, turn by turn of the loop that this runs in, for what lasts for some turns only."""
+    for _ in range(1_000_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise TimeoutError("the condition was not met within a million turns")

@@ -14,6 +14,7 @@ from dualwrite.broker_emulator.log.partition_log import AppendOrigin, PartitionL
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
 from dualwrite.broker_emulator.log.results import AppendResult, ProducerDescription
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.bad_batches import SNAPPY, compressed, record, varint
 from tests.emulator.log.bad_batches import batch as raw_batch
 from tests.emulator.log.writers import NOW_MS, WRITERS, batch, read_records, timed
@@ -333,7 +334,7 @@ def test_a_held_high_watermark_hides_later_records(log: PartitionLog) -> None:
     assert offsets(log) == (1, 1, 2)
     assert values(log) == [b"a"]
     assert values(log, offset=1) == []
-    assert log.offset_for_timestamp(-1, read_committed=False) == (1, -1)
+    assert at_once(log.offset_for_timestamp(-1, read_committed=False)) == (1, -1)
     log.release_high_watermark()
     assert offsets(log) == (2, 2, 2)
     assert values(log, offset=1) == [b"b"]
@@ -478,7 +479,7 @@ def test_offsets_are_found_by_time(log: PartitionLog, compression: int) -> None:
         append(log, timed(*timestamps, compression=compression))
 
     def find(timestamp_ms: int) -> tuple[int, int]:
-        return log.offset_for_timestamp(timestamp_ms, read_committed=False)
+        return at_once(log.offset_for_timestamp(timestamp_ms, read_committed=False))
 
     assert find(-1) == (7, -1)
     assert find(-2) == (0, -1)
@@ -495,7 +496,7 @@ def test_offsets_are_found_by_time(log: PartitionLog, compression: int) -> None:
 
 
 def test_an_empty_log_has_no_times(log: PartitionLog) -> None:
-    assert [log.offset_for_timestamp(wanted, read_committed=True) for wanted in (-1, -2, -3, 5)] == [
+    assert [at_once(log.offset_for_timestamp(wanted, read_committed=True)) for wanted in (-1, -2, -3, 5)] == [
         (0, -1),
         (0, -1),
         (-1, -1),
@@ -507,10 +508,10 @@ def test_times_beyond_the_limit_of_the_isolation_level_are_dropped(log: Partitio
     append(log, timed(100))
     send(log)
     for wanted in (-3, NOW_MS):
-        assert log.offset_for_timestamp(wanted, read_committed=False) == (1, NOW_MS)
-        assert log.offset_for_timestamp(wanted, read_committed=True) == (-1, -1)
-    assert log.offset_for_timestamp(-1, read_committed=True) == (1, -1)
-    assert log.offset_for_timestamp(-1, read_committed=False) == (2, -1)
+        assert at_once(log.offset_for_timestamp(wanted, read_committed=False)) == (1, NOW_MS)
+        assert at_once(log.offset_for_timestamp(wanted, read_committed=True)) == (-1, -1)
+    assert at_once(log.offset_for_timestamp(-1, read_committed=True)) == (1, -1)
+    assert at_once(log.offset_for_timestamp(-1, read_committed=False)) == (2, -1)
 
 
 def test_times_of_batches_that_only_clients_can_open(log: PartitionLog) -> None:
@@ -519,8 +520,8 @@ def test_times_of_batches_that_only_clients_can_open(log: PartitionLog) -> None:
         log,
         raw_batch(compressed(SNAPPY, records), count=3, attributes=SNAPPY, base_timestamp=100, max_timestamp=300),
     )
-    assert log.offset_for_timestamp(250, read_committed=False) == (0, 100)
-    assert log.offset_for_timestamp(-3, read_committed=False) == (2, 300)
+    assert at_once(log.offset_for_timestamp(250, read_committed=False)) == (0, 100)
+    assert at_once(log.offset_for_timestamp(-3, read_committed=False)) == (2, 300)
 
 
 # --- expiry ---

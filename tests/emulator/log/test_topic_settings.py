@@ -13,6 +13,7 @@ from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records, parse_header
 from dualwrite.broker_emulator.log.results import AppendResult
+from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.disk import open_log
 from tests.emulator.log.writers import NOW_MS, WRITERS
 
@@ -101,8 +102,8 @@ def test_records_get_the_time_of_the_append(make_log: MakeLog, writer: str) -> N
         (later_ms, b"1"),
         (later_ms, b"2"),
     ]
-    assert log.offset_for_timestamp(later_ms, read_committed=False) == (0, later_ms)
-    assert log.offset_for_timestamp(later_ms + 1, read_committed=False) == (-1, -1)
+    assert at_once(log.offset_for_timestamp(later_ms, read_committed=False)) == (0, later_ms)
+    assert at_once(log.offset_for_timestamp(later_ms + 1, read_committed=False)) == (-1, -1)
     assert log.read(0, max_bytes=1000, read_committed=False, at_least_one=True).records == stored
 
 

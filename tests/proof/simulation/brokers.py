@@ -174,7 +174,7 @@ class Brokers:
 
         def start() -> None:
             node = self.cluster.nodes[node_id] = self._new_node(node_id)
-            self.cluster.lead_orphans(node)
+            self.cluster.changes.make_at_once(self.cluster.elections.adoption(node))
             self._serve(node)
 
         self._as_brokers(start)

@@ -85,11 +85,24 @@ def _even(kept: Mapping[str, list[TopicIdPartition]], every: set[TopicIdPartitio
     return {member_id: frozenset(mine) for member_id, mine in targets.items()}
 
 
+_Subscribers = tuple[str, ...]
+
+
+class _Move(NamedTuple):
+    """The move of one partition, of all with the same subscribers, from one member to another."""
+
+    giver: str
+    subscribers: _Subscribers
+    taker: str
+
+
 class _Balance:
     """Balances members with different subscriptions: free partitions go to the member with least, then some move.
 
     Partitions move from one member to another, possibly along a chain of members, as long as that makes two members'
     numbers more even. When no such chain is left, no assignment is more even.
+
+    Partitions with the same subscribers are as good as each other, so a search looks at one of them only.
     """
 
     def __init__(
@@ -98,66 +111,85 @@ class _Balance:
         kept: Mapping[str, list[TopicIdPartition]],
         every: set[TopicIdPartition],
     ) -> None:
-        self._members = {member.member_id: member for member in members}
-        self._targets = {member_id: set(mine) for member_id, mine in kept.items()}
-        self._subscribers: dict[uuid.UUID, list[str]] = {}
+        subscribers: dict[uuid.UUID, list[str]] = {}
         for member in members:
             for topic_id in member.topic_ids:
-                self._subscribers.setdefault(topic_id, []).append(member.member_id)
-        taken = {name for mine in self._targets.values() for name in mine}
+                subscribers.setdefault(topic_id, []).append(member.member_id)
+        self._subscribers = {topic_id: tuple(member_ids) for topic_id, member_ids in subscribers.items()}
+        self._loads = dict.fromkeys(kept, 0)
+        self._targets: dict[str, dict[_Subscribers, dict[TopicIdPartition, None]]] = {name: {} for name in kept}
+        for member_id, mine in kept.items():
+            for name in mine:
+                self._give(member_id, name)
+        taken = {name for mine in kept.values() for name in mine}
         self._assign_free(every - taken)
         while self._move_one():
             pass
 
     def result(self) -> dict[str, Assignment]:
-        return {member_id: frozenset(mine) for member_id, mine in self._targets.items()}
+        return {
+            member_id: frozenset(name for names in mine.values() for name in names)
+            for member_id, mine in self._targets.items()
+        }
+
+    def _give(self, member_id: str, name: TopicIdPartition) -> None:
+        """Give a partition to a member; it is the next one to be taken away again."""
+        mine = self._targets[member_id]
+        mine.setdefault(self._subscribers[name.topic_id], {})[name] = None
+        self._loads[member_id] += 1
+
+    def _take(self, member_id: str, subscribers: _Subscribers) -> TopicIdPartition:
+        """Take a partition with these subscribers away from a member."""
+        mine = self._targets[member_id]
+        name, _ = mine[subscribers].popitem()
+        if not mine[subscribers]:
+            del mine[subscribers]
+        self._loads[member_id] -= 1
+        return name
 
     def _assign_free(self, free: set[TopicIdPartition]) -> None:
         """Assign free partitions, those with the fewest subscribers first."""
-        for name in sorted(free, key=lambda name: (len(self._subscribers[name.topic_id]), name)):
-            self._targets[min(self._subscribers[name.topic_id], key=self._load)].add(name)
-
-    def _load(self, member_id: str) -> int:
-        return len(self._targets[member_id])
+        for name in sorted(free, key=lambda name: (len(self._subscribers[name.topic_id]), by_id_and_index(name))):
+            self._give(min(self._subscribers[name.topic_id], key=self._loads.__getitem__), name)
 
     def _move_one(self) -> bool:
         """Move one partition away from a member that has too many. Return False if there is none."""
-        for member_id in sorted(self._members, key=self._load, reverse=True):
-            chain = self._chain_from(member_id)
-            if chain:
-                for giver, name, taker in chain:
-                    self._targets[giver].discard(name)
-                    self._targets[taker].add(name)
+        moved = False
+        least = min(self._loads.values(), default=0)
+        for member_id in sorted(self._loads, key=self._loads.__getitem__, reverse=True):
+            if self._loads[member_id] < least + 2:
+                break
+            for giver, subscribers, taker in self._chain_from(member_id):
+                self._give(taker, self._take(giver, subscribers))
+                moved = True
+            if moved:
                 return True
         return False
 
-    def _chain_from(self, start: str) -> list[tuple[str, TopicIdPartition, str]]:
+    def _chain_from(self, start: str) -> list[_Move]:
         """Return the shortest chain from a member to one that has at least two partitions fewer."""
-        came_by: dict[str, tuple[str, TopicIdPartition] | None] = {start: None}
+        came_by: dict[str, _Move | None] = {start: None}
         queue = deque([start])
         while queue:
             giver = queue.popleft()
-            for topic_id in sorted({name.topic_id for name in self._targets[giver]}):
-                name = max(name for name in self._targets[giver] if name.topic_id == topic_id)
-                for taker in self._subscribers[topic_id]:
+            for subscribers in self._targets[giver]:
+                for taker in subscribers:
                     if taker in came_by:
                         continue
-                    came_by[taker] = (giver, name)
-                    if self._load(taker) + 2 <= self._load(start):
+                    came_by[taker] = _Move(giver, subscribers, taker)
+                    if self._loads[taker] + 2 <= self._loads[start]:
                         return _chain(came_by, taker)
                     queue.append(taker)
         return []
 
 
-def _chain(
-    came_by: Mapping[str, tuple[str, TopicIdPartition] | None], end: str
-) -> list[tuple[str, TopicIdPartition, str]]:
-    chain: list[tuple[str, TopicIdPartition, str]] = []
-    step = came_by[end]
-    while step is not None:
-        giver, name = step
-        chain.append((giver, name, end))
-        end, step = giver, came_by[giver]
+def _chain(came_by: Mapping[str, _Move | None], end: str) -> list[_Move]:
+    """Return the moves that lead to a member, the last one first: so each moves what its giver had before."""
+    chain: list[_Move] = []
+    move = came_by[end]
+    while move is not None:
+        chain.append(move)
+        move = came_by[move.giver]
     return chain
 
 

@@ -6,6 +6,7 @@ appended, and the member gets its response when they are replicated.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -24,11 +25,17 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     RefusedError,
     new_member_id,
 )
-from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest, HeartbeatResponse, heartbeat
+from dualwrite.broker_emulator.groups.consumer.long_decisions import ATTEMPTS, Turns, is_long
+from dualwrite.broker_emulator.groups.consumer.membership import (
+    HeartbeatDecision,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    heartbeat,
+)
 from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outcome, to_consumer
-from dualwrite.broker_emulator.groups.consumer.records import records_between
+from dualwrite.broker_emulator.groups.consumer.records import KeyValue, records_between
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve, resolved
-from dualwrite.broker_emulator.groups.consumer.topics import KnownTopic
+from dualwrite.broker_emulator.groups.consumer.topics import FixedTopics, KnownTopic
 from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.groups.member_requests import (
     JoinRequest,
@@ -88,6 +95,14 @@ class ClusterTopics:
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
+        self._fixed = FixedTopics(())
+
+    def fixed(self) -> FixedTopics:
+        """Return the topics as they are now, for a decision in a thread."""
+        if self._fixed.version != self.version:
+            known = map(_known, self._cluster.topics.values())
+            self._fixed = FixedTopics((topic for topic in known if topic is not None), self.version)
+        return self._fixed
 
     @property
     def version(self) -> int:
@@ -114,6 +129,7 @@ class ConsumerGroups:
         self._shard = shard
         self._cluster = cluster
         self._topics = ClusterTopics(cluster)
+        self._turns = Turns()
 
     def context(self, group_id: str) -> DecisionContext:
         """Return the facts that decisions about a group depend on now."""
@@ -125,19 +141,39 @@ class ConsumerGroups:
         self, group_id: str, request: HeartbeatRequest, is_visible: Callable[[str], bool]
     ) -> HeartbeatResponse:
         """Handle ConsumerGroupHeartbeat. Regular expressions match the topics that are visible to the client."""
-        before = self._shard.groups.get(group_id)
-        context = self.context(group_id)
-        if self._shard.has_share_group(group_id):
-            raise RefusedError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
-        if request.member_epoch < JOIN_EPOCH:
-            decision = membership.leave(consumer_group(before, group_id), request, context)
+        named = len(request.subscribed_topics or ()) + len(request.owned or ())
+        if group_id in self._turns or is_long(self._shard.groups.get(group_id), named):
+            async with self._turns.of(group_id):
+                decision, error = await self._decide_in_thread(group_id, request)
         else:
-            group = _joinable(before, group_id, context) if request.member_epoch == JOIN_EPOCH else None
-            decision = heartbeat(group or _known_group(before, group_id), request, context)
-        await self._store_and_replicate(before, decision.outcome)
+            decision, error = self._decide_now(group_id, request)
+        await self._replicate(error)
         if decision.resolves:
             self._shard.start(self._resolve(group_id, decision.resolves, is_visible))
         return decision.response
+
+    def _decide_now(self, group_id: str, request: HeartbeatRequest) -> tuple[HeartbeatDecision, ErrorCode]:
+        before = self._before(group_id)
+        decision = _decide(group_id, before, request, self.context(group_id))
+        return decision, self._store(before, decision.outcome)
+
+    async def _decide_in_thread(self, group_id: str, request: HeartbeatRequest) -> tuple[HeartbeatDecision, ErrorCode]:
+        """Decide in a thread, again if the group changed meanwhile, and store the decision."""
+        for _ in range(ATTEMPTS):
+            before = self._before(group_id)
+            context = self.context(group_id)._replace(topics=self._topics.fixed())
+            decision, records = await asyncio.to_thread(_decide_with_records, group_id, before, request, context)
+            if self._before(group_id) is before:
+                return decision, self._store(before, decision.outcome, records)
+        return self._decide_now(group_id, request)
+
+    def _before(self, group_id: str) -> AnyGroup | None:
+        """Return the group, if there is one. Raises RefusedError if it is a share group, or the shard has closed."""
+        if not self._shard.is_open:
+            raise RefusedError(ErrorCode.not_coordinator, "This is not the correct coordinator.")
+        if self._shard.has_share_group(group_id):
+            raise RefusedError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+        return self._shard.groups.get(group_id)
 
     async def _resolve(self, group_id: str, expressions: frozenset[str], is_visible: Callable[[str], bool]) -> None:
         """Resolve regular expressions, after the response to the member that sent them."""
@@ -196,15 +232,19 @@ class ConsumerGroups:
     # storing
 
     async def _store_and_replicate(self, before: AnyGroup | None, outcome: Outcome) -> None:
-        error = self._store(before, outcome)
+        await self._replicate(self._store(before, outcome))
+
+    async def _replicate(self, error: ErrorCode) -> None:
+        """Wait until what was stored is replicated. Raises RefusedError with the error if it was not stored."""
         if error is ErrorCode.none and not self._shard.is_replicated:
             error = await self._shard.replicated()
         if error is not ErrorCode.none:
             raise RefusedError(error, f"The group's records could not be stored: {error.name}.")
 
-    def _store(self, before: AnyGroup | None, outcome: Outcome) -> ErrorCode:
-        after = outcome.group if isinstance(outcome, Downgrade) else outcome
-        records = records_between(before, after) if after is not before else []
+    def _store(self, before: AnyGroup | None, outcome: Outcome, records: Sequence[KeyValue] | None = None) -> ErrorCode:
+        after = _group_after(outcome)
+        if records is None:
+            records = _records(before, outcome)
         error = self._shard.append(records)[1] if records else ErrorCode.none
         if error is not ErrorCode.none:
             return error
@@ -214,6 +254,31 @@ class ConsumerGroups:
         if isinstance(outcome, Downgrade) and outcome.rebalances:
             self._shard.rebalance(outcome.group)
         return ErrorCode.none
+
+
+def _group_after(outcome: Outcome) -> AnyGroup:
+    return outcome.group if isinstance(outcome, Downgrade) else outcome
+
+
+def _records(before: AnyGroup | None, outcome: Outcome) -> Sequence[KeyValue]:
+    after = _group_after(outcome)
+    return records_between(before, after) if after is not before else []
+
+
+def _decide(
+    group_id: str, before: AnyGroup | None, request: HeartbeatRequest, context: DecisionContext
+) -> HeartbeatDecision:
+    if request.member_epoch < JOIN_EPOCH:
+        return membership.leave(consumer_group(before, group_id), request, context)
+    group = _joinable(before, group_id, context) if request.member_epoch == JOIN_EPOCH else None
+    return heartbeat(group or _known_group(before, group_id), request, context)
+
+
+def _decide_with_records(
+    group_id: str, before: AnyGroup | None, request: HeartbeatRequest, context: DecisionContext
+) -> tuple[HeartbeatDecision, Sequence[KeyValue]]:
+    decision = _decide(group_id, before, request, context)
+    return decision, _records(before, decision.outcome)
 
 
 def settings_of(cluster: ClusterView, group_id: str) -> ConsumerGroupSettings:

@@ -1,0 +1,133 @@
+"""Rounds of the flusher: many logs do not hold up the event loop, and nothing runs that must not run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from dualwrite.broker_emulator.config import Fsync
+from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
+from tests.emulator.hostile.turns import Turns, until_some_turn
+
+MANY = 10_000
+LONGEST_S = 0.1
+
+
+class _Log:
+    """A log that notes what becomes of its flush."""
+
+    def __init__(self, begin: Callable[[], object] = lambda: None, end: Callable[[], object] = lambda: None) -> None:
+        self.begun = self.run = self.finished = 0
+        self._begin = begin
+        self._end = end
+
+    def begin_flush(self) -> FlushJob:
+        self.begun += 1
+        self._begin()
+        return FlushJob(self._run, self._finished)
+
+    def _run(self) -> None:
+        self.run += 1
+
+    def _finished(self) -> None:
+        self._end()
+        self.finished += 1
+
+
+def _work() -> None:
+    """Take as long as an index, or what waits for a flush, can take."""
+    sum(range(2000))
+
+
+def _marked(logs: list[_Log], fsync: Fsync = Fsync.INTERVAL) -> Flusher:
+    flusher = Flusher(fsync, asyncio.get_running_loop())
+    for log in logs:
+        flusher.mark(log, now=False)
+    return flusher
+
+
+def test_many_logs_do_not_hold_up_the_loop() -> None:
+    async def flush() -> Turns:
+        logs = [_Log(_work, _work) for _ in range(MANY)]
+        flusher = _marked(logs)
+        turns = Turns()
+        turns.watch(asyncio.get_running_loop())
+        flusher.begin_round()
+        await flusher.flushed()
+        turns.end()
+        await flusher.close()
+        assert {(log.begun, log.run, log.finished) for log in logs} == {(1, 1, 1)}
+        return turns
+
+    assert asyncio.run(flush()).longest_s < LONGEST_S
+
+
+def test_a_log_that_is_forgotten_while_a_round_begins_is_not_flushed() -> None:
+    async def flush() -> None:
+        logs = [_Log(_work) for _ in range(MANY)]
+        flusher = _marked(logs)
+        flusher.begin_round()
+        await until_some_turn(lambda: any(log.begun for log in logs))
+        waiting = [log for log in logs if not log.begun]
+        assert waiting
+        for log in waiting:
+            flusher.forget(log)
+        await flusher.flushed()
+        await flusher.close()
+        assert {log.begun for log in waiting} == {0}
+
+    asyncio.run(flush())
+
+
+def test_settling_waits_for_jobs_that_the_thread_does_not_have_yet() -> None:
+    """The files of a log whose job is taken may not be changed before the job has run."""
+
+    async def flush() -> None:
+        logs = [_Log(_work) for _ in range(MANY)]
+        flusher = _marked(logs)
+        flusher.begin_round()
+        await until_some_turn(lambda: any(log.begun for log in logs))
+        flusher.settle()
+        assert {log.run for log in logs if log.begun} == {1}
+        await flusher.close()
+
+    asyncio.run(flush())
+
+
+def test_what_is_marked_while_a_round_begins_goes_with_the_next() -> None:
+    async def flush() -> None:
+        logs = [_Log(_work) for _ in range(MANY)]
+        flusher = _marked(logs, Fsync.ALWAYS)
+        flusher.begin_round()
+        await until_some_turn(lambda: any(log.begun for log in logs))
+        early = next(log for log in logs if log.begun)
+        flusher.mark(early, now=True)
+        await flusher.flushed()
+        assert (early.begun, early.run) == (2, 2)
+        assert {log.run for log in logs} == {1, 2}
+        await flusher.close()
+
+    asyncio.run(flush())
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+@pytest.mark.parametrize("fails_late", [False, True])
+def test_a_log_that_cannot_say_what_to_flush_ends_the_round(count: int, fails_late: bool) -> None:
+    def fail() -> None:
+        assert threading.current_thread() is threading.main_thread()
+        raise ValueError("broken")
+
+    async def flush() -> None:
+        broken = _Log(end=fail) if fails_late else _Log(begin=fail)
+        flusher = _marked([*(_Log() for _ in range(count - 1)), broken])
+        flusher.begin_round()
+        with pytest.raises(StorageError, match="broken"):
+            await flusher.flushed()
+        with pytest.raises(StorageError, match="broken"):
+            await flusher.close()
+
+    asyncio.run(flush())
