@@ -200,7 +200,7 @@ def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(
     async def steps(writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection) -> None:
         await writer.recover()
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), writer.transaction(connection) as tx:
+            async with asyncio.timeout(1), writer.transaction(connection) as tx:
                 await put(tx, scenario, 1)
                 await tx.connection.execute("SELECT pg_sleep(30)")
         assert tx.outcome is Outcome.ROLLED_BACK

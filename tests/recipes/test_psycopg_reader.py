@@ -76,22 +76,14 @@ def test_answers_and_values_of_any_size_of_several_connections(conninfo: str, ru
     run(several())
 
 
-_IS_SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'"
-
-
 def test_a_cancelled_statement_ends_and_the_connection_goes_on(conninfo: str, run: Run) -> None:
     async def use() -> None:
-        connection, other = await connected(conninfo), await connected(conninfo)
-        statement = asyncio.create_task(connection.execute("SELECT pg_sleep(60)"))
-        # What is cancelled before the server runs it goes on there, and psycopg closes the connection after 5 s.
-        while not await answer(other, _IS_SLEEPING, connection.info.backend_pid):
-            await asyncio.sleep(0.01)
-        statement.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await statement
+        connection = await connected(conninfo)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):  # a cancellation that the server gets before the statement ends nothing
+                await connection.execute("SELECT pg_sleep(60)")
         assert await answer(connection, "SELECT 1") == 1
         await close(connection)
-        await close(other)
 
     run(use())
 
