@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dualwrite.broker_emulator.share.led_partition import LeaderError, LedPartition
@@ -60,7 +60,7 @@ class ShareLeader:
                 except LeaderError:
                     self.forget(StateKey(group_id, *name))
 
-    async def disconnected(self, connection: Hashable) -> None:
+    async def disconnected(self, connection: object) -> None:
         """End the session of a connection that has ended, and deliver the records of its member to others at once.
 
         A group that is left without sessions is forgotten, as in Kafka: where nothing was acknowledged yet,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -60,7 +60,7 @@ class ShareSessions:
 
     def __init__(self) -> None:
         self._sessions: dict[SessionKey, ShareSession] = {}
-        self._opened_last: dict[Hashable, ShareSession] = {}
+        self._opened_last: dict[object, ShareSession] = {}
         """By connection: the session that it opened last. As in Kafka, only this one ends with the connection."""
 
     def get(self, key: SessionKey) -> ShareSession | None:
@@ -72,7 +72,7 @@ class ShareSessions:
         return any(key.group_id == group_id for key in self._sessions)
 
     def open(
-        self, key: SessionKey, partitions: Iterable[SessionPartition], *, most: int, connection: Hashable = None
+        self, key: SessionKey, partitions: Iterable[SessionPartition], *, most: int, connection: object = None
     ) -> ShareSession:
         """Open a session, in place of the member's last one. Raises SessionError (133) beyond `most` sessions."""
         self._sessions.pop(key, None)
@@ -109,7 +109,7 @@ class ShareSessions:
             raise SessionError(ErrorCode.share_session_not_found)
         return session
 
-    def forget_connection(self, connection: Hashable) -> ShareSession | None:
+    def forget_connection(self, connection: object) -> ShareSession | None:
         """Return the session that a connection opened last, open or not, because the connection has ended."""
         return self._opened_last.pop(connection, None)
 
