@@ -13,7 +13,7 @@ from functools import partial
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.franz_go.client import build_program as build_franz_go
-from tests.interop.java.client import compiled as compile_java_cases
+from tests.interop.java.client import fetch_programs as fetch_java_programs
 from tests.interop.kafka_go.client import build_program as build_kafka_go
 from tests.interop.kafkajs.client import fetch_packages as fetch_kafkajs
 from tests.interop.rust_rdkafka.client import build_program as build_rust_rdkafka
@@ -43,7 +43,7 @@ def main() -> None:
     _fetch("ZooKeeper", fetch_zookeeper)
     _fetch("Spark's Kafka connector", fetch_spark_kafka)
     _fetch("Spark's class-data archive", make_spark_classes)
-    _fetch("Kafka's command-line tools", compile_java_cases)
+    _fetch("Kafka's command-line tools", fetch_java_programs)
     _fetch("kafkajs", fetch_kafkajs)
     _fetch("franz-go", build_franz_go)
     _fetch("sarama", build_sarama)

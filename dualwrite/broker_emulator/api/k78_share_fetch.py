@@ -5,7 +5,8 @@ acknowledgements in the request.
 
 * Epoch 0 opens a session, in which acknowledgements are 42; each further request has the next epoch (123 otherwise, 122
   without a session) and says what changes in the session. Epoch -1 closes it, and releases what the member still has.
-  Sessions beyond `group.share.max.share.sessions` are 133.
+  Sessions beyond `group.share.max.share.sessions` are 133. The end of a connection closes the session that it opened
+  last, and releases its records.
 * A response waits for records until MaxWait has passed, and for MinBytes; released records wake it too.
 * MaxRecords may be exceeded up to the end of a record batch. v2: not with acquire mode 1 (KIP-1206); a mode
   other than 0 and 1 is -1. BatchSize bounds what is acquired as one batch, again in whole record batches.
@@ -139,7 +140,7 @@ def _session(call: NodeCall, *, has_acknowledgements: bool) -> ShareSession:
         if has_acknowledgements:
             raise SessionError(ErrorCode.invalid_request)
         most = int(broker_value(call.cluster.config, "group.share.max.share.sessions") or 0)
-        return sessions.open(key, added, most=most)
+        return sessions.open(key, added, most=most, connection=call.connection)
     forgotten = [
         SessionPartition(topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions
     ]

@@ -132,6 +132,12 @@ class Node:
         for task in self._tasks:
             task.cancel()
 
+    def disconnected(self, connection: ClientConnection) -> None:
+        """Forget a connection that has ended, and what lasts only as long as it does."""
+        self.connections.discard(connection)
+        if self.is_alive and "share_leader" in vars(self):
+            self._start(self.share_leader.disconnected(connection))
+
     async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T:
         """Do `work` for another broker, to the end even if that one dies. Raises NodeGoneError if this one dies."""
         task = self._start(work)

@@ -177,7 +177,6 @@ class Connection(asyncio.Protocol):
             self.abort()  # a client that does not read would not see an orderly close either
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.node.connections.discard(self)
         self._transport = None  # a request in progress is finished all the same, as in Kafka
         self._buffer.clear()
         if self._idle_timer is not None:
@@ -186,6 +185,7 @@ class Connection(asyncio.Protocol):
             self._muted.cancel()
         if self._work is not None and self._work_api is not None and self._work_api.is_abandonable:
             self._work.cancel()
+        self.node.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
         if self._silent:

@@ -60,6 +60,23 @@ class ShareLeader:
                 except LeaderError:
                     self.forget(StateKey(group_id, *name))
 
+    async def disconnected(self, connection: object) -> None:
+        """End the session of a connection that has ended, and deliver the records of its member to others at once.
+
+        A group that is left without sessions is forgotten, as in Kafka: where nothing was acknowledged yet,
+        share.auto.offset.reset applies again.
+        """
+        session = self.sessions.forget_connection(connection)
+        if session is None:
+            return
+        group_id = session.key.group_id
+        if self.sessions.get(session.key) is session:
+            self.sessions.close(session.key)
+            await self.release(session)
+        if not self.sessions.has_group(group_id):
+            for key in [key for key in self._led if key.group_id == group_id]:
+                self.forget(key)
+
     # waiting for records
 
     def _available(self) -> None:

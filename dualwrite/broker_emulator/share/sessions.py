@@ -60,17 +60,27 @@ class ShareSessions:
 
     def __init__(self) -> None:
         self._sessions: dict[SessionKey, ShareSession] = {}
+        self._opened_last: dict[object, ShareSession] = {}
+        """By connection: the session that it opened last. As in Kafka, only this one ends with the connection."""
 
     def get(self, key: SessionKey) -> ShareSession | None:
         """Return a session, or None."""
         return self._sessions.get(key)
 
-    def open(self, key: SessionKey, partitions: Iterable[SessionPartition], *, most: int) -> ShareSession:
+    def has_group(self, group_id: str) -> bool:
+        """Return whether a member of the group has a session."""
+        return any(key.group_id == group_id for key in self._sessions)
+
+    def open(
+        self, key: SessionKey, partitions: Iterable[SessionPartition], *, most: int, connection: object = None
+    ) -> ShareSession:
         """Open a session, in place of the member's last one. Raises SessionError (133) beyond `most` sessions."""
         self._sessions.pop(key, None)
         if len(self._sessions) >= most:
             raise SessionError(ErrorCode.share_session_limit_reached)
         session = self._sessions[key] = ShareSession(key, partitions=dict.fromkeys(partitions))
+        if connection is not None:
+            self._opened_last[connection] = session
         return session
 
     def next(
@@ -98,6 +108,10 @@ class ShareSessions:
         if session is None:
             raise SessionError(ErrorCode.share_session_not_found)
         return session
+
+    def forget_connection(self, connection: object) -> ShareSession | None:
+        """Return the session that a connection opened last, open or not, because the connection has ended."""
+        return self._opened_last.pop(connection, None)
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.apache_kafka import KAFKA_VERSION, fetch_kafka
 from tests.support.servers.cache import cached, find_program
 from tests.support.servers.maven import dependency, fetched
 
@@ -35,6 +36,8 @@ SCRIPTS: Final[Mapping[str, str]] = {
     "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "kafka-console-share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
@@ -45,7 +48,9 @@ SCRIPTS: Final[Mapping[str, str]] = {
 }
 """The class behind each script of Kafka's `bin` directory; the last one is only in Kafka's own system tests."""
 
-_SOURCES: Final = sorted(Path(__file__).parent.glob("*.java"))
+_RUNNER: Final = Path(__file__).with_name("ToolRunner.java")
+_SHARE_CASES: Final = Path(__file__).with_name("ShareCases.java")
+"""Runs with the clients of the newest release of the broker."""
 _JVM_OPTIONS: Final = (
     "-Xms32m",
     "-Xmx384m",
@@ -85,26 +90,40 @@ def fetch_tools() -> Path:
     )
 
 
-def compiled() -> Path:
-    """The directory with the classes of this folder's sources. Raises ServerUnavailableError."""
-    jars = fetch_tools()
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in _SOURCES)).hexdigest()[:16]
+def compiled(source: Path, jars: Path) -> Path:
+    """The directory with the classes of a source of this folder. Raises ServerUnavailableError."""
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
 
     def compile_in(work: Path) -> Path:
         javac = find_program("javac", "the cases of the Java client are compiled by a Java development kit")
         target = work / "classes"
-        command = [javac, "-nowarn", "-cp", f"{jars}/*", "-d", str(target), *map(str, _SOURCES)]
+        command = [javac, "-nowarn", "-cp", f"{jars}/*", "-d", str(target), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"the cases of the Java client do not compile:\n{done.stderr}")
         return target
 
-    return cached(f"interop-java-{VERSION}-{digest}", compile_in)
+    return cached(f"interop-java-{jars.name}-{digest}", compile_in)
+
+
+def share_cases() -> list[str]:
+    """The command that runs `ShareCases.java`. Raises ServerUnavailableError."""
+    return [*_command(_SHARE_CASES, fetch_kafka(KAFKA_VERSION)), "ShareCases"]
+
+
+def _command(source: Path, jars: Path) -> list[str]:
+    java = find_program("java", "Kafka's tools need a Java 17 runtime")
+    return [java, *_JVM_OPTIONS, "-cp", f"{compiled(source, jars)}:{jars}/*"]
+
+
+def fetch_programs() -> None:
+    """Fetch and compile everything that the cases run. Raises ServerUnavailableError."""
+    compiled(_RUNNER, fetch_tools())
+    compiled(_SHARE_CASES, fetch_kafka(KAFKA_VERSION))
 
 
 def _java() -> list[str]:
-    java = find_program("java", "Kafka's tools need a Java 17 runtime")
-    return [java, *_JVM_OPTIONS, "-cp", f"{compiled()}:{fetch_tools()}/*"]
+    return _command(_RUNNER, fetch_tools())
 
 
 class Running:

@@ -23,11 +23,12 @@ DIFFERENCES: Mapping[str, str] = {
     "share.version 2": "dead letter queues are not served",
     "order of members and partitions": "Kafka's is that of its hash tables",
     "acquisition locks that time out": "Kafka writes a record for each offset, here one for all of them",
-    "connections that end": "Kafka releases the records of their sessions at once, here when the locks time out",
 }
 """What is not the same, and why."""
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+LONG_LOCK_MS = "60000"
+"""Longer than any condition here is waited for."""
 UNKNOWN = "This server does not host this topic-partition."
 
 
@@ -297,6 +298,58 @@ def test_session_epochs(sharer: Sharer) -> None:
     assert sharer.raw_acknowledge(3, {}).error_code == 123
     assert sharer.raw_acknowledge(-1, {}).error_code == 0
     assert sharer.raw_fetch(4, max_wait_ms=0).error_code == 122
+
+
+def elsewhere(sharer: Sharer, client: RawClient) -> Sharer:
+    """Another member, on another connection."""
+    return Sharer(client, sharer.group_id, sharer.topic)
+
+
+def test_records_of_a_connection_that_ends(broker: Broker, sharer: Sharer) -> None:
+    """They are delivered again before their locks time out."""
+    set_group(sharer.client, sharer.group_id, record_lock_duration_ms=LONG_LOCK_MS)
+    sharer.put("a", "b", "c")
+    sharer.join()
+    with RawClient(broker.bootstrap_servers) as client:
+        gone = elsewhere(sharer, client).join()
+        assert gone.acquire() == [(0, 2, 1)]
+        assert gone.acknowledge([(0, 0, [ACCEPT])]) == 0
+    assert sharer.acquire() == [(1, 2, 2)]
+    assert gone.member_id in {member.member_id for member in described(sharer).members}, "it may connect again"
+    back = Sharer(sharer.client, sharer.group_id, sharer.topic, gone.member_id)
+    assert back.raw_fetch(gone.session_epoch).error_code == 122
+    assert back.fetch(max_wait_ms=50).acquired == []
+
+
+def test_an_older_connection_ends_no_session(broker: Broker, sharer: Sharer) -> None:
+    set_group(sharer.client, sharer.group_id, record_lock_duration_ms=LONG_LOCK_MS)
+    with RawClient(broker.bootstrap_servers) as client:
+        before = elsewhere(sharer, client).join()
+        before.fetch(max_wait_ms=0)
+        now = Sharer(sharer.client, sharer.group_id, sharer.topic, before.member_id)
+        now.fetch(max_wait_ms=0)
+        sharer.put("a")
+        assert now.acquire() == [(0, 0, 1)]
+    other = another(sharer).join()
+    assert other.fetch(max_wait_ms=500).acquired == []
+    assert now.acknowledge([(0, 0, [ACCEPT])]) == 0
+
+
+def test_latest_is_found_again_when_no_connection_is_left(
+    broker: Broker, client: RawClient, wire: Wire, group: str, topic: str
+) -> None:
+    """Nothing was acknowledged, so nothing says where the group was."""
+    wire.wait_for_coordinator(group, GROUP)
+    later = Sharer(client, group, topic)
+    later.put("before")
+    with RawClient(broker.bootstrap_servers) as first:
+        gone = Sharer(first, group, topic).join()
+        gone.fetch(max_wait_ms=500)
+    later.put("between")
+    later.join()
+    later.fetch(max_wait_ms=500)
+    later.put("after")
+    assert later.acquire() == [(2, 2, 1)]
 
 
 @pytest.mark.parametrize("fields", [{"member_id": ""}, {"member_id": None}, {"member_id": "x" * 37}])
