@@ -425,8 +425,10 @@ def _acknowledge_lost(
 ) -> None:
     """Declare that the records which a LOST batch lacks in Kafka have been dealt with, so that the query may continue.
 
-    The batch's rows are in the database. The records that Kafka dropped stay lost: nothing sends them again. The exit
-    code is 1 if there is no such batch, or if it was acknowledged before.
+    The batch's rows are in the database. The records that Kafka dropped stay lost: nothing sends them again.
+
+    Also after StoreWentBackError, for a batch that Kafka has and the database has lost: it is written again, so Kafka
+    then has its records twice. The exit code is 1 if there is no such batch, or if it was acknowledged before.
     """
     with _store(database_url, schema) as store:
         acknowledged = store.acknowledge_lost(sink_id, query_id, batch_id)

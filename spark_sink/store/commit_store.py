@@ -67,7 +67,7 @@ class CommitStore:
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
         self._row = [column for column in self._attempt.c if column.name != "manifest"]
         """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
-        self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine))
+        self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine), self._leave_no_trace)
         self._may_create = create_tables
         self._is_ready = False
 
@@ -317,8 +317,12 @@ class CommitStore:
         return self._transactions.write(steps)
 
     def is_decided(self, sink_id: str, query_id: str, batch_id: int) -> bool:
-        """Return whether the batch is decided. Raises CheckpointMismatchError if it is older than all known ones."""
-        return self._transactions.read(lambda c: self._found(c, sink_id, query_id, batch_id) is not None)
+        """Return whether the batch is decided, durably. Raises CheckpointMismatchError if all known ones are newer."""
+
+        def steps(connection: sa.Connection) -> bool:
+            return self._found(connection, sink_id, query_id, batch_id) is not None
+
+        return self._transactions.read(steps) and self._transactions.read_durably(steps)
 
     def condemn(
         self, sink_id: str, *, query_id: str | None = None, batch_id: int | None = None, generation: int | None = None
@@ -361,21 +365,35 @@ class CommitStore:
 
     # ---- FINISH ---------------------------------------------------------------------------------------------
 
-    def claims(self, sink_id: str, verdicts: Collection[Verdict] = tuple(Verdict)) -> tuple[Claim, ...]:
-        """Return the transactions that have to be completed in Kafka."""
-        live = self._transactions.read(lambda connection: self._live(connection, sink_id))
-        return tuple(claim for claim in _claims(live) if claim.verdict in verdicts)
+    def claims(
+        self, sink_id: str, verdicts: Collection[Verdict] = tuple(Verdict), *, durably: bool = True
+    ) -> tuple[Claim, ...]:
+        """Return the transactions that have to be completed in Kafka.
 
-    def still_wanted(self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str]) -> dict[str, Prepared]:
+        Kafka may be told of them: they are durable, unless the caller only reports them and does not want to wait.
+        Raises NotDurableError if they might still be lost.
+        """
+
+        def steps(connection: sa.Connection) -> tuple[Claim, ...]:
+            return tuple(claim for claim in _claims(self._live(connection, sink_id)) if claim.verdict in verdicts)
+
+        shown = self._transactions.read(steps)
+        return self._transactions.read_durably(steps) if shown and durably else shown
+
+    def still_wanted(
+        self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str], *, durably: bool = False
+    ) -> dict[str, Prepared]:
         """Return those of these attempts that still have the verdict in `wanted`, as their rows are now.
 
-        The prepared state may be another one than before: a finisher has published the transaction again.
+        The prepared state may be another one than before: a finisher has published the transaction again. Kafka may be
+        told of that one only if it was read `durably`, which raises NotDurableError if it might still be lost.
         """
         t = self._attempt.c
         query = sa.select(t.attempt_id, t.status, t.prepared_state, t.manifest).where(
             t.attempt_id.in_(list(attempt_ids))
         )
-        rows = self._transactions.read(lambda connection: connection.execute(query).all())
+        read = self._transactions.read_durably if durably else self._transactions.read
+        rows = read(lambda connection: connection.execute(query).all())
         return {
             attempt_id: Prepared(PreparedTxnState(state), manifest or "")
             for attempt_id, status, state, manifest in rows
@@ -530,14 +548,31 @@ class CommitStore:
         return self._transactions.write(steps)
 
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
-        """Let the query continue after a LOST batch; its records stay lost. Return whether there was such a batch."""
-        t = self._batch.c
+        """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
+
+        The latter has attempts that are to be aborted although Kafka has committed them (StoreWentBackError). Its
+        records stay in Kafka, and the batch is written again. Return whether there was such a batch.
+        """
+        t, a = self._batch.c, self._attempt.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)
         lost = (t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
         update = sa.update(self._batch).where(*named, *lost).values(acknowledged_at=sa.func.now())
-        return self._transactions.write(lambda connection: connection.execute(update).rowcount) == 1
+        of_batch = (a.sink_id == sink_id, a.query_id == query_id, a.batch_id == batch_id)
+
+        def steps(connection: sa.Connection) -> bool:
+            self._locked_sink(connection, sink_id)
+            if connection.execute(update).rowcount == 1:
+                return True
+            return self._change(connection, AttemptEvent.ABORT, *of_batch, a.prepared_state != "") > 0
+
+        return self._transactions.write(steps)
 
     # ---- inside a transaction -------------------------------------------------------------------------------
+
+    def _leave_no_trace(self, connection: sa.Connection) -> None:
+        name = f"witness/{uuid.uuid4().hex}"  # no sink has a slash in its id
+        connection.execute(sa.insert(self._sink).values(sink_id=name, generation=0))
+        connection.execute(sa.delete(self._sink).where(self._sink.c.sink_id == name))
 
     def _locked_sink(self, connection: sa.Connection, sink_id: str) -> SinkRow | None:
         query = sa.select(self._sink).where(self._sink.c.sink_id == sink_id)

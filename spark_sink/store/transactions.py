@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import wait_given_up
-from dualwrite.recipes.sql.postgres import RAISE, RAISE_FOR_SESSION
+from dualwrite.recipes.sql.postgres import RAISE, WITNESS_MESSAGE
 from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database, prepare_nothing
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
@@ -72,17 +72,16 @@ def _new_engine(url: sa.URL) -> sa.Engine:
             f"the driver of {url.drivername}:// cannot be loaded here: {error}; nothing was written. Install it "
             "wherever the sink runs, on executors too: dualwrite[postgres] has psycopg, dualwrite[mysql] pymysql"
         ) from error
-    if url.get_backend_name() == "postgresql":
-        sa.event.listen(engine, "connect", _raise_durability)
     return engine
 
 
-def _raise_durability(dbapi_connection: Any, record: Any) -> None:
-    """Make commits durable, whatever the role or the URL sets: a decision that Kafka carries out must not be lost."""
-    cursor = dbapi_connection.cursor()
-    cursor.execute(f"SELECT {RAISE_FOR_SESSION}")
-    cursor.close()
-    dbapi_connection.commit()
+def _raise_durability(connection: sa.Connection) -> None:
+    """Make this COMMIT durable, whatever the role, the database or the URL sets: what Kafka is told must not be lost.
+
+    In each transaction, because behind PgBouncer a setting of the session belongs to another client's session.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT {RAISE}")
 
 
 def _commit(connection: sa.Connection) -> None:
@@ -101,9 +100,18 @@ Intact = Callable[[], None]
 class StoreTransactions:
     """Transactions on one engine, which take the locks they need with their first statement."""
 
-    def __init__(self, engine: sa.Engine, check_tables: Callable[[], None]) -> None:
-        """`check_tables` raises SinkError if a table or a column is missing, which explains a failed statement."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        check_tables: Callable[[], None],
+        leave_no_trace: Callable[[sa.Connection], object],
+    ) -> None:
+        """`check_tables` raises SinkError if a table or a column is missing, which explains a failed statement.
+
+        `leave_no_trace` changes a row and takes the change back, which a database without a message of its own logs.
+        """
         self._engine = _read_committed(engine)
+        self._leave_no_trace = leave_no_trace
         self._check_tables = check_tables
         self._deciding: sa.Engine | None = None
         self._deciding_lock = Lock()
@@ -120,16 +128,31 @@ class StoreTransactions:
         return self._explained(once)
 
     def write(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
-        """Run `steps` and commit; again if the transaction conflicts with another one."""
+        """Run `steps` and commit durably; again if the transaction conflicts with another one."""
 
         def once() -> ResultT:
             with self._engine.connect() as connection:
                 _exclude_other_writers(connection)
+                _raise_durability(connection)
                 result = steps(connection)
                 _commit(connection)
                 return result
 
         return self._explained(lambda: self._repeated(once))
+
+    def read_durably(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
+        """Run `steps`, which only read; return once what they have read can no longer be lost.
+
+        A decision that shows may not be durable: the server has not flushed it yet, or the wait of its COMMIT for a
+        standby was cancelled. A commit behind it, in the transaction that has read it, is durable only if it is too.
+        """
+
+        def witnessed(connection: sa.Connection) -> ResultT:
+            result = steps(connection)
+            self._witness(connection)
+            return result
+
+        return self.write(witnessed)
 
     def decide(
         self, steps: Callable[[sa.Connection, Intact], ResultT], resolve: Callable[[], ResultT | None]
@@ -164,6 +187,13 @@ class StoreTransactions:
             return _resolved(resolve, lost)
 
         return self._explained(lambda: self._repeated(once))
+
+    def _witness(self, connection: sa.Connection) -> None:
+        """Write to the log of the database, so that COMMIT has something to wait for."""
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT {WITNESS_MESSAGE}")
+        elif not locks_whole_database(connection.dialect):
+            self._leave_no_trace(connection)
 
     def _deciding_engine(self) -> sa.Engine:
         """Return the engine for decisions, which has listeners of its own.
