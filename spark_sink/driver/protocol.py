@@ -256,10 +256,11 @@ class Sink:
     def finish(self) -> CommitSummary:
         """Complete in Kafka what is decided or condemned. May run at any time, twice, or in two processes at once.
 
-        Raises BatchLostError, and SinkError if Kafka did not complete a transaction.
+        Raises BatchLostError, StoreUnavailableError, and SinkError if Kafka did not complete a transaction.
         """
         began_s = time.perf_counter()
-        tally = self._finisher.finish(None, tuple(Verdict), required=tuple(Verdict))
+        with unavailable_means("What is decided stays decided: the next plan completes it"):
+            tally = self._finisher.finish(None, tuple(Verdict), required=tuple(Verdict))
         self._pause(PausePoint.AFTER_FINISH)
         return CommitSummary(
             decided_anew=False,

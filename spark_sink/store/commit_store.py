@@ -34,6 +34,7 @@ from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
+from spark_sink.store.connections import engine_for
 from spark_sink.store.tables import (
     DETAIL_LENGTH,
     AttemptRow,
@@ -49,7 +50,7 @@ from spark_sink.store.tables import (
     batch_row,
     sink_row,
 )
-from spark_sink.store.transactions import Intact, StoreTransactions, engine_for, locking
+from spark_sink.store.transactions import Intact, StoreTransactions, locking
 
 Steps = Callable[[sa.Connection], object]
 """Statements of the caller, to run in a transaction of the store."""

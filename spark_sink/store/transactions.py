@@ -1,8 +1,7 @@
-"""The engines of the commit store, and its transactions: locking, retries, and a COMMIT that got no response."""
+"""Transactions of the commit store: locking, durability, retries, and a COMMIT that got no response."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -15,64 +14,12 @@ from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import wait_given_up
 from dualwrite.recipes.sql.postgres import RAISE, WITNESS_MESSAGE
 from dualwrite.recipes.sqlalchemy.drivers import deciding
-from dualwrite.recipes.sqlalchemy.engines import locks_whole_database, prepare_nothing
-from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
-from spark_sink.options import StoreOptions
+from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
+from spark_sink.errors import DecisionUnknownError, SinkError, StoreUnavailableError
 
 ResultT = TypeVar("ResultT")
 
-DIALECTS: Final = ("postgresql", "mysql", "mariadb", "sqlite")
 _CONFLICT_TRIES: Final = 5
-_SQLITE_BUSY_TIMEOUT_S: Final = 30
-
-_engines: dict[tuple[int, str], sa.Engine] = {}
-
-
-def engine_for(options: StoreOptions) -> sa.Engine:
-    """Return this process's engine for the store's database; made once, and never shared with a forked child.
-
-    Raises SinkOptionError if there is no URL, or the store does not support the database, or its driver is missing.
-    """
-    url = _url(options)
-    key = (os.getpid(), url.render_as_string(hide_password=False))
-    if key not in _engines:
-        _engines[key] = _new_engine(url)
-    return _engines[key]
-
-
-def _url(options: StoreOptions) -> sa.URL:
-    text = options.url
-    if text is None and options.url_env is not None:
-        text = os.environ.get(options.url_env)
-        if text is None:
-            raise SinkOptionError(
-                f"commitStore.urlEnv={options.url_env}, but this process has no such environment variable; nothing was "
-                f"written: set it for the driver and, with spark.executorEnv.{options.url_env}, for the executors"
-            )
-    if text is None:
-        raise SinkOptionError("commitStore.url or commitStore.urlEnv is required; nothing was written")
-    try:
-        return sa.make_url(text)
-    except sa.exc.ArgumentError as error:
-        raise SinkOptionError("commitStore.url is not a SQLAlchemy URL; nothing was written") from error
-
-
-def _new_engine(url: sa.URL) -> sa.Engine:
-    if url.get_backend_name() not in DIALECTS:
-        raise SinkOptionError(
-            f"the commit store can be in {', '.join(DIALECTS)}, not in {url.get_backend_name()}; nothing was written"
-        )
-    try:
-        if url.get_backend_name() == "sqlite":
-            return sa.create_engine(url, connect_args={"timeout": _SQLITE_BUSY_TIMEOUT_S})
-        engine = sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
-        prepare_nothing(engine)
-    except (ImportError, sa.exc.NoSuchModuleError) as error:
-        raise SinkOptionError(
-            f"the driver of {url.drivername}:// cannot be loaded here: {error}; nothing was written. Install it "
-            "wherever the sink runs, on executors too: dualwrite[postgres] has psycopg, dualwrite[mysql] pymysql"
-        ) from error
-    return engine
 
 
 def _raise_durability(connection: sa.Connection) -> None:
@@ -225,7 +172,7 @@ class StoreTransactions:
         try:
             return steps()
         except (OperationalError, ProgrammingError) as error:
-            missing = self._missing()
+            missing = None if _is_unreachable(error) else self._missing()
             if missing is None:
                 raise
             raise missing from error
