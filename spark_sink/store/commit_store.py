@@ -8,6 +8,7 @@ was read under the lock is the sink's generation until the transaction ends.
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Self
@@ -35,6 +36,8 @@ from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
 from spark_sink.store.connections import engine_for
+from spark_sink.store.staging_tables import drop_staging, owned_tables
+from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
     DETAIL_LENGTH,
     AttemptRow,
@@ -528,6 +531,46 @@ class CommitStore:
 
         self._transactions.write(steps)
         return len(old_batches)
+
+    def staging_tables(self, sink_id: str) -> list[TableName]:
+        """Return the staging tables of a sink in the store's schema, as far as they say that they are its."""
+        owners = self._transactions.read(lambda connection: owned_tables(connection, self._tables.schema))
+        return sorted((table for table, owner in owners.items() if owner == sink_id), key=str)
+
+    def drop_staging(self, sink_id: str, *, min_age_ms: int) -> list[TableName]:
+        """Drop the staging tables of a sink whose application has ended; return them.
+
+        Raises SinkError, and drops nothing, if the sink has attempts that are not completed, or if anything of it has
+        changed within `min_age_ms` by the database's clock. If the application runs after all, its next plan creates
+        the tables that it needs; a batch that is running fails, and is written again.
+        """
+
+        def steps(connection: sa.Connection) -> list[TableName]:
+            sink = self._locked_sink(connection, sink_id)
+            if sink is None:
+                raise SinkError(f"the commit store has no sink {sink_id!r}; nothing was dropped")
+            rules.check_ended(
+                sink_id, self._live(connection, sink_id), self._quiet_ms(connection, sink), min_age_ms=min_age_ms
+            )
+            owners = owned_tables(connection, self._tables.schema)
+            own = sorted((table for table, owner in owners.items() if owner == sink_id), key=str)
+            for table in own:
+                drop_staging(connection, table)
+            return own
+
+        return self._transactions.write(steps)
+
+    def _quiet_ms(self, connection: sa.Connection, sink: SinkRow) -> int:
+        """Return the time since any row of the sink last changed."""
+        a, b = self._attempt.c, self._batch.c
+        newest = [
+            sa.select(sa.func.max(a.updated_at)).where(a.sink_id == sink.sink_id),
+            sa.select(sa.func.max(sa.func.coalesce(b.done_at, b.decided_at))).where(b.sink_id == sink.sink_id),
+        ]
+        changes = [sink.updated_at, *(connection.scalar(query) for query in newest)]
+        now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+        latest: dt.datetime = max(change for change in changes if change is not None)
+        return max(0, round((now - latest) / dt.timedelta(milliseconds=1)))
 
     def mark_lost(self, sink_id: str, prepared: Mapping[str, PreparedTxnState], detail: str) -> int:
         """Record that Kafka has dropped these transactions of COMMITTING attempts; return how many there were.
