@@ -142,8 +142,11 @@ class Sink:
         Raises SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, DualTableError, StoreUnavailableError
         and Kafka's errors. Then this attempt does not become visible, and Spark may try again.
         """
-        with unavailable_means("This attempt does not become visible, and Spark may try again"):
-            return self._partitions.write(plan, task, rows)
+        try:
+            with unavailable_means("This attempt does not become visible, and Spark may try again"):
+                return self._partitions.write(plan, task, rows)
+        finally:
+            self._store.rest()
 
     # ---- COMMIT ---------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
-from spark_sink.store.connections import engine_for
+from spark_sink.store.connections import engine_for, rest
 from spark_sink.store.staging_tables import drop_staging, owned_tables
 from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
@@ -83,6 +83,10 @@ class CommitStore:
     @property
     def engine(self) -> sa.Engine:
         return self._engine
+
+    def rest(self) -> None:
+        """Close the connections that are not in use, because this process needs none for a while."""
+        rest(self._engine)
 
     def create_tables(self) -> None:
         """Create the tables that are missing, and the column that an older version did not have.

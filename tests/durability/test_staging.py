@@ -1,4 +1,4 @@
-"""The staging tables of the Spark sink cost no more log than the rows themselves, and a crash that empties one is seen."""
+"""The Spark sink's staging tables cost no more log than the rows themselves, and a crash that empties one is seen."""
 
 from __future__ import annotations
 
