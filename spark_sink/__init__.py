@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SourceDataLossError as SourceDataLossError,
         SourceReadError as SourceReadError,
         StoreUnavailableError as StoreUnavailableError,
+        StoreWentBackError as StoreWentBackError,
     )
     from spark_sink.face import (
         DualWriteKafka as DualWriteKafka,
@@ -44,6 +45,7 @@ _MODULES: Final = {
     "CheckpointMismatchError": "spark_sink.errors",
     "DecisionUnknownError": "spark_sink.errors",
     "StoreUnavailableError": "spark_sink.errors",
+    "StoreWentBackError": "spark_sink.errors",
     "DualTableError": "spark_sink.errors",
     "JavaError": "spark_sink.errors",
     "SinkError": "spark_sink.errors",

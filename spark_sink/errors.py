@@ -29,6 +29,10 @@ class BatchLostError(SinkError):
     """Kafka aborted a transaction of a decided batch, and it cannot be published again. An operator must act."""
 
 
+class StoreWentBackError(SinkError):
+    """Kafka has committed a transaction that its row wants aborted: the database has lost a decision. See the docs."""
+
+
 class DecisionUnknownError(SinkError):
     """The COMMIT of a decision got no response, and the database cannot be queried. The next plan finds the outcome."""
 

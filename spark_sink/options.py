@@ -16,6 +16,8 @@ from spark_sink.kafka_settings import checked_settings
 DEFAULT_COMMIT_PARALLELISM: Final = 16
 DEFAULT_COMMIT_RETRIES: Final = 5
 DEFAULT_RETENTION_BATCHES: Final = 100
+DEFAULT_STORE_TIMEOUT_MS: Final = 300_000
+DEFAULT_STORE_CONNECT_TIMEOUT_MS: Final = 10_000
 
 
 class TxnMode(Enum):
@@ -62,6 +64,9 @@ class StoreOptions:
     """The name of an environment variable with the URL, which keeps a password out of plans and logs."""
     schema: str | None
     create_tables: bool = True
+    timeout_ms: int = DEFAULT_STORE_TIMEOUT_MS
+    """How long the database may be silent after a statement, or may have no connection to give."""
+    connect_timeout_ms: int = DEFAULT_STORE_CONNECT_TIMEOUT_MS
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,8 @@ NAMES: Final = (
     "commitStore.urlEnv",
     "commitStore.schema",
     "commitStore.createTables",
+    "commitStore.timeoutMs",
+    "commitStore.connectTimeoutMs",
     "txn.mode",
     "txn.timeoutMs",
     "onNewCheckpoint",
@@ -231,6 +238,8 @@ def _store(own: OptionValues) -> StoreOptions:
         url_env=url_env,
         schema=own.text("commitStore.schema"),
         create_tables=own.flag("commitStore.createTables", True),
+        timeout_ms=own.number("commitStore.timeoutMs", DEFAULT_STORE_TIMEOUT_MS, 1000),
+        connect_timeout_ms=own.number("commitStore.connectTimeoutMs", DEFAULT_STORE_CONNECT_TIMEOUT_MS, 1000),
     )
 
 

@@ -21,7 +21,7 @@ from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from spark_sink.driver.completion import Completion
-from spark_sink.driver.recovery import Found, RecoveryReport, SinkRecovery
+from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS, Found, RecoveryReport, SinkRecovery
 from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews, lost_batches
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
 from spark_sink.store.commit_store import CommitStore
@@ -385,27 +385,62 @@ def _open_document(found: OpenTransaction) -> dict[str, Any]:
     metavar="BATCHES",
     help="How many to keep of each query, and of all batch jobs of a sink together.",
 )
+@click.option(
+    "--ended",
+    multiple=True,
+    metavar="ID",
+    help="The application of this sink will not be started again: drop its staging tables. May be repeated.",
+)
+@click.option(
+    "--min-age",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_MIN_AGE_MS / 1000,
+    show_default=True,
+    metavar="SECONDS",
+    help="Drop nothing of a sink that has changed within this time.",
+)
 @click.option("--apply/--dry-run", default=False, help="Delete, or only report how many, which is the default.")
 @json_option
 def _gc(
-    *, database_url: str, schema: str | None, sink_ids: tuple[str, ...], keep: int, apply: bool, as_json: bool
+    *,
+    database_url: str,
+    schema: str | None,
+    sink_ids: tuple[str, ...],
+    keep: int,
+    ended: tuple[str, ...],
+    min_age: float,
+    apply: bool,
+    as_json: bool,
 ) -> None:
     """Delete old batches from the commit store. The sink itself does so, too (store.retentionBatches).
 
     The newest batches of each query stay, and so do batches that are not completed, or lost and not acknowledged. A
     batch job whose batch was deleted would write its records again under the same jobId.
+
+    Staging tables (of dual.table) stay until their sink is named with --ended. Tables of other sinks, and of sinks that
+    have changed lately or have something left to complete, are never dropped.
     """
     with _store(database_url, schema) as store:
+        dropped = {
+            sink_id: store.drop_staging(sink_id, min_age_ms=int(min_age * 1000))
+            if apply
+            else store.staging_tables(sink_id)
+            for sink_id in ended
+        }
         chosen = sink_ids or [row.sink_id for row in store.sinks()]
         counts = {
             sink_id: store.prune(sink_id, keep) if apply else len(expired(store.batches(sink_id), keep))
             for sink_id in chosen
         }
     if as_json:
-        print_json({"applied": apply, "keep": keep, "forgotten": counts})
+        tables = {sink_id: [str(table) for table in found] for sink_id, found in dropped.items()}
+        print_json({"applied": apply, "keep": keep, "forgotten": counts, "dropped": tables})
         return
     for sink_id, count in counts.items():
         click.echo(f"{sink_id}: {count} batches {'deleted' if apply else 'would be deleted'}")
+    for sink_id, found in dropped.items():
+        for table in found:
+            click.echo(f"{sink_id}: staging table {table} {'dropped' if apply else 'would be dropped'}")
     if not apply:
         click.echo("nothing was changed: --apply deletes them")
 
@@ -425,8 +460,10 @@ def _acknowledge_lost(
 ) -> None:
     """Declare that the records which a LOST batch lacks in Kafka have been dealt with, so that the query may continue.
 
-    The batch's rows are in the database. The records that Kafka dropped stay lost: nothing sends them again. The exit
-    code is 1 if there is no such batch, or if it was acknowledged before.
+    The batch's rows are in the database. The records that Kafka dropped stay lost: nothing sends them again.
+
+    Also after StoreWentBackError, for a batch that Kafka has and the database has lost: it is written again, so Kafka
+    then has its records twice. The exit code is 1 if there is no such batch, or if it was acknowledged before.
     """
     with _store(database_url, schema) as store:
         acknowledged = store.acknowledge_lost(sink_id, query_id, batch_id)

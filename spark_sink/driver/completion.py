@@ -25,7 +25,7 @@ from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_lo
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
 from spark_sink.driver.calls import AskAgainError, Calls, apart, ended_by, may_retry, release, wait_for
 from spark_sink.driver.repair import Owed, Repairs, records_gone
-from spark_sink.errors import SinkError
+from spark_sink.errors import SinkError, StoreWentBackError
 from spark_sink.pause_points import Pause, PausePoint
 
 _NOTHING: Final = PreparedTxnState()
@@ -169,6 +169,8 @@ class Completion:
         """Find out what became of a transaction. Nothing is changed."""
         claim, producer, row = wanted
         if claim.verdict is Verdict.ABORT:
+            if await self._is_committed(producer, row):
+                return ended_by(_went_back(claim, row))
             return _Judged(claim, producer, None)
         if row.state != claim.prepared_state and not producer.coordinator_knows(row.state):
             # The coordinator may have been asked before that transaction existed: it would look as if it were lost.
@@ -183,6 +185,22 @@ class Completion:
         except DualWriteError as error:
             return ended_by(error)
         return _Judged(claim, producer, judgement)
+
+    async def _is_committed(self, producer: AsyncProducer, row: Prepared) -> bool:
+        """Return whether Kafka is known to have committed the transaction; what nobody knows does not hinder an abort.
+
+        Only COMMITTING rows are committed, and none of them becomes another. So the database has lost that row.
+        """
+        if row.state.is_empty or row.state == producer.prepared_txn_state or producer.coordinator_aborted(row.state):
+            return False
+        if producer.coordinator_knows(row.state):
+            return True
+        try:
+            judgement = await judge_by_log(producer, row.state, row.manifest, _FORESEE_MS)
+        except (DualWriteError, ValueError) as error:
+            _log.info("what became of %s, which is to be aborted, is not known: %s", row.state, error)
+            return False
+        return judgement.fate is Fate.COMMITTED
 
     # ---- completing -----------------------------------------------------------------------------------------
 
@@ -223,6 +241,16 @@ async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -
         return _lost(claim, judgement, error)
     _log_commit(claim, judgement)
     return Ended(Ending.COMMITTED, judged=row)
+
+
+def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
+    return StoreWentBackError(
+        f"Kafka has committed {row.state} of the transactional id {claim.transactional_id!r}, but its row in "
+        f"dw_attempt (attempt {claim.attempt_id}) wants it aborted: the commit store has lost the decision, by a "
+        "failover to a standby that did not have it, or by a restore. Nothing was changed, and the sink is stopped, "
+        "because its batch would be written to Kafka again. Bring the newer database back; or accept the second copy "
+        "in Kafka with acknowledge_lost (`dualwrite spark acknowledge-lost`)"
+    )
 
 
 def _lost(claim: Claim, judgement: Judgement, error: PreparedTransactionLost) -> Ended:

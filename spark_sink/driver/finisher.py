@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
-from spark_sink.errors import BatchLostError, SinkError
+from spark_sink.errors import BatchLostError, SinkError, StoreWentBackError
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import SinkKafka
 from spark_sink.store.commit_store import CommitStore
@@ -50,12 +50,19 @@ class StoredClaims:
         self._store = store
         self._sink_id = sink_id
         self._wanted = {claim.attempt_id: claim.verdict for claim in claims}
+        self._durable = {claim.attempt_id: {claim.prepared_state} for claim in claims}
+        """The prepared states that these rows are known to have had durably: Kafka may be told of them."""
         self._pause = pause
 
     def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
         """See `ClaimRows.still_wanted`."""
         self._pause(PausePoint.AFTER_TAKE_OVER)
         still = self._store.still_wanted(self._wanted, attempt_ids)
+        if any(row.state not in self._durable[attempt_id] for attempt_id, row in still.items()):
+            # Another finisher has published a transaction again, and its COMMIT may still be waiting.
+            still = self._store.still_wanted(self._wanted, attempt_ids, durably=True)
+            for attempt_id, row in still.items():
+                self._durable[attempt_id].add(row.state)
         self._pause(PausePoint.BEFORE_COMPLETION)
         return still
 
@@ -63,6 +70,8 @@ class StoredClaims:
         """See `ClaimRows.replace`."""
         self._pause(PausePoint.BEFORE_REPLACEMENT)
         replaced = self._store.replace(self._sink_id, attempt_id, old, new)
+        if replaced:
+            self._durable[attempt_id].add(new.state)
         self._pause(PausePoint.AFTER_REPLACEMENT)
         return replaced
 
@@ -92,8 +101,8 @@ class Finisher:
     ) -> Tally:
         """Complete `claims` (None: those in the store), then retry what is left in the store with these verdicts.
 
-        Raises BatchLostError, and SinkError if a claim with a required verdict is left after the last retry. What was
-        completed stays completed.
+        Raises BatchLostError, StoreWentBackError, and SinkError if a claim with a required verdict is left after the
+        last retry. What was completed stays completed.
         """
         waits = waits_s(self._retries)
         committed = repaired = aborted = 0
@@ -122,6 +131,9 @@ class Finisher:
         except DBAPIError as error:
             return {}, error  # Kafka completes the same transactions again at the next try
         self._raise_lost(claims, ended)
+        for end in ended.values():
+            if isinstance(end.error, StoreWentBackError):
+                raise end.error
         return ended, next((end.error for end in ended.values() if end.ending is Ending.FAILED), None)
 
     def _left(

@@ -142,8 +142,11 @@ class Sink:
         Raises SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, DualTableError, StoreUnavailableError
         and Kafka's errors. Then this attempt does not become visible, and Spark may try again.
         """
-        with unavailable_means("This attempt does not become visible, and Spark may try again"):
-            return self._partitions.write(plan, task, rows)
+        try:
+            with unavailable_means("This attempt does not become visible, and Spark may try again"):
+                return self._partitions.write(plan, task, rows)
+        finally:
+            self._store.rest()
 
     # ---- COMMIT ---------------------------------------------------------------------------------------------
 
@@ -256,10 +259,11 @@ class Sink:
     def finish(self) -> CommitSummary:
         """Complete in Kafka what is decided or condemned. May run at any time, twice, or in two processes at once.
 
-        Raises BatchLostError, and SinkError if Kafka did not complete a transaction.
+        Raises BatchLostError, StoreUnavailableError, and SinkError if Kafka did not complete a transaction.
         """
         began_s = time.perf_counter()
-        tally = self._finisher.finish(None, tuple(Verdict), required=tuple(Verdict))
+        with unavailable_means("What is decided stays decided: the next plan completes it"):
+            tally = self._finisher.finish(None, tuple(Verdict), required=tuple(Verdict))
         self._pause(PausePoint.AFTER_FINISH)
         return CommitSummary(
             decided_anew=False,

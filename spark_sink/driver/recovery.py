@@ -261,7 +261,8 @@ class SinkRecovery:
             for attempt in view.attempts
             if actions[attempt.attempt_id] is Action.COMMIT and not _is_open(view, attempt)
         }
-        claims = [claim for claim in self._store.claims(view.sink_id) if claim.attempt_id in chosen]
+        shown = self._store.claims(view.sink_id, durably=False)
+        claims = [claim for claim in shown if claim.attempt_id in chosen]
         rows = StoredClaims(self._store, view.sink_id, claims).still_wanted([each.attempt_id for each in claims])
         foreseen: dict[str, Action] = {}
         for claim in claims:

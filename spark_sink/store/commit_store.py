@@ -8,6 +8,7 @@ was read under the lock is the sink's generation until the transaction ends.
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Self
@@ -34,6 +35,9 @@ from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
+from spark_sink.store.connections import engine_for, rest
+from spark_sink.store.staging_tables import drop_staging, owned_tables
+from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
     DETAIL_LENGTH,
     AttemptRow,
@@ -49,7 +53,7 @@ from spark_sink.store.tables import (
     batch_row,
     sink_row,
 )
-from spark_sink.store.transactions import Intact, StoreTransactions, engine_for, locking
+from spark_sink.store.transactions import Intact, StoreTransactions, locking
 
 Steps = Callable[[sa.Connection], object]
 """Statements of the caller, to run in a transaction of the store."""
@@ -67,7 +71,7 @@ class CommitStore:
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
         self._row = [column for column in self._attempt.c if column.name != "manifest"]
         """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
-        self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine))
+        self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine), self._leave_no_trace)
         self._may_create = create_tables
         self._is_ready = False
 
@@ -79,6 +83,10 @@ class CommitStore:
     @property
     def engine(self) -> sa.Engine:
         return self._engine
+
+    def rest(self) -> None:
+        """Close the connections that are not in use, because this process needs none for a while."""
+        rest(self._engine)
 
     def create_tables(self) -> None:
         """Create the tables that are missing, and the column that an older version did not have.
@@ -317,8 +325,12 @@ class CommitStore:
         return self._transactions.write(steps)
 
     def is_decided(self, sink_id: str, query_id: str, batch_id: int) -> bool:
-        """Return whether the batch is decided. Raises CheckpointMismatchError if it is older than all known ones."""
-        return self._transactions.read(lambda c: self._found(c, sink_id, query_id, batch_id) is not None)
+        """Return whether the batch is decided, durably. Raises CheckpointMismatchError if all known ones are newer."""
+
+        def steps(connection: sa.Connection) -> bool:
+            return self._found(connection, sink_id, query_id, batch_id) is not None
+
+        return self._transactions.read(steps) and self._transactions.read_durably(steps)
 
     def condemn(
         self, sink_id: str, *, query_id: str | None = None, batch_id: int | None = None, generation: int | None = None
@@ -361,21 +373,35 @@ class CommitStore:
 
     # ---- FINISH ---------------------------------------------------------------------------------------------
 
-    def claims(self, sink_id: str, verdicts: Collection[Verdict] = tuple(Verdict)) -> tuple[Claim, ...]:
-        """Return the transactions that have to be completed in Kafka."""
-        live = self._transactions.read(lambda connection: self._live(connection, sink_id))
-        return tuple(claim for claim in _claims(live) if claim.verdict in verdicts)
+    def claims(
+        self, sink_id: str, verdicts: Collection[Verdict] = tuple(Verdict), *, durably: bool = True
+    ) -> tuple[Claim, ...]:
+        """Return the transactions that have to be completed in Kafka.
 
-    def still_wanted(self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str]) -> dict[str, Prepared]:
+        Kafka may be told of them: they are durable, unless the caller only reports them and does not want to wait.
+        Raises NotDurableError if they might still be lost.
+        """
+
+        def steps(connection: sa.Connection) -> tuple[Claim, ...]:
+            return tuple(claim for claim in _claims(self._live(connection, sink_id)) if claim.verdict in verdicts)
+
+        shown = self._transactions.read(steps)
+        return self._transactions.read_durably(steps) if shown and durably else shown
+
+    def still_wanted(
+        self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str], *, durably: bool = False
+    ) -> dict[str, Prepared]:
         """Return those of these attempts that still have the verdict in `wanted`, as their rows are now.
 
-        The prepared state may be another one than before: a finisher has published the transaction again.
+        The prepared state may be another one than before: a finisher has published the transaction again. Kafka may be
+        told of that one only if it was read `durably`, which raises NotDurableError if it might still be lost.
         """
         t = self._attempt.c
         query = sa.select(t.attempt_id, t.status, t.prepared_state, t.manifest).where(
             t.attempt_id.in_(list(attempt_ids))
         )
-        rows = self._transactions.read(lambda connection: connection.execute(query).all())
+        read = self._transactions.read_durably if durably else self._transactions.read
+        rows = read(lambda connection: connection.execute(query).all())
         return {
             attempt_id: Prepared(PreparedTxnState(state), manifest or "")
             for attempt_id, status, state, manifest in rows
@@ -510,6 +536,46 @@ class CommitStore:
         self._transactions.write(steps)
         return len(old_batches)
 
+    def staging_tables(self, sink_id: str) -> list[TableName]:
+        """Return the staging tables of a sink in the store's schema, as far as they say that they are its."""
+        owners = self._transactions.read(lambda connection: owned_tables(connection, self._tables.schema))
+        return sorted((table for table, owner in owners.items() if owner == sink_id), key=str)
+
+    def drop_staging(self, sink_id: str, *, min_age_ms: int) -> list[TableName]:
+        """Drop the staging tables of a sink whose application has ended; return them.
+
+        Raises SinkError, and drops nothing, if the sink has attempts that are not completed, or if anything of it has
+        changed within `min_age_ms` by the database's clock. If the application runs after all, its next plan creates
+        the tables that it needs; a batch that is running fails, and is written again.
+        """
+
+        def steps(connection: sa.Connection) -> list[TableName]:
+            sink = self._locked_sink(connection, sink_id)
+            if sink is None:
+                raise SinkError(f"the commit store has no sink {sink_id!r}; nothing was dropped")
+            rules.check_ended(
+                sink_id, self._live(connection, sink_id), self._quiet_ms(connection, sink), min_age_ms=min_age_ms
+            )
+            owners = owned_tables(connection, self._tables.schema)
+            own = sorted((table for table, owner in owners.items() if owner == sink_id), key=str)
+            for table in own:
+                drop_staging(connection, table)
+            return own
+
+        return self._transactions.write(steps)
+
+    def _quiet_ms(self, connection: sa.Connection, sink: SinkRow) -> int:
+        """Return the time since any row of the sink last changed."""
+        a, b = self._attempt.c, self._batch.c
+        newest = [
+            sa.select(sa.func.max(a.updated_at)).where(a.sink_id == sink.sink_id),
+            sa.select(sa.func.max(sa.func.coalesce(b.done_at, b.decided_at))).where(b.sink_id == sink.sink_id),
+        ]
+        changes = [sink.updated_at, *(connection.scalar(query) for query in newest)]
+        now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+        latest: dt.datetime = max(change for change in changes if change is not None)
+        return max(0, round((now - latest) / dt.timedelta(milliseconds=1)))
+
     def mark_lost(self, sink_id: str, prepared: Mapping[str, PreparedTxnState], detail: str) -> int:
         """Record that Kafka has dropped these transactions of COMMITTING attempts; return how many there were.
 
@@ -530,14 +596,31 @@ class CommitStore:
         return self._transactions.write(steps)
 
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
-        """Let the query continue after a LOST batch; its records stay lost. Return whether there was such a batch."""
-        t = self._batch.c
+        """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
+
+        The latter has attempts that are to be aborted although Kafka has committed them (StoreWentBackError). Its
+        records stay in Kafka, and the batch is written again. Return whether there was such a batch.
+        """
+        t, a = self._batch.c, self._attempt.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)
         lost = (t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
         update = sa.update(self._batch).where(*named, *lost).values(acknowledged_at=sa.func.now())
-        return self._transactions.write(lambda connection: connection.execute(update).rowcount) == 1
+        of_batch = (a.sink_id == sink_id, a.query_id == query_id, a.batch_id == batch_id)
+
+        def steps(connection: sa.Connection) -> bool:
+            self._locked_sink(connection, sink_id)
+            if connection.execute(update).rowcount == 1:
+                return True
+            return self._change(connection, AttemptEvent.ABORT, *of_batch, a.prepared_state != "") > 0
+
+        return self._transactions.write(steps)
 
     # ---- inside a transaction -------------------------------------------------------------------------------
+
+    def _leave_no_trace(self, connection: sa.Connection) -> None:
+        name = f"witness/{uuid.uuid4().hex}"  # no sink has a slash in its id
+        connection.execute(sa.insert(self._sink).values(sink_id=name, generation=0))
+        connection.execute(sa.delete(self._sink).where(self._sink.c.sink_id == name))
 
     def _locked_sink(self, connection: sa.Connection, sink_id: str) -> SinkRow | None:
         query = sa.select(self._sink).where(self._sink.c.sink_id == sink_id)

@@ -33,12 +33,14 @@ from spark_sink.store.dual_columns import (
     mapped,
     refused,
 )
-from spark_sink.store.row_transfer import RowMove, as_sql, copy_in, exact_values
+from spark_sink.store.row_transfer import RowMove, copy_in, exact_values
+from spark_sink.store.staging_tables import create_staging, is_as_created_here, mark_owner, truncated
 from spark_sink.store.table_catalog import (
     ColumnKind,
     Columns,
     ColumnType,
     TableName,
+    as_sql,
     engine_without_transactions,
     parse_table_name,
     quoted_name,
@@ -72,6 +74,7 @@ class DualTableWriter:
             )
         self._options = options
         self._target: Final = target
+        self._sink_id = sink_id
         self._staging: Final = TableName(store_schema, _staging_name(sink_id, target))
         self._create_tables = create_tables
 
@@ -92,7 +95,9 @@ class DualTableWriter:
             with engine.connect() as conn:
                 wanted = self._checked(conn, schema)
                 staged = self._staged_columns(conn)
-                if _type_names(staged) == _type_names(wanted):
+                if _type_names(staged) == _type_names(wanted) and (
+                    not self._create_tables or is_as_created_here(conn, self._staging)
+                ):
                     return
                 if not self._create_tables:
                     break
@@ -143,26 +148,41 @@ class DualTableWriter:
         more or fewer than were staged. The transaction must then be rolled back.
         """
         staged = self._staged_columns(conn)
-        with self._refusals_explained("move the rows into it"), exact_values(conn):
-            conn.execute(self._move_statement(conn, staged, winners))
-        found = self._delete(conn, winners)
+        with self._refusals_explained("move the rows into it"):
+            found = self._lock_and_count(conn, winners)
         if found != rows:
             raise DualTableError(
-                f"{rows} rows were staged for {self._options.table}, but {self._staging} has {found} of them: another "
-                "driver of this sink has replaced it. Nothing of the batch is visible; start only one query again"
+                f"{rows} rows were staged for {self._options.table}, but {self._staging} has {found} of them: the "
+                "database crashed or failed over, which empties that table, or another driver of this sink has "
+                "replaced it. Nothing of the batch is visible; start the query again, which writes it again"
             )
+        with self._refusals_explained("move the rows into it"), exact_values(conn):
+            conn.execute(self._move_statement(conn, staged, winners))
         self._assert_unaltered(conn, staged)
         self.discard_all(conn)
 
     def discard_all(self, conn: sa.Connection) -> None:
-        """Delete all staged rows: for PLAN, in the transaction in which it has condemned every live attempt.
+        """Delete all staged rows: in the transaction in which no other live attempt may stage or win any more.
 
-        Deletes by attempt id: on MySQL, a DELETE of everything would wait for rows that a condemned task is staging.
+        Where that leaves dead rows for VACUUM, a table that has grown is truncated instead, unless a condemned task is
+        staging rows just now. Else rows are deleted by attempt id: on MySQL, a DELETE of everything would wait for rows
+        that such a task is staging.
         """
+        if truncated(conn, self._staging):
+            return
         staging = self._staging.clause(_ATTEMPT)
         attempts = conn.scalars(sa.select(staging.c[_ATTEMPT]).distinct()).all()
         if attempts:
             self._delete(conn, attempts)
+
+    def _lock_and_count(self, conn: sa.Connection, winners: Collection[str]) -> int:
+        """Return how many rows of the winners are staged, and keep them as they are until the transaction ends."""
+        staging = self._staging.clause(_ATTEMPT)
+        if conn.dialect.name == "postgresql":
+            # Nobody can truncate or replace it now, and a crash that empties it ends this transaction, too.
+            conn.execute(sa.text(as_sql(f"LOCK TABLE {self._staging.quoted(conn.dialect)} IN ROW EXCLUSIVE MODE")))
+        query = sa.select(sa.func.count()).where(staging.c[_ATTEMPT].in_(list(winners)))
+        return int(conn.scalar(query) or 0)
 
     def _delete(self, conn: sa.Connection, attempt_ids: Collection[str]) -> int:
         staging = self._staging.clause(_ATTEMPT)
@@ -206,6 +226,7 @@ class DualTableWriter:
         if exists:
             conn.execute(sa.text(as_sql(f"DROP TABLE {self._staging.quoted(conn.dialect)}")))
         conn.execute(sa.text(as_sql(self._ddl(conn.dialect, wanted))))
+        mark_owner(conn, self._staging, self._sink_id)
         conn.commit()
 
     def _ddl(self, dialect: sa.Dialect, wanted: Columns) -> str:
@@ -218,8 +239,7 @@ class DualTableWriter:
             *[f"{quoted_name(column.name, dialect)} {column.type_sql}{null}" for column in wanted.values()],
             f"PRIMARY KEY ({_ATTEMPT}, {_SEQ})",
         ]
-        engine = " ENGINE=InnoDB" if mysql else ""
-        return f"CREATE TABLE {self._staging.quoted(dialect)} ({', '.join(columns)}){engine}"
+        return create_staging(dialect, self._staging, columns, self._sink_id)
 
     # ---- the tasks ---------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from pyarrow import csv
 from sqlalchemy.exc import DBAPIError
 
 from spark_sink.errors import DualTableError
-from spark_sink.store.table_catalog import OF_TIME, ColumnKind, ColumnType, TableName, quoted_name
+from spark_sink.store.table_catalog import OF_TIME, ColumnKind, ColumnType, TableName, as_sql, quoted_name
 
 
 def copy_in(conn: sa.Connection, table: TableName, rows: Mapping[str, tuple[pa.Array, ColumnType]]) -> None:
@@ -243,8 +243,3 @@ class RowMove:
     @staticmethod
     def _of(winners: Collection[str], statement: str) -> sa.TextClause:
         return sa.text(statement).bindparams(sa.bindparam("winners", list(winners), expanding=True))
-
-
-def as_sql(text: str) -> str:
-    """Return SQL for `sa.text()`, with no part of it taken for a parameter."""
-    return text.replace(":", "\\:")

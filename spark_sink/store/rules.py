@@ -194,6 +194,20 @@ def decision_of(
     )
 
 
+def check_ended(sink_id: str, live: Sequence[AttemptRow], quiet_ms: int, *, min_age_ms: int) -> None:
+    """Raise SinkError unless nothing shows that the application of the sink is running."""
+    if live:
+        raise SinkError(
+            f"the sink {sink_id!r} has {len(live)} attempts that are not completed; nothing was dropped: complete them "
+            "first, with the application or with `dualwrite spark recover`"
+        )
+    if quiet_ms < min_age_ms:
+        raise SinkError(
+            f"the sink {sink_id!r} has changed {quiet_ms // 1000} s ago, so its application may be running; nothing "
+            "was dropped: stop it, or wait until the sink has not changed for --min-age"
+        )
+
+
 def smallest_free_slot(prefix: str, leased: Collection[str]) -> int:
     """Return the smallest number that makes, after `prefix`, a transactional id that is not leased."""
     slot = 0

@@ -366,3 +366,8 @@ def engine_without_transactions(conn: sa.Connection, table: TableName) -> str | 
         return None
     found: str | None = conn.scalar(_MYSQL_TRANSACTIONS, _mysql_names(conn, table))
     return found
+
+
+def as_sql(text: str) -> str:
+    """Return SQL for `sa.text()`, with no part of it taken for a parameter."""
+    return text.replace(":", "\\:")

@@ -1,8 +1,7 @@
-"""The engines of the commit store, and its transactions: locking, retries, and a COMMIT that got no response."""
+"""Transactions of the commit store: locking, durability, retries, and a COMMIT that got no response."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -13,76 +12,23 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import wait_given_up
-from dualwrite.recipes.sql.postgres import RAISE, RAISE_FOR_SESSION
+from dualwrite.recipes.sql.postgres import RAISE, WITNESS_MESSAGE
 from dualwrite.recipes.sqlalchemy.drivers import deciding
-from dualwrite.recipes.sqlalchemy.engines import locks_whole_database, prepare_nothing
-from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError, StoreUnavailableError
-from spark_sink.options import StoreOptions
+from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
+from spark_sink.errors import DecisionUnknownError, SinkError, StoreUnavailableError
 
 ResultT = TypeVar("ResultT")
 
-DIALECTS: Final = ("postgresql", "mysql", "mariadb", "sqlite")
 _CONFLICT_TRIES: Final = 5
-_SQLITE_BUSY_TIMEOUT_S: Final = 30
-
-_engines: dict[tuple[int, str], sa.Engine] = {}
 
 
-def engine_for(options: StoreOptions) -> sa.Engine:
-    """Return this process's engine for the store's database; made once, and never shared with a forked child.
+def _raise_durability(connection: sa.Connection) -> None:
+    """Make this COMMIT durable, whatever the role, the database or the URL sets: what Kafka is told must not be lost.
 
-    Raises SinkOptionError if there is no URL, or the store does not support the database, or its driver is missing.
+    In each transaction, because behind PgBouncer a setting of the session belongs to another client's session.
     """
-    url = _url(options)
-    key = (os.getpid(), url.render_as_string(hide_password=False))
-    if key not in _engines:
-        _engines[key] = _new_engine(url)
-    return _engines[key]
-
-
-def _url(options: StoreOptions) -> sa.URL:
-    text = options.url
-    if text is None and options.url_env is not None:
-        text = os.environ.get(options.url_env)
-        if text is None:
-            raise SinkOptionError(
-                f"commitStore.urlEnv={options.url_env}, but this process has no such environment variable; nothing was "
-                f"written: set it for the driver and, with spark.executorEnv.{options.url_env}, for the executors"
-            )
-    if text is None:
-        raise SinkOptionError("commitStore.url or commitStore.urlEnv is required; nothing was written")
-    try:
-        return sa.make_url(text)
-    except sa.exc.ArgumentError as error:
-        raise SinkOptionError("commitStore.url is not a SQLAlchemy URL; nothing was written") from error
-
-
-def _new_engine(url: sa.URL) -> sa.Engine:
-    if url.get_backend_name() not in DIALECTS:
-        raise SinkOptionError(
-            f"the commit store can be in {', '.join(DIALECTS)}, not in {url.get_backend_name()}; nothing was written"
-        )
-    try:
-        if url.get_backend_name() == "sqlite":
-            return sa.create_engine(url, connect_args={"timeout": _SQLITE_BUSY_TIMEOUT_S})
-        engine = sa.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
-        prepare_nothing(engine)
-    except (ImportError, sa.exc.NoSuchModuleError) as error:
-        raise SinkOptionError(
-            f"the driver of {url.drivername}:// cannot be loaded here: {error}; nothing was written. Install it "
-            "wherever the sink runs, on executors too: dualwrite[postgres] has psycopg, dualwrite[mysql] pymysql"
-        ) from error
-    if url.get_backend_name() == "postgresql":
-        sa.event.listen(engine, "connect", _raise_durability)
-    return engine
-
-
-def _raise_durability(dbapi_connection: Any, record: Any) -> None:
-    """Make commits durable, whatever the role or the URL sets: a decision that Kafka carries out must not be lost."""
-    cursor = dbapi_connection.cursor()
-    cursor.execute(f"SELECT {RAISE_FOR_SESSION}")
-    cursor.close()
-    dbapi_connection.commit()
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT {RAISE}")
 
 
 def _commit(connection: sa.Connection) -> None:
@@ -101,9 +47,18 @@ Intact = Callable[[], None]
 class StoreTransactions:
     """Transactions on one engine, which take the locks they need with their first statement."""
 
-    def __init__(self, engine: sa.Engine, check_tables: Callable[[], None]) -> None:
-        """`check_tables` raises SinkError if a table or a column is missing, which explains a failed statement."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        check_tables: Callable[[], None],
+        leave_no_trace: Callable[[sa.Connection], object],
+    ) -> None:
+        """`check_tables` raises SinkError if a table or a column is missing, which explains a failed statement.
+
+        `leave_no_trace` changes a row and takes the change back, which a database without a message of its own logs.
+        """
         self._engine = _read_committed(engine)
+        self._leave_no_trace = leave_no_trace
         self._check_tables = check_tables
         self._deciding: sa.Engine | None = None
         self._deciding_lock = Lock()
@@ -120,16 +75,31 @@ class StoreTransactions:
         return self._explained(once)
 
     def write(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
-        """Run `steps` and commit; again if the transaction conflicts with another one."""
+        """Run `steps` and commit durably; again if the transaction conflicts with another one."""
 
         def once() -> ResultT:
             with self._engine.connect() as connection:
                 _exclude_other_writers(connection)
+                _raise_durability(connection)
                 result = steps(connection)
                 _commit(connection)
                 return result
 
         return self._explained(lambda: self._repeated(once))
+
+    def read_durably(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
+        """Run `steps`, which only read; return once what they have read can no longer be lost.
+
+        A decision that shows may not be durable: the server has not flushed it yet, or the wait of its COMMIT for a
+        standby was cancelled. A commit behind it, in the transaction that has read it, is durable only if it is too.
+        """
+
+        def witnessed(connection: sa.Connection) -> ResultT:
+            result = steps(connection)
+            self._witness(connection)
+            return result
+
+        return self.write(witnessed)
 
     def decide(
         self, steps: Callable[[sa.Connection, Intact], ResultT], resolve: Callable[[], ResultT | None]
@@ -165,6 +135,13 @@ class StoreTransactions:
 
         return self._explained(lambda: self._repeated(once))
 
+    def _witness(self, connection: sa.Connection) -> None:
+        """Write to the log of the database, so that COMMIT has something to wait for."""
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT {WITNESS_MESSAGE}")
+        elif not locks_whole_database(connection.dialect):
+            self._leave_no_trace(connection)
+
     def _deciding_engine(self) -> sa.Engine:
         """Return the engine for decisions, which has listeners of its own.
 
@@ -195,7 +172,7 @@ class StoreTransactions:
         try:
             return steps()
         except (OperationalError, ProgrammingError) as error:
-            missing = self._missing()
+            missing = None if _is_unreachable(error) else self._missing()
             if missing is None:
                 raise
             raise missing from error

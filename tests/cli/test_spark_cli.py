@@ -10,12 +10,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
 from dualwrite.producer import Producer
+from spark_sink.options import DualMode, DualTable
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.dual_table import DualTableWriter
 from spark_sink.store.tables import StoreTables
 from tests.cli.conftest import Call, assert_one_line, ended, process
 from tests.cli.test_page import keys, section
@@ -279,9 +282,52 @@ def test_old_batches_are_forgotten_and_the_newest_stay(world: World, call: Call)
     dry = call(*gc)
     assert (dry.code, dry.out.splitlines()[0]) == (0, "s: 2 batches would be deleted")
     assert len(world.store.batches("s")) == 4
-    assert call(*gc, "--apply", "--json").document == {"applied": True, "keep": 2, "forgotten": {"s": 2}}
+    assert call(*gc, "--apply", "--json").document == {
+        "applied": True,
+        "keep": 2,
+        "forgotten": {"s": 2},
+        "dropped": {},
+    }
     assert [batch.batch_id for batch in world.store.batches("s")] == [3, 2]
     assert call(*gc, "--apply").out == "s: 0 batches deleted\n"
+
+
+def test_only_the_staging_tables_of_a_sink_that_has_ended_are_dropped(world: World, call: Call) -> None:
+    with world.engine.begin() as connection:
+        for table in ("target", "other"):
+            connection.execute(sa.text(f"CREATE TABLE {table} (id BIGINT)"))
+        connection.execute(sa.text("CREATE TABLE dw_stage_of_a_stranger (id BIGINT)"))
+    tables = {}
+    for sink, table in (("s", "target"), ("s", "other"), ("s.2", "target")):
+        writer = DualTableWriter(DualTable(table, ("id",), DualMode.INSERT, None), sink_id=sink, store_schema=None)
+        writer.create(world.engine, pa.schema([("id", pa.int64()), ("value", pa.string())]))
+        tables[sink, table] = writer.staging_table
+    world.write("s", 0, [["a"]])
+    world.write("s.2", 0, [["a"]])
+    own = sorted([tables["s", "target"], tables["s", "other"]])
+    gc = ("spark", "gc", *world.store_options, "--ended", "s")
+    dry = call(*gc)
+    assert [line for line in dry.out.splitlines() if "staging" in line] == [
+        f"s: staging table {name} would be dropped" for name in own
+    ]
+    refused = call(*gc, "--apply")
+    assert (refused.code, "its application may be running; nothing was dropped" in refused.err) == (2, True)
+    left = {name for name in sa.inspect(world.engine).get_table_names() if name.startswith("dw_stage_")}
+    assert left == {*tables.values(), "dw_stage_of_a_stranger"}
+    done = call(*gc, "--apply", "--min-age", 0, "--json")
+    assert done.document["dropped"] == {"s": own}
+    left = {name for name in sa.inspect(world.engine).get_table_names() if name.startswith("dw_stage_")}
+    assert left == {tables["s.2", "target"], "dw_stage_of_a_stranger"}
+    world.write("s", 1, [["b"]])
+
+
+def test_staging_tables_of_a_sink_with_something_to_complete_stay(world: World, call: Call) -> None:
+    world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
+    gc = ("spark", "gc", *world.store_options, "--ended", "s", "--min-age", 0, "--apply")
+    refused = call(*gc)
+    assert (refused.code, "attempts that are not completed; nothing was dropped" in refused.err) == (2, True)
+    missing = call(*gc[:-4], "nobody", *gc[-3:])
+    assert (missing.code, "has no sink 'nobody'" in missing.err) == (2, True)
 
 
 # ---- acknowledge-lost ---------------------------------------------------------------------------------------

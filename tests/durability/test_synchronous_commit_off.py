@@ -10,8 +10,6 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.sql.postgres import RAISE
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from spark_sink.options import StoreOptions
-from spark_sink.store.transactions import engine_for
 from tests.durability.faces import AWAITED, FACES, TABLE, TOPIC, rows
 from tests.support.postgres_pair import PostgresNode
 from tests.support.topics import read_topic
@@ -94,12 +92,3 @@ def raised_from(node: PostgresNode, before: str) -> object:
     with engine.begin() as connection:
         connection.exec_driver_sql(f"SET LOCAL synchronous_commit = {before}")
         return connection.exec_driver_sql(f"SELECT {RAISE}").scalar()
-
-
-def test_the_store_of_the_spark_sink_raises_it_for_its_connections(one_node: PostgresNode) -> None:
-    url = url_with_it_off(one_node, "role", f"test_{next(_numbers)}")
-    text = url.render_as_string(hide_password=False)
-    engine = engine_for(StoreOptions(url=text, url_env=None, schema=None))
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
-    engine.dispose()

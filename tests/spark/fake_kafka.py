@@ -15,7 +15,7 @@ import pyarrow as pa
 from dualwrite.errors import FencedError, KafkaError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
-from spark_sink.errors import AttemptCondemnedError
+from spark_sink.errors import AttemptCondemnedError, StoreWentBackError
 from spark_sink.pause_points import Pause, PausePoint
 
 _NOTHING = PreparedTxnState()
@@ -196,6 +196,8 @@ class FakeKafkaSide:
         """Commit the transaction that the row names, or publish it again if it was aborted; else abort."""
         name = claim.transactional_id
         if claim.verdict is Verdict.ABORT:
+            if self.alive.outcomes.get(row):
+                return Ended(Ending.FAILED, StoreWentBackError(f"{row} of {name} is committed"))
             self.alive.end(name, epoch, commit=False)
             return Ended(Ending.ABORTED)
         if row in self.alive.aborted:

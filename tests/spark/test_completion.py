@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropReply,
 from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from spark_sink.attempt.states import Claim, Ending, Prepared, Verdict
-from spark_sink.errors import AttemptCondemnedError
+from spark_sink.errors import AttemptCondemnedError, StoreWentBackError
 from spark_sink.pause_points import PausePoint
 from tests.spark.kafka_world import TIERS, KafkaWorld, Rows, claim, endings, everything, kafka_world, mine, rows
 from tests.support.conditions import until
@@ -88,6 +88,19 @@ def test_a_second_time_ends_in_the_same_way(world: KafkaWorld) -> None:
         for _ in range(2):
             assert endings(claims, side.end(claims, everything)) == [COMMITTED, COMMITTED, ABORTED, ABORTED]
     assert world.committed() == ids_of(*claims[:2])
+
+
+def test_what_kafka_has_committed_is_not_reported_as_aborted(world: KafkaWorld) -> None:
+    """A failover took the decision back after Kafka was told: its row wants an abort now."""
+    (won,) = prepared(world, 1)
+    side = world.side()
+    assert endings([won], side.end([won], everything)) == [COMMITTED]
+    went_back = claim("s-0-0", ABORT, Rows.row(won))
+    for _ in range(2):
+        ended = world.side().end([went_back], everything)
+        assert endings([went_back], ended) == [FAILED]
+        assert isinstance(ended[went_back.attempt_id].error, StoreWentBackError)
+    assert world.committed() == ids_of(won)
 
 
 def test_without_claims_nothing_is_called(newest: KafkaWorld) -> None:

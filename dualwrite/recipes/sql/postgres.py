@@ -109,18 +109,17 @@ def _literal(text: str) -> str:
 
 # ---- durability -----------------------------------------------------------------------------------------------------
 
-_RAISE: Final = (
+RAISE: Final = (
     "set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'remote_apply'"
-    " THEN 'remote_apply' ELSE 'on' END, {is_local})"
+    " THEN 'remote_apply' ELSE 'on' END, true)"
 )
-RAISE: Final = _RAISE.format(is_local="true")
 """Makes COMMIT of this transaction wait for disk and standbys; a stricter setting is kept."""
 
-RAISE_FOR_SESSION: Final = _RAISE.format(is_local="false")
-"""Does the same for every later commit of the session."""
+WITNESS_MESSAGE: Final = "CAST(pg_logical_emit_message(true, 'dualwrite', '') AS text)"
+"""Writes a message to the log in this transaction, and nothing else."""
 
 WITNESS: Final = (
-    f"SELECT prepared_transaction_state, {RAISE}, CAST(pg_logical_emit_message(true, 'dualwrite', '') AS text)"
+    f"SELECT prepared_transaction_state, {RAISE}, {WITNESS_MESSAGE}"
     " FROM kafka_transaction_state WHERE transactional_id = :id"
 )
 """Reads the row without its lock, and writes a message to the log in this transaction.

@@ -21,7 +21,7 @@ class SocketTimeout:
 
     def __init__(self, connection: Any, after_s: float) -> None:
         # a duplicate: by then, the driver may have closed its socket and another one may have the same number
-        self._socket = _duplicate(_fileno(connection))
+        self._socket = _duplicate(fileno_of(connection))
         self._timer = threading.Timer(after_s, self._fire)
         self._timer.daemon = True
         self._ending = threading.Lock()
@@ -47,7 +47,7 @@ class SocketTimeout:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
-def _fileno(connection: Any) -> int | None:
+def fileno_of(connection: Any) -> int | None:
     """Return the file descriptor of a connection's socket, or None if the driver does not expose it.
 
     psycopg and psycopg2 have `fileno()`. asyncpg's `_transport` and PyMySQL's `_sock` are private, for lack of a public

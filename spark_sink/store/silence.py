@@ -1,0 +1,101 @@
+"""What a database that does not respond leads to: a log line after seconds, and the loss of the connection in the end.
+
+A frozen server, or a network that swallows packets, ends no connection: its kernel, or a proxy, still acknowledges what
+is sent, so no keep-alive helps. One thread of the process looks after all waits. It sends no cancel request, which
+could end the wait of a COMMIT for a standby: it shuts the socket down, and the driver finds the connection lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+_log = logging.getLogger("spark_sink")
+
+FIRST_LINE_S: Final = 5.0
+_NEXT_LINE_S: Final = 30.0
+_TICK_S: Final = 0.25
+
+
+class Wait:
+    """One wait for a response, on the socket with the number `fileno`."""
+
+    def __init__(self, what: str, fileno: int, limit_s: float, now_s: float) -> None:
+        self.what = what
+        self.limit_s = limit_s
+        self.was_ended = False
+        self._fileno = fileno
+        self._began_s = now_s
+        self._next_line_s = FIRST_LINE_S
+
+    def look(self, now_s: float, shut_down: Callable[[int], None]) -> None:
+        """Log if it is due, and end the wait if its time is over."""
+        waited_s = now_s - self._began_s
+        if waited_s >= self.limit_s:
+            if not self.was_ended:
+                self.was_ended = True
+                _log.error("%s after %.0f s: the connection is given up", self._silent, waited_s)
+            shut_down(self._fileno)  # again, should the driver have begun another wait on it
+        elif waited_s >= self._next_line_s:
+            self._next_line_s = waited_s + _NEXT_LINE_S
+            _log.warning("%s for %.0f s; it is given up after %.0f s", self._silent, waited_s, self.limit_s)
+
+    @property
+    def _silent(self) -> str:
+        return f"the commit store's database has not responded to {self.what}"
+
+
+class Watch:
+    """The waits of one process, and the thread that looks after them while there are any."""
+
+    def __init__(self) -> None:
+        self._waits: set[Wait] = set()
+        self._lock = threading.Lock()
+        self._some = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, what: str, fileno: int, limit_s: float) -> Wait:
+        """Look after a wait that begins now, until `end`."""
+        wait = Wait(what, fileno, limit_s, time.monotonic())
+        with self._lock:
+            self._waits.add(wait)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="dualwrite-silence", daemon=True)
+                self._thread.start()
+        self._some.set()
+        return wait
+
+    def end(self, wait: Wait) -> None:
+        """Stop looking after `wait`; afterwards its socket is not touched."""
+        with self._lock:
+            self._waits.discard(wait)
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            time.sleep(_TICK_S)
+            with self._lock:
+                if not self._waits:
+                    self._some.clear()
+                for wait in self._waits:
+                    wait.look(time.monotonic(), _shut_down)
+
+
+_watches: Final[dict[int, Watch]] = {}
+
+
+def watch() -> Watch:
+    """Return the watch of this process: a forked child has neither the thread nor the waits of its parent."""
+    return _watches.get(os.getpid()) or _watches.setdefault(os.getpid(), Watch())
+
+
+def _shut_down(fileno: int) -> None:
+    # The family does not matter for a shutdown; the connection may have been lost by itself.
+    with suppress(OSError), socket.fromfd(fileno, socket.AF_INET, socket.SOCK_STREAM) as copy:
+        copy.shutdown(socket.SHUT_RDWR)
