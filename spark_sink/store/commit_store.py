@@ -34,6 +34,7 @@ from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
+from spark_sink.store.retired_slots import RetiredSlots
 from spark_sink.store.tables import (
     DETAIL_LENGTH,
     AttemptRow,
@@ -65,6 +66,7 @@ class CommitStore:
         self._engine = engine
         self._tables = StoreTables(schema)
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
+        self._retired = RetiredSlots(self._tables)
         self._row = [column for column in self._attempt.c if column.name != "manifest"]
         """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
         self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine))
@@ -179,7 +181,8 @@ class CommitStore:
         prefix = f"{sink_id}-{task.partition_id}-"
         of_partition = (*self._live_in(sink_id), self._attempt.c.partition_id == task.partition_id)
         leased = set(connection.scalars(sa.select(self._attempt.c.live_txn_id).where(*of_partition)))
-        transactional_id = f"{prefix}{rules.smallest_free_slot(prefix, leased)}"
+        first = self._retired.first_slot(connection, sink_id, task.partition_id)
+        transactional_id = f"{prefix}{rules.smallest_free_slot(prefix, leased, first)}"
         attempt_id = uuid.uuid4().hex
         values = {
             "attempt_id": attempt_id,
@@ -397,6 +400,8 @@ class CommitStore:
         def steps(connection: sa.Connection, intact: Intact) -> bool:
             self._locked_sink(connection, sink_id)
             changed = connection.execute(update.values(values)).rowcount == 1
+            if changed:
+                self._retired.retire(connection, [attempt_id])
             has_new = changed or has(connection)
             intact()
             return has_new
@@ -418,7 +423,7 @@ class CommitStore:
 
         COMMITTED and LOST are recorded only if the row has the prepared state that was judged. Else they are returned
         as LEFT: a finisher has published the transaction again. A batch with nothing left to do becomes DONE, and one
-        that lost a transaction becomes LOST.
+        that lost a transaction becomes LOST. The ids of what was aborted or lost are retired.
         """
         judged = {attempt_id: end for attempt_id, end in ended.items() if end.ending in _NAMES_ITS_PAIR}
         aborted = [attempt_id for attempt_id, end in ended.items() if end.ending is Ending.ABORTED]
@@ -431,6 +436,7 @@ class CommitStore:
                 self._change(connection, EVENTS[Ending.COMMITTED], self._attempt.c.attempt_id.in_(committed))
             if aborted:
                 self._change(connection, EVENTS[Ending.ABORTED], self._attempt.c.attempt_id.in_(aborted))
+                self._retired.retire(connection, aborted)
             lost = {each: end for each, end in right.items() if end.ending is Ending.LOST}
             for attempt_id, end in lost.items():
                 self._lose(connection, attempt_id, str(end.error))
@@ -451,6 +457,7 @@ class CommitStore:
 
     def _lose(self, connection: sa.Connection, attempt_id: str, detail: str) -> int:
         named = self._attempt.c.attempt_id == attempt_id
+        self._retired.retire(connection, [attempt_id])
         return self._change(connection, AttemptEvent.LOSE, named, detail=detail[:DETAIL_LENGTH])
 
     def _close_batches(self, connection: sa.Connection, sink_id: str, *, lost: bool) -> None:

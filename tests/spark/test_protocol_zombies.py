@@ -14,6 +14,7 @@ from spark_sink.errors import AttemptCondemnedError, SinkError, SinkFencedError
 from spark_sink.handoff import Plan, TaskOutcome
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.retired_slots import RetiredSlots
 from tests.spark.fake_kafka import FakeKafkaSide
 from tests.spark.sink_model import SCHEMA, Stalling, World, new_store, partitioned, run_batch, task
 from tests.spark.spark_model import Query
@@ -118,11 +119,11 @@ def test_a_loser_that_sleeps_anywhere_until_the_next_batch_is_anywhere(sqlite_st
 
 
 def test_a_writer_that_slept_between_lease_and_initialisation(store: CommitStore) -> None:
-    """Its id went to an attempt that is prepared and decided: plain initialisation would abort that one."""
+    """Its slot's next holder, which is prepared and decided, has another id."""
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)
-    assert world.broker.open_ids == [f"{world.options.sink_id}-0-0", f"{world.options.sink_id}-1-0"]
+    assert world.broker.open_ids == [f"{world.options.sink_id}-0-1", f"{world.options.sink_id}-1-0"]
 
     zombie.go_on()
     assert isinstance(zombie.error, AttemptCondemnedError)
@@ -161,10 +162,16 @@ def was_aborted_against_the_decision(world: World) -> bool:
     return any(PreparedTxnState(each.prepared_state) in world.broker.aborted for each in decided)
 
 
+def lease_aborted_ids_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetiredSlots, "first_slot", lambda *args: 0)
+    monkeypatch.setattr(RetiredSlots, "retire", lambda *args: None)
+
+
 def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
     store: CommitStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This shows that the tests above would notice."""
+    """This shows that the tests above would notice, if ids of aborted attempts were leased again."""
+    lease_aborted_ids_again(monkeypatch)
     monkeypatch.setattr(FakeKafkaSide, "keeps_what_is_prepared", False)
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
@@ -175,6 +182,7 @@ def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
 
 
 def test_what_a_writer_does_that_does_not_ask_again(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease_aborted_ids_again(monkeypatch)
     monkeypatch.setattr(FakeKafkaSide, "asks_after_opening", False)
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
