@@ -217,6 +217,8 @@ async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -
             await producer.complete_before_fencing(row, is_over=True)
             await producer.fence_others()
         return Ended(Ending.COMMITTED, judged=row)
+    if fate is not Fate.KNOWN and producer.coordinator_aborted_later(row):
+        return _lost(claim, judgement, SinkError(_ABORTED_LATER % (row, claim.transactional_id)))
     try:
         await producer.complete_transaction(row, take_over=False)
     except PreparedTransactionLost as error:
@@ -225,7 +227,7 @@ async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -
     return Ended(Ending.COMMITTED, judged=row)
 
 
-def _lost(claim: Claim, judgement: Judgement, error: PreparedTransactionLost) -> Ended:
+def _lost(claim: Claim, judgement: Judgement, error: DualWriteError) -> Ended:
     """Return the ending of a transaction that was aborted by what the coordinator says."""
     if judgement.fate is Fate.KNOWN:  # it was aborted since the coordinator was asked first
         return ended_by(AskAgainError(str(error)))
@@ -250,6 +252,11 @@ def _log_commit(claim: Claim, judgement: Judgement) -> None:
         _log.debug("commit %s of %s", judgement.row, claim.transactional_id)
 
 
+_ABORTED_LATER: Final = (
+    "nothing proves that %s was committed: neither the log nor a manifest tells, and the coordinator has aborted a "
+    "transaction of %s at a later epoch, which is where an InitProducerId of another producer aborts it. Look for its "
+    "records in the topic."
+)
 _EVIDENCE_GONE: Final = (
     "transactional id %s: whether %s was committed in Kafka cannot be proven any more: its records (%s) are no longer "
     "in the log, and the coordinator does not remember it; it is taken for committed, which it is unless an operator, "

@@ -458,6 +458,25 @@ def _set_manifests(site: RepairSite, manifests: dict[str, str | None]) -> None:
 # ---- what cannot be repaired ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tier", [Tier.STORED_PAIR, *BOUNDED], ids=lambda tier: f"tier {int(tier)}")
+def test_an_abort_at_a_later_epoch_is_not_taken_for_a_commit(tmp_path: Path, tier: Tier) -> None:
+    """It is where an InitProducerId leaves it; without a manifest, nothing says of which transaction it was."""
+    with repair_site(tier, tmp_path) as site:
+        site.decided("a")
+        (transactional_id,) = site.world.open_ids()
+        with Producer(bootstrap_servers=site.emulator.bootstrap_servers, transactional_id=transactional_id) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("orders", "another program's")
+            producer.flush()
+            producer.abort_transaction()
+        site.world.settle()
+        _set_manifests(site, dict.fromkeys(_manifests(site)))
+        with pytest.raises(BatchLostError, match="nothing proves that"):
+            site.finish()
+        assert [attempt.status for attempt in site.attempts()] == [AttemptStatus.LOST]
+
+
 def test_without_a_manifest_it_is_lost(site: RepairSite) -> None:
     site.decided("a", "b")
     let_end(site, Way.TIMEOUT)
