@@ -1,6 +1,7 @@
 """Phase two: commit or abort the transactions of a batch in parallel, with `dualwrite.AsyncProducer`.
 
-First every id is taken over, then the rows are read once, then everything is completed. Repeating this, or doing it in
+First what is decided is committed by its pair, with one request each: most batches need no more. For the rest, first
+every id is taken over, then the rows are read once, then everything is completed. Repeating this, or doing it in
 several processes at once, gives the same result: Kafka lets only the last process that took an id over complete the
 transaction, and reports a transaction that is already completed.
 
@@ -15,10 +16,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
+from dualwrite.admin import AsyncTransactionAdmin
 from dualwrite.async_producer import AsyncProducer
+from dualwrite.config import AdminConfig
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_log
@@ -29,6 +32,9 @@ from spark_sink.errors import SinkError
 from spark_sink.pause_points import Pause, PausePoint
 
 _NOTHING: Final = PreparedTxnState()
+
+_OF_ADMIN: Final = frozenset(each.name for each in fields(AdminConfig))
+"""The settings of connections, by names with underscores."""
 
 _TRIES: Final = 3
 """A process that was suspended may take an id over between the two steps, find that it is not its own, and leave it."""
@@ -77,6 +83,7 @@ class Completion:
         completion.
         """
         self._settings = {**settings, "max.block.ms": step_timeout_ms}
+        self._admin_settings = {name: value for name, value in settings.items() if name.replace(".", "_") in _OF_ADMIN}
         self._calls = Calls(parallelism=parallelism, step_timeout_ms=step_timeout_ms)
         self._pause = pause
         self._repairs = Repairs(self._calls, pause)
@@ -87,7 +94,8 @@ class Completion:
         If another process has taken over some of the ids, or has changed their rows, these are read again, before and
         after the ids are taken over once more: they may belong to another attempt by now, which must not be disturbed.
         """
-        endings = self._try(claims, rows)
+        endings = self._by_pair(claims, rows)
+        endings |= self._try([claim for claim in claims if claim.attempt_id not in endings], rows)
         for _ in range(_TRIES - 1):
             again = {claim.attempt_id: claim for claim in claims if may_retry(endings[claim.attempt_id])}
             current = rows.still_wanted(list(again)) if again else {}
@@ -109,6 +117,39 @@ class Completion:
             return await judge_by_log(producer, row.state, row.manifest, _FORESEE_MS)
         finally:
             await release([producer])
+
+    def _by_pair(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
+        """Commit what can be committed by its pair alone; return the endings of what was.
+
+        That is one request for each transaction, whoever has the id by now. It is refused if the transaction is not
+        open any more, or if a process has taken the id over since (with KeepPreparedTxn, for example).
+        """
+        decided = {claim.attempt_id: claim for claim in claims if claim.verdict is Verdict.COMMIT}
+        current = rows.still_wanted(list(decided)) if decided else {}
+        pairs = {decided[each].transactional_id: row.state for each, row in current.items() if row.state}
+        committed = self._committed(pairs) if pairs else set()
+        return {
+            each: Ended(Ending.COMMITTED, judged=row.state)
+            for each, row in current.items()
+            if row.state and decided[each].transactional_id in committed
+        }
+
+    def _committed(self, pairs: Mapping[str, PreparedTxnState]) -> set[str]:
+        if self._pause is None:
+            return wait_for(self._commit_pairs(pairs))
+        committed: set[str] = set()
+        for transactional_id, pair in pairs.items():
+            committed |= wait_for(self._commit_pairs({transactional_id: pair}))
+            self._pause(PausePoint.AMONG_COMPLETIONS)
+        return committed
+
+    async def _commit_pairs(self, pairs: Mapping[str, PreparedTxnState]) -> set[str]:
+        try:
+            async with AsyncTransactionAdmin(self._admin_settings) as admin:
+                return await admin.commit_prepared_transactions(pairs, timeout_ms=self._calls.step_timeout_ms)
+        except DualWriteError as error:
+            _log.info("no transaction was committed by its pair alone: %s", error)
+            return set()
 
     def _try(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
         if not claims:
