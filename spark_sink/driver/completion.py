@@ -15,11 +15,11 @@ Compared with threads that each have a blocking `Producer`, over open connection
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
-from dualwrite.admin import AsyncTransactionAdmin
+from dualwrite.admin import AsyncTransactionAdmin, TransactionDescription
 from dualwrite.async_producer import AsyncProducer
 from dualwrite.config import AdminConfig
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
@@ -35,6 +35,8 @@ _NOTHING: Final = PreparedTxnState()
 
 _OF_ADMIN: Final = frozenset(each.name for each in fields(AdminConfig))
 """The settings of connections, by names with underscores."""
+
+_ONGOING: Final = "Ongoing"
 
 _TRIES: Final = 3
 """A process that was suspended may take an id over between the two steps, find that it is not its own, and leave it."""
@@ -102,6 +104,15 @@ class Completion:
             renewed = [replace(again[each], prepared_state=row.state) for each, row in current.items()]
             endings |= self._try(renewed, rows)
         return endings
+
+    def not_open(self, prepared: Mapping[str, PreparedTxnState]) -> list[str]:
+        """See `SinkKafka.not_open`. Raises the errors of an admin client."""
+        found = wait_for(self._described(prepared))
+        return [each for each, state in prepared.items() if not _is_open(found[each], state)]
+
+    async def _described(self, ids: Collection[str]) -> Mapping[str, TransactionDescription | None]:
+        async with AsyncTransactionAdmin(self._admin_settings) as admin:
+            return await admin.describe_transactions(ids, timeout_ms=self._calls.step_timeout_ms)
 
     def foresee(self, claim: Claim, row: Prepared) -> Judgement:
         """Return what the log says about a transaction that is to be committed. Changes nothing.
@@ -236,6 +247,11 @@ class Completion:
             one_by_one[each.claim.attempt_id] = wait_for(_complete_one(each))
             self._pause(PausePoint.AMONG_COMPLETIONS)
         return one_by_one
+
+
+def _is_open(found: TransactionDescription | None, state: PreparedTxnState) -> bool:
+    pair = (state.producer_id, state.producer_epoch)
+    return found is not None and found.state == _ONGOING and (found.producer_id, found.producer_epoch) == pair
 
 
 async def _complete_one(judged: _Judged) -> Ended:

@@ -229,6 +229,15 @@ class CommitStore:
 
         self._transactions.write(steps)
 
+    def prepared_states(self, attempt_ids: Collection[str]) -> dict[str, PreparedTxnState]:
+        """Return the prepared states, by transactional id, of those of these attempts that are PREPARED."""
+        t = self._attempt.c
+        query = sa.select(t.txn_id, t.prepared_state).where(
+            t.attempt_id.in_(list(attempt_ids)), t.status == after(AttemptEvent.PREPARE)
+        )
+        rows = self._transactions.read(lambda connection: connection.execute(query).all())
+        return {transactional_id: PreparedTxnState(state) for transactional_id, state in rows}
+
     # ---- COMMIT, ABORT --------------------------------------------------------------------------------------
 
     def decide(self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None) -> Decided:

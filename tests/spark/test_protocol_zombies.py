@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -230,6 +231,20 @@ def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: CommitStore) 
     assert isinstance(old.go_on().error, SinkFencedError)
     assert new.go_on().error is None
     world.assert_exactly_once(BATCHES[0])
+
+
+def test_a_plan_logs_what_it_completes(store: CommitStore, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(store)
+    process = world.process()
+    process.write(process.plan(), 0, 2, BATCHES[0])
+    first_batch(world).until(PausePoint.AFTER_DECISION).kill()
+    with caplog.at_level(logging.INFO, "spark_sink"):
+        world.process().plan()
+        world.process().plan()
+    lines = [each.message for each in caplog.records if "has left" in each.message]
+    assert lines == [
+        f"sink {world.options.sink_id}: completed what an earlier batch has left: committed=2 repaired=0 aborted=0"
+    ]
 
 
 def test_a_loser_that_prepares_after_the_next_batch(store: CommitStore) -> None:

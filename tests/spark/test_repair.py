@@ -29,7 +29,7 @@ from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.kafka_world import TIERS
-from tests.spark.repairs import BOUNDED, RepairSite, Way, let_end, repair_site, ways_of
+from tests.spark.repairs import BOUNDED, SCHEMA, RepairSite, Way, let_end, repair_site, ways_of
 from tests.spark.sink_model import QUERY, task
 
 P: Final = PausePoint
@@ -453,6 +453,29 @@ def _set_manifests(site: RepairSite, manifests: dict[str, str | None]) -> None:
                 sa.text("UPDATE dw_attempt SET manifest = :manifest WHERE attempt_id = :attempt_id"),
                 {"manifest": manifest, "attempt_id": attempt_id},
             )
+
+
+# ---- aborted before the decision ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: f"tier {int(tier)}")
+@pytest.mark.parametrize("mode", ["auto", "resume"])
+def test_a_batch_that_takes_longer_than_the_timeout_is_not_decided(tmp_path: Path, tier: Tier, mode: str) -> None:
+    """Three waves of tasks, of which the first has prepared long before the last."""
+    with repair_site(tier, tmp_path) as site:
+        sink = site.sink(txn__mode=mode)
+        plan = sink.plan(SCHEMA, query_id=QUERY)
+        results = []
+        for number, value in enumerate("abc"):
+            let_end(site, Way.TIMEOUT)
+            rows = pa.record_batch({"key": [value], "value": [value]})
+            results.append(sink.write(plan, task(0, number), iter([rows])))
+        with pytest.raises(SinkError, match=r"2 of its 3 transactions \(s-0-0, s-1-0\).*make txn\.timeoutMs longer"):
+            sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None)
+        sink.abort(results, query_id=QUERY, batch_id=0)
+        assert site.store.batches("s") == []
+        site.write(0, "a", "b", "c", txn__mode=mode)
+        site.assert_agreed("a", "b", "c")
 
 
 # ---- what cannot be repaired ----------------------------------------------------------------------------------------

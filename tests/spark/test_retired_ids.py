@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,7 +29,7 @@ from tests.support.conditions import until
 LATE = "late"
 USED_BATCH = 0
 BATCH = 1
-MODE = {"txn__mode": "resume"}
+MODE: dict[str, Any] = {"txn__mode": "resume"}
 REQUESTS = ["DescribeTransactions", "InitProducerId", "AddPartitionsToTxn", "Produce"]
 
 
