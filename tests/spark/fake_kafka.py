@@ -105,7 +105,7 @@ class FakeBroker:
 class FakeTransaction:
     """A `TaskTransaction` whose records are the numbers in the column `value`."""
 
-    is_bounded = True
+    is_bounded = False
 
     def __init__(self, side: FakeKafkaSide, name: str, epoch: int) -> None:
         self._side = side
