@@ -224,6 +224,19 @@ class AsyncTransactionAdmin:
         partition, deadline_s = TopicPartition(*topic_partition), self._deadline_s(timeout_ms)
         await self._calls().commit_at(partition, prepared_state, deadline_s)
 
+    async def commit_prepared_transactions(
+        self, prepared: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
+    ) -> set[str]:
+        """Commit prepared transactions that are decided, each by its own pair; return the ids that are committed.
+
+        `prepared` has the prepared states by transactional id. Sends one request per transaction, all of them at once,
+        and repeats none. It names the pair, so it can do nothing to another transaction, however late it is carried
+        out; and it succeeds if the transaction was committed before. What became of the ids that are not returned
+        is not known: they may be committed, open, aborted, or have another owner, which a producer that takes the id
+        over finds out (`complete_transaction`).
+        """
+        return await self._calls().commit_prepared(prepared, self._deadline_s(timeout_ms))
+
     async def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
     ) -> TerminatedTransaction:
@@ -435,6 +448,12 @@ class TransactionAdmin:
     ) -> None:
         """See `AsyncTransactionAdmin.commit_transaction`."""
         self._run(self._admin.commit_transaction(topic_partition, prepared_state, timeout_ms=timeout_ms))
+
+    def commit_prepared_transactions(
+        self, prepared: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
+    ) -> set[str]:
+        """See `AsyncTransactionAdmin.commit_prepared_transactions`."""
+        return self._run(self._admin.commit_prepared_transactions(prepared, timeout_ms=timeout_ms))
 
     def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None

@@ -53,6 +53,8 @@ class TaskResult:
     records: int
     bytes: int
     staged_rows: int = 0
+    is_bounded: bool = False
+    """Whether the broker aborts the prepared transaction after a time (tiers 3 and 4)."""
 
     @classmethod
     def without_attempt(

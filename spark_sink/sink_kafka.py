@@ -23,6 +23,7 @@ from spark_sink.pause_points import Pause
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dualwrite.prepared_state import PreparedTxnState
     from dualwrite.producer import Producer
     from spark_sink.attempt.states import Claim, ClaimRows, Ended, Prepared
     from spark_sink.attempt.task_transaction import ProducerTransaction
@@ -51,6 +52,10 @@ class TaskTransaction(Protocol):
     def bytes(self) -> int:
         """The number of bytes of keys and values sent."""
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the broker aborts the transaction after a time, although it is prepared."""
+
     def prepare(self) -> Prepared:
         """Flush, and promise that the transaction can be committed."""
 
@@ -78,6 +83,9 @@ class SinkKafka(Protocol):
         more are LEFT. What Kafka has aborted although it is to be committed is published again, if the log has it. One
         failure does not stop the others.
         """
+
+    def not_open(self, prepared: Mapping[str, PreparedTxnState]) -> Sequence[str]:
+        """Return those of these transactional ids whose open transaction is not the prepared one. Changes nothing."""
 
     def close(self) -> None:
         """Close the connections. Never raises."""
@@ -110,12 +118,17 @@ class ProducerSinkKafka:
 
     def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         """See `SinkKafka.end`."""
-        if not claims:
-            return {}
+        return self._ready_completion().end(claims, rows) if claims else {}
+
+    def not_open(self, prepared: Mapping[str, PreparedTxnState]) -> Sequence[str]:
+        """See `SinkKafka.not_open`. Raises the errors of an admin client."""
+        return self._ready_completion().not_open(prepared)
+
+    def _ready_completion(self) -> Completion:
         self._keep_connections()
         if self._completion is None:
             self._completion = self._new_completion()
-        return self._completion.end(claims, rows)
+        return self._completion
 
     def _new_completion(self) -> Completion:
         from spark_sink.driver.completion import Completion

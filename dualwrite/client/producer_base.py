@@ -111,6 +111,13 @@ class ProducerBase(Generic[FutureT]):
         """
         return self._core.coordinator_committed_later(stored)
 
+    def coordinator_aborted_later(self, stored: PreparedTxnState) -> bool:
+        """Return whether the coordinator has shown an abort that may be that of the stored transaction.
+
+        For completion, as `coordinator_knows()` is. Nothing proves then that the stored one was committed.
+        """
+        return self._core.coordinator_aborted_later(stored)
+
     def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
         """Return whether the coordinator has proven that the stored transaction was aborted. For the recipes.
 

@@ -139,6 +139,11 @@ class ProducerCore:
         with self.lock:
             return self.transaction_manager.coordinator_committed_later(stored)
 
+    def coordinator_aborted_later(self, stored: PreparedTxnState) -> bool:
+        """Return what the transaction manager does."""
+        with self.lock:
+            return self.transaction_manager.coordinator_aborted_later(stored)
+
     def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
         """Return whether the coordinator said that the transaction of `stored` was aborted."""
         with self.lock:

@@ -51,6 +51,11 @@ class ProducerTransaction:
         self._records = self._bytes = 0
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether the broker aborts the transaction after a time, although it is prepared."""
+        return self._producer.bounded_ms is not None
+
+    @property
     def records(self) -> int:
         """The number of records sent."""
         return self._records

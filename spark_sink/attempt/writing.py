@@ -76,6 +76,7 @@ class PartitionWriter:
             records=transaction.records,
             bytes=transaction.bytes,
             staged_rows=0 if staged is None else staged.count,
+            is_bounded=transaction.is_bounded,
         )
 
     def _staged_rows(self, lease: Lease, task: TaskIdentity) -> StagedRows | None:

@@ -1,6 +1,7 @@
 """Phase two: commit or abort the transactions of a batch in parallel, with `dualwrite.AsyncProducer`.
 
-First every id is taken over, then the rows are read once, then everything is completed. Repeating this, or doing it in
+First what is decided is committed by its pair, with one request each: most batches need no more. For the rest, first
+every id is taken over, then the rows are read once, then everything is completed. Repeating this, or doing it in
 several processes at once, gives the same result: Kafka lets only the last process that took an id over complete the
 transaction, and reports a transaction that is already completed.
 
@@ -14,11 +15,13 @@ Compared with threads that each have a blocking `Producer`, over open connection
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
+from dualwrite.admin import AsyncTransactionAdmin, TransactionDescription
 from dualwrite.async_producer import AsyncProducer
+from dualwrite.config import AdminConfig
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_log
@@ -29,6 +32,11 @@ from spark_sink.errors import SinkError, StoreWentBackError
 from spark_sink.pause_points import Pause, PausePoint
 
 _NOTHING: Final = PreparedTxnState()
+
+_OF_ADMIN: Final = frozenset(each.name for each in fields(AdminConfig))
+"""The settings of connections, by names with underscores."""
+
+_ONGOING: Final = "Ongoing"
 
 _TRIES: Final = 3
 """A process that was suspended may take an id over between the two steps, find that it is not its own, and leave it."""
@@ -77,6 +85,7 @@ class Completion:
         completion.
         """
         self._settings = {**settings, "max.block.ms": step_timeout_ms}
+        self._admin_settings = {name: value for name, value in settings.items() if name.replace(".", "_") in _OF_ADMIN}
         self._calls = Calls(parallelism=parallelism, step_timeout_ms=step_timeout_ms)
         self._pause = pause
         self._repairs = Repairs(self._calls, pause)
@@ -87,13 +96,23 @@ class Completion:
         If another process has taken over some of the ids, or has changed their rows, these are read again, before and
         after the ids are taken over once more: they may belong to another attempt by now, which must not be disturbed.
         """
-        endings = self._try(claims, rows)
+        endings = self._by_pair(claims, rows)
+        endings |= self._try([claim for claim in claims if claim.attempt_id not in endings], rows)
         for _ in range(_TRIES - 1):
             again = {claim.attempt_id: claim for claim in claims if may_retry(endings[claim.attempt_id])}
             current = rows.still_wanted(list(again)) if again else {}
             renewed = [replace(again[each], prepared_state=row.state) for each, row in current.items()]
             endings |= self._try(renewed, rows)
         return endings
+
+    def not_open(self, prepared: Mapping[str, PreparedTxnState]) -> list[str]:
+        """See `SinkKafka.not_open`. Raises the errors of an admin client."""
+        found = wait_for(self._described(prepared))
+        return [each for each, state in prepared.items() if not _is_open(found[each], state)]
+
+    async def _described(self, ids: Collection[str]) -> Mapping[str, TransactionDescription | None]:
+        async with AsyncTransactionAdmin(self._admin_settings) as admin:
+            return await admin.describe_transactions(ids, timeout_ms=self._calls.step_timeout_ms)
 
     def foresee(self, claim: Claim, row: Prepared) -> Judgement:
         """Return what the log says about a transaction that is to be committed. Changes nothing.
@@ -109,6 +128,39 @@ class Completion:
             return await judge_by_log(producer, row.state, row.manifest, _FORESEE_MS)
         finally:
             await release([producer])
+
+    def _by_pair(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
+        """Commit what can be committed by its pair alone; return the endings of what was.
+
+        That is one request for each transaction, whoever has the id by now. It is refused if the transaction is not
+        open any more, or if a process has taken the id over since (with KeepPreparedTxn, for example).
+        """
+        decided = {claim.attempt_id: claim for claim in claims if claim.verdict is Verdict.COMMIT}
+        current = rows.still_wanted(list(decided)) if decided else {}
+        pairs = {decided[each].transactional_id: row.state for each, row in current.items() if row.state}
+        committed = self._committed(pairs) if pairs else set()
+        return {
+            each: Ended(Ending.COMMITTED, judged=row.state)
+            for each, row in current.items()
+            if row.state and decided[each].transactional_id in committed
+        }
+
+    def _committed(self, pairs: Mapping[str, PreparedTxnState]) -> set[str]:
+        if self._pause is None:
+            return wait_for(self._commit_pairs(pairs))
+        committed: set[str] = set()
+        for transactional_id, pair in pairs.items():
+            committed |= wait_for(self._commit_pairs({transactional_id: pair}))
+            self._pause(PausePoint.AMONG_COMPLETIONS)
+        return committed
+
+    async def _commit_pairs(self, pairs: Mapping[str, PreparedTxnState]) -> set[str]:
+        try:
+            async with AsyncTransactionAdmin(self._admin_settings) as admin:
+                return await admin.commit_prepared_transactions(pairs, timeout_ms=self._calls.step_timeout_ms)
+        except DualWriteError as error:
+            _log.info("no transaction was committed by its pair alone: %s", error)
+            return set()
 
     def _try(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
         if not claims:
@@ -215,6 +267,11 @@ class Completion:
         return one_by_one
 
 
+def _is_open(found: TransactionDescription | None, state: PreparedTxnState) -> bool:
+    pair = (state.producer_id, state.producer_epoch)
+    return found is not None and found.state == _ONGOING and (found.producer_id, found.producer_epoch) == pair
+
+
 async def _complete_one(judged: _Judged) -> Ended:
     claim, producer, judgement = judged
     try:
@@ -235,6 +292,8 @@ async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -
             await producer.complete_before_fencing(row, is_over=True)
             await producer.fence_others()
         return Ended(Ending.COMMITTED, judged=row)
+    if fate is not Fate.KNOWN and producer.coordinator_aborted_later(row):
+        return _lost(claim, judgement, SinkError(_ABORTED_LATER % (row, claim.transactional_id)))
     try:
         await producer.complete_transaction(row, take_over=False)
     except PreparedTransactionLost as error:
@@ -253,7 +312,7 @@ def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
     )
 
 
-def _lost(claim: Claim, judgement: Judgement, error: PreparedTransactionLost) -> Ended:
+def _lost(claim: Claim, judgement: Judgement, error: DualWriteError) -> Ended:
     """Return the ending of a transaction that was aborted by what the coordinator says."""
     if judgement.fate is Fate.KNOWN:  # it was aborted since the coordinator was asked first
         return ended_by(AskAgainError(str(error)))
@@ -278,6 +337,11 @@ def _log_commit(claim: Claim, judgement: Judgement) -> None:
         _log.debug("commit %s of %s", judgement.row, claim.transactional_id)
 
 
+_ABORTED_LATER: Final = (
+    "nothing proves that %s was committed: neither the log nor a manifest tells, and the coordinator has aborted a "
+    "transaction of %s at a later epoch, which is where an InitProducerId of another producer aborts it. Look for its "
+    "records in the topic."
+)
 _EVIDENCE_GONE: Final = (
     "transactional id %s: whether %s was committed in Kafka cannot be proven any more: its records (%s) are no longer "
     "in the log, and the coordinator does not remember it; it is taken for committed, which it is unless an operator, "

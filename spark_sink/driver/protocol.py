@@ -120,7 +120,15 @@ class Sink:
         with unavailable_means("The batch has not begun: start the query again when the database is available"):
             planned = self._begin_generation(schema, query_id)
         self._pause(PausePoint.AFTER_GENERATION)
-        self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
+        tally = self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
+        if planned.claims:
+            _log.info(
+                "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
+                self._sink_id,
+                tally.committed,
+                tally.repaired,
+                tally.aborted,
+            )
         self._pause(PausePoint.AFTER_PLAN)
         return Plan(self._sink_id, planned.generation)
 
@@ -173,6 +181,7 @@ class Sink:
         decision = rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest)
         other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
         with unavailable_means(f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"):
+            self._check_still_prepared(decision, results)
             decided = self._decide(decision, sql_fn)
         decided_s = time.perf_counter()
         self._pause(PausePoint.AFTER_DECISION)
@@ -190,6 +199,23 @@ class Sink:
             decision_ms=(decided_s - began_s) * 1000,
             phase_two_ms=(ended_s - decided_s) * 1000,
         )
+
+    def _check_still_prepared(self, decision: Decision, results: Sequence[TaskResult]) -> None:
+        """Raise SinkError if Kafka has aborted a winner already, where it does that after a time.
+
+        Between this and phase two it may still abort one, which is then published again if the log has it.
+        """
+        bounded = [each.attempt_id for each in results if each.is_bounded and each.attempt_id is not None]
+        prepared = self._store.prepared_states(bounded) if bounded else {}
+        gone = self._kafka.not_open(prepared) if prepared else ()
+        if gone:
+            raise SinkError(
+                f"batch {decision.batch_id} of the query {decision.query_id} is not decided: Kafka has aborted "
+                f"{len(gone)} of its {len(decision.winners)} transactions ({', '.join(sorted(gone)[:5])}), as brokers "
+                f"without two-phase commit do txn.timeoutMs={self._options.txn_timeout_ms} after the first record. "
+                "Nothing of the batch is visible, and Spark replays it: make txn.timeoutMs longer than a batch takes "
+                "from its first record to its commit, or the batches smaller"
+            )
 
     def _decide(self, decision: Decision, sql_fn: SqlFn | None) -> Decided:
         def inside(connection: sa.Connection) -> None:

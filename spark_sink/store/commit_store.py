@@ -36,6 +36,7 @@ from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
 from spark_sink.store.connections import engine_for, rest
+from spark_sink.store.retired_slots import RetiredSlots
 from spark_sink.store.staging_tables import drop_staging, owned_tables
 from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
@@ -69,6 +70,7 @@ class CommitStore:
         self._engine = engine
         self._tables = StoreTables(schema)
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
+        self._retired = RetiredSlots(self._tables)
         self._row = [column for column in self._attempt.c if column.name != "manifest"]
         """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
         self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine), self._leave_no_trace)
@@ -187,7 +189,8 @@ class CommitStore:
         prefix = f"{sink_id}-{task.partition_id}-"
         of_partition = (*self._live_in(sink_id), self._attempt.c.partition_id == task.partition_id)
         leased = set(connection.scalars(sa.select(self._attempt.c.live_txn_id).where(*of_partition)))
-        transactional_id = f"{prefix}{rules.smallest_free_slot(prefix, leased)}"
+        first = self._retired.first_slot(connection, sink_id, task.partition_id)
+        transactional_id = f"{prefix}{rules.smallest_free_slot(prefix, leased, first)}"
         attempt_id = uuid.uuid4().hex
         values = {
             "attempt_id": attempt_id,
@@ -233,6 +236,15 @@ class CommitStore:
                 raise rules.condemned(attempt_id)
 
         self._transactions.write(steps)
+
+    def prepared_states(self, attempt_ids: Collection[str]) -> dict[str, PreparedTxnState]:
+        """Return the prepared states, by transactional id, of those of these attempts that are PREPARED."""
+        t = self._attempt.c
+        query = sa.select(t.txn_id, t.prepared_state).where(
+            t.attempt_id.in_(list(attempt_ids)), t.status == after(AttemptEvent.PREPARE)
+        )
+        rows = self._transactions.read(lambda connection: connection.execute(query).all())
+        return {transactional_id: PreparedTxnState(state) for transactional_id, state in rows}
 
     # ---- COMMIT, ABORT --------------------------------------------------------------------------------------
 
@@ -423,6 +435,8 @@ class CommitStore:
         def steps(connection: sa.Connection, intact: Intact) -> bool:
             self._locked_sink(connection, sink_id)
             changed = connection.execute(update.values(values)).rowcount == 1
+            if changed:
+                self._retired.retire(connection, [attempt_id])
             has_new = changed or has(connection)
             intact()
             return has_new
@@ -444,7 +458,7 @@ class CommitStore:
 
         COMMITTED and LOST are recorded only if the row has the prepared state that was judged. Else they are returned
         as LEFT: a finisher has published the transaction again. A batch with nothing left to do becomes DONE, and one
-        that lost a transaction becomes LOST.
+        that lost a transaction becomes LOST. The ids of what was aborted or lost are retired.
         """
         judged = {attempt_id: end for attempt_id, end in ended.items() if end.ending in _NAMES_ITS_PAIR}
         aborted = [attempt_id for attempt_id, end in ended.items() if end.ending is Ending.ABORTED]
@@ -457,6 +471,7 @@ class CommitStore:
                 self._change(connection, EVENTS[Ending.COMMITTED], self._attempt.c.attempt_id.in_(committed))
             if aborted:
                 self._change(connection, EVENTS[Ending.ABORTED], self._attempt.c.attempt_id.in_(aborted))
+                self._retired.retire(connection, aborted)
             lost = {each: end for each, end in right.items() if end.ending is Ending.LOST}
             for attempt_id, end in lost.items():
                 self._lose(connection, attempt_id, str(end.error))
@@ -477,6 +492,7 @@ class CommitStore:
 
     def _lose(self, connection: sa.Connection, attempt_id: str, detail: str) -> int:
         named = self._attempt.c.attempt_id == attempt_id
+        self._retired.retire(connection, [attempt_id])
         return self._change(connection, AttemptEvent.LOSE, named, detail=detail[:DETAIL_LENGTH])
 
     def _close_batches(self, connection: sa.Connection, sink_id: str, *, lost: bool) -> None:

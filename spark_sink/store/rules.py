@@ -208,12 +208,17 @@ def check_ended(sink_id: str, live: Sequence[AttemptRow], quiet_ms: int, *, min_
         )
 
 
-def smallest_free_slot(prefix: str, leased: Collection[str]) -> int:
-    """Return the smallest number that makes, after `prefix`, a transactional id that is not leased."""
-    slot = 0
+def smallest_free_slot(prefix: str, leased: Collection[str], first: int) -> int:
+    """Return the smallest number from `first` on that makes, after `prefix`, a transactional id that is not leased."""
+    slot = first
     while f"{prefix}{slot}" in leased:
         slot += 1
     return slot
+
+
+def slot_of(transactional_id: str) -> int:
+    """Return the slot of a transactional id: the number at its end."""
+    return int(transactional_id.rpartition("-")[2])
 
 
 def expired(rows: Sequence[BatchRow], keep: int) -> list[BatchRow]:

@@ -25,7 +25,7 @@ _CREATION_TRIES: Final = 10
 
 
 class StoreTables:
-    """`dw_sink`, `dw_batch` and `dw_attempt`, in a schema of the database or in its default one.
+    """`dw_sink`, `dw_batch`, `dw_attempt` and `dw_retired`, in a schema of the database or in its default one.
 
     There are no indexes besides the keys: an index is created by a statement of its own, and on MySQL a crash could
     leave a table without it.
@@ -79,6 +79,13 @@ class StoreTables:
             # equals no other value. An id begins with the sink id and ends with two numbers, so no two sinks share one.
             sa.UniqueConstraint("sink_id", "live_txn_id", name="dw_attempt_lease"),
         )
+        # Outlives the attempts, which are deleted with their batches.
+        self.retired: Final = self._table(
+            "dw_retired",
+            sa.Column("sink_id", exact_text(SINK_ID_LENGTH), primary_key=True),
+            sa.Column("partition_id", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("first_slot", sa.Integer, nullable=False),
+        )
 
     def _table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
         # InnoDB, whatever the server's default is: other engines do not have transactions.
@@ -121,8 +128,8 @@ class StoreTables:
 def missing_tables() -> SinkError:
     """Return the error for a database without a commit store."""
     return SinkError(
-        "the tables dw_sink, dw_batch and dw_attempt are not in this database; nothing was written: create "
-        "them with `dualwrite spark init-store`, or let the sink do it (commitStore.createTables=true)"
+        "the tables dw_sink, dw_batch, dw_attempt and dw_retired are not all in this database; nothing was written: "
+        "create them with `dualwrite spark init-store`, or let the sink do it (commitStore.createTables=true)"
     )
 
 

@@ -149,3 +149,20 @@ def test_several_recoveries_repair_at_once(world: World) -> None:
     with TransactionAdmin(bootstrap_servers=world.bootstrap_servers) as admin:
         world.recovery(admin).recover()
     world.assert_done("a", "b", "c")
+
+
+def test_a_task_that_was_given_up_takes_its_id_over_when_the_batch_is_decided(world: World) -> None:
+    """It was suspended after its last look, so its InitProducerId aborts whatever is open."""
+    world.write(world.sink_id, 0, [["a"]], die_at=PausePoint.AFTER_SEND, **world.given)
+    (given_up,) = world.ids
+
+    def wake_up() -> None:
+        world.forget_manifests()  # nothing is published again
+        with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id=given_up) as producer:
+            producer.init_transactions()
+
+    world.write_beside(world.sink_id, 0, [["a"]], PausePoint.AFTER_DECISION, wake_up, **world.given)
+    assert world.values() == ["a"]
+    found = {attempt.transactional_id: attempt.status for attempt in world.store.attempts(world.sink_id)}
+    assert found.pop(given_up) is AttemptStatus.ABORTED
+    assert set(found.values()) == {AttemptStatus.COMMITTED}

@@ -105,6 +105,8 @@ class FakeBroker:
 class FakeTransaction:
     """A `TaskTransaction` whose records are the numbers in the column `value`."""
 
+    is_bounded = False
+
     def __init__(self, side: FakeKafkaSide, name: str, epoch: int) -> None:
         self._side = side
         self._name = name
@@ -165,6 +167,9 @@ class FakeKafkaSide:
         except FencedError as error:
             raise AttemptCondemnedError(f"{transactional_id} went to another attempt") from error
         return FakeTransaction(self, transactional_id, epoch)
+
+    def not_open(self, prepared: Mapping[str, PreparedTxnState]) -> list[str]:
+        return [name for name, state in prepared.items() if self.alive.ongoing(name) != state]
 
     def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         ended: dict[str, Ended] = {}

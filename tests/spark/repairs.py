@@ -64,9 +64,9 @@ class RepairSite:
         ]
         return sink.commit(results, query_id=QUERY, batch_id=batch_id, offsets_digest=None)
 
-    def writing(self, batch_id: int, *values: str) -> Stalling:
+    def writing(self, batch_id: int, *values: str, **options: Any) -> Stalling:
         """Return a process that is going to write a batch."""
-        return Stalling(lambda me: self.write(batch_id, *values, pause=me.reach))
+        return Stalling(lambda me: self.write(batch_id, *values, pause=me.reach, **options))
 
     def decided(self, *values: str, batch_id: int = 0) -> Stalling:
         """Leave a batch that is decided, by a process that sleeps before it commits anything in Kafka."""

@@ -22,7 +22,8 @@ from spark_sink.errors import (
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.tables import BatchStatus, Decision
+from spark_sink.store.rules import slot_of
+from spark_sink.store.tables import BatchStatus, Decision, StoreTables
 from tests.spark.sink_model import QUERY, new_store, task
 from tests.spark.store_engines import engine_on
 from tests.support.databases import unique
@@ -244,7 +245,9 @@ def test_a_schema_of_its_own(engine: sa.Engine) -> None:
         connection.execute(sa.schema.CreateSchema(schema))
     store = CommitStore(engine, schema=schema)
     decided(store, "s")
-    assert set(sa.inspect(engine).get_table_names(schema=schema)) == {"dw_sink", "dw_batch", "dw_attempt"}
+    assert set(sa.inspect(engine).get_table_names(schema=schema)) == {
+        table.name for table in StoreTables(None).metadata.sorted_tables
+    }
     assert [row.status for row in store.batches("s")] == [BatchStatus.DONE]
 
 
@@ -320,13 +323,49 @@ def test_leases_at_once_are_of_different_ids(store: CommitStore, sink: str) -> N
         taken = list(threads.map(lambda _: store.lease(sink, generation, task(0, 0)), range(8)))
     assert {lease.transactional_id for lease in taken if lease} == {f"{sink}-0-{slot}" for slot in range(8)}
 
-    gone = taken[3]
+
+def test_the_id_of_an_aborted_attempt_is_never_leased_again(store: CommitStore, sink: str) -> None:
+    generation = plan(store, sink)
+    taken = [store.lease(sink, generation, task(0, 0)) for _ in range(3)]
+    gone = taken[1]
     assert gone is not None
     store.condemn(sink)
     store.record(sink, {gone.attempt_id: Ended(Ending.ABORTED)})
-    again = store.lease(sink, generation, task(0, 0))
-    assert again is not None
-    assert again.transactional_id == gone.transactional_id  # the only free one
+    assert leased_slots(store, sink, generation, 2) == [3, 4]  # 2 is still live
+
+
+def test_a_retired_id_outlives_its_attempt(store: CommitStore, sink: str) -> None:
+    gone = leased(store, sink, plan(store, sink))
+    store.condemn(sink)
+    store.record(sink, {gone: Ended(Ending.ABORTED)})
+    for batch_id in range(4):
+        decided(store, sink, batch_id)
+    store.prune(sink, 1)
+    assert gone not in [row.attempt_id for row in store.attempts(sink)]
+    generation = plan(store, sink)
+    assert leased_slots(store, sink, generation, 1) == [1]
+    assert leased_slots(store, sink, generation, 1, partition=1) == [0]
+
+
+def test_the_id_of_a_repaired_attempt_is_not_leased_again(store: CommitStore, sink: str) -> None:
+    """A process that was about to repair it, too, may still send InitProducerId."""
+    generation = plan(store, sink)
+    winner = prepared(store, sink, generation)
+    store.decide(decision(sink, generation, winner), FAIL)
+    anew = Prepared(PreparedTxnState("7:5"), "manifest")
+    assert store.replace(sink, winner, STATE, anew)
+    store.record(sink, {winner: Ended(Ending.COMMITTED, judged=anew.state)})
+    assert leased_slots(store, sink, plan(store, sink), 1) == [1]
+
+
+def leased_slots(store: CommitStore, sink: str, generation: int, count: int, partition: int = 0) -> list[int]:
+    taken = [store.lease(sink, generation, task(9, partition)) for _ in range(count)]
+    return [slot_of(lease.transactional_id) for lease in taken if lease]
+
+
+def test_the_id_of_a_committed_attempt_is_leased_again(store: CommitStore, sink: str) -> None:
+    decided(store, sink)
+    assert leased_slots(store, sink, plan(store, sink), 1) == [0]
 
 
 def test_who_knows_no_generation(store: CommitStore, sink: str) -> None:

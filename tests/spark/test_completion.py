@@ -149,7 +149,7 @@ def test_a_test_can_stop_among_completions(newest: KafkaWorld) -> None:
 # ---- several finishers ------------------------------------------------------------------------------------------
 
 
-def test_another_finisher_is_faster(world: KafkaWorld, tier: Tier) -> None:
+def test_another_finisher_is_faster(world: KafkaWorld) -> None:
     claims = prepared(world, 2)
     store, asked = Store(), []
 
@@ -161,9 +161,7 @@ def test_another_finisher_is_faster(world: KafkaWorld, tier: Tier) -> None:
             store.over |= {each.attempt_id for each in claims}
         return wanted
 
-    # only the take-over of tier 1 fences at once; on the others the slower one finds it committed
-    expected = LEFT if tier is Tier.KEEP_PREPARED else COMMITTED
-    assert endings(claims, world.side().end(claims, Rows(overtaken))) == [expected] * 2
+    assert endings(claims, world.side().end(claims, Rows(overtaken))) == [COMMITTED] * 2
     assert world.committed() == ids_of(*claims)
 
 
@@ -265,7 +263,7 @@ def test_a_request_that_arrives_when_the_id_has_another_holder(late_tier: Tier, 
 
 def test_a_take_over_that_arrives_when_the_id_has_another_holder(newest: KafkaWorld) -> None:
     """The take-over fences, and decides nothing (KIP-939)."""
-    claims = prepared(newest, 1)
+    claims = prepared(newest, 1, ABORT)
     held = newest.faults.add(Fault(api="InitProducerId", action=Hold(), client_id="late"))
     late = newest.side(kafka__client__id="late", kafka__max__block__ms=100)
     assert endings(claims, late.end(claims, everything)) == [FAILED]
@@ -274,18 +272,33 @@ def test_a_take_over_that_arrives_when_the_id_has_another_holder(newest: KafkaWo
     held.release()
     until(lambda: held.held == 0)
     assert endings(following, newest.side().end(following, everything)) == [COMMITTED]
-    assert newest.committed() == ["next", "s-0-0"]
+    assert newest.committed() == ["next"]
 
 
 # ---- what Kafka does --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", [DropReply(), DropRequest()], ids=["reply", "request"])
-def test_a_commit_without_an_answer_is_repeated_by_the_next_one(world: KafkaWorld, action: Any) -> None:
+def test_a_commit_needs_one_request_and_no_take_over(world: KafkaWorld) -> None:
+    claims = prepared(world, 3)
+    for api in ("InitProducerId", "DescribeTransactions"):
+        world.faults.add(Fault(api=api, action=Error(53), client_id="sink", count=None))
+    sent = world.faults.add(Fault(api="EndTxn", client_id="sink", count=None))
+    assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 3
+    assert sent.hits == 3
+    assert world.committed() == ids_of(*claims)
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"), [(DropReply(), COMMITTED), (DropRequest(), FAILED)], ids=["reply", "request"]
+)
+def test_a_commit_without_an_answer_is_repeated_by_the_next_one(
+    world: KafkaWorld, action: Any, expected: Ending
+) -> None:
+    """If it was carried out, the coordinator says so."""
     claims = prepared(world, 2)
     world.faults.add(Fault(api="EndTxn", action=action, client_id="sink", count=None))
-    impatient = world.side(kafka__max__block__ms=200, kafka__request__timeout__ms=50)
-    assert endings(claims, impatient.end(claims, everything)) == [FAILED] * 2
+    impatient = world.side(kafka__max__block__ms=3000, kafka__request__timeout__ms=500)
+    assert endings(claims, impatient.end(claims, everything)) == [expected] * 2
     world.faults.clear()
     assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 2
     assert world.committed() == ids_of(*claims)
@@ -348,7 +361,7 @@ def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: s
         return attempt_ids
 
     began_s = time.monotonic()
-    ended = side.end(claims, Rows(crash))
+    ended = side.end(claims, Rows(crash) if when == "in between" else everything)
     assert time.monotonic() - began_s < 12, "one after the other would take 20 s"
     assert endings(claims, ended) == [FAILED] * 40
     assert all(isinstance(each.error, KafkaTimeoutError) for each in ended.values())
@@ -359,10 +372,11 @@ def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: s
 def test_one_failure_does_not_stop_the_others(world: KafkaWorld) -> None:
     claims = prepared(world, 3)
     refused = Error(53)  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    world.faults.add(Fault(api="EndTxn", action=refused, transactional_id="s-1-0"))
+    world.faults.add(Fault(api="EndTxn", action=refused, transactional_id="s-1-0", count=None))
     ended = world.side().end(claims, everything)
     assert endings(claims, ended) == [COMMITTED, FAILED, COMMITTED]
     assert "'s-1-0'" in str(ended[claims[1].attempt_id].error)
+    world.faults.clear()
     assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 3
 
 

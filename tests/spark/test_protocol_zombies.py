@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from spark_sink.errors import AttemptCondemnedError, SinkError, SinkFencedError
 from spark_sink.handoff import Plan, TaskOutcome
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.retired_slots import RetiredSlots
 from tests.spark.fake_kafka import FakeKafkaSide
 from tests.spark.sink_model import SCHEMA, Stalling, World, new_store, partitioned, run_batch, task
 from tests.spark.spark_model import Query
@@ -118,11 +120,11 @@ def test_a_loser_that_sleeps_anywhere_until_the_next_batch_is_anywhere(sqlite_st
 
 
 def test_a_writer_that_slept_between_lease_and_initialisation(store: CommitStore) -> None:
-    """Its id went to an attempt that is prepared and decided: plain initialisation would abort that one."""
+    """Its slot's next holder, which is prepared and decided, has another id."""
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)
-    assert world.broker.open_ids == [f"{world.options.sink_id}-0-0", f"{world.options.sink_id}-1-0"]
+    assert world.broker.open_ids == [f"{world.options.sink_id}-0-1", f"{world.options.sink_id}-1-0"]
 
     zombie.go_on()
     assert isinstance(zombie.error, AttemptCondemnedError)
@@ -161,10 +163,16 @@ def was_aborted_against_the_decision(world: World) -> bool:
     return any(PreparedTxnState(each.prepared_state) in world.broker.aborted for each in decided)
 
 
+def lease_aborted_ids_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetiredSlots, "first_slot", lambda *args: 0)
+    monkeypatch.setattr(RetiredSlots, "retire", lambda *args: None)
+
+
 def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
     store: CommitStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This shows that the tests above would notice."""
+    """This shows that the tests above would notice, if ids of aborted attempts were leased again."""
+    lease_aborted_ids_again(monkeypatch)
     monkeypatch.setattr(FakeKafkaSide, "keeps_what_is_prepared", False)
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
@@ -175,6 +183,7 @@ def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
 
 
 def test_what_a_writer_does_that_does_not_ask_again(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease_aborted_ids_again(monkeypatch)
     monkeypatch.setattr(FakeKafkaSide, "asks_after_opening", False)
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
@@ -222,6 +231,20 @@ def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: CommitStore) 
     assert isinstance(old.go_on().error, SinkFencedError)
     assert new.go_on().error is None
     world.assert_exactly_once(BATCHES[0])
+
+
+def test_a_plan_logs_what_it_completes(store: CommitStore, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(store)
+    process = world.process()
+    process.write(process.plan(), 0, 2, BATCHES[0])
+    first_batch(world).until(PausePoint.AFTER_DECISION).kill()
+    with caplog.at_level(logging.INFO, "spark_sink"):
+        world.process().plan()
+        world.process().plan()
+    lines = [each.message for each in caplog.records if "has left" in each.message]
+    assert lines == [
+        f"sink {world.options.sink_id}: completed what an earlier batch has left: committed=2 repaired=0 aborted=0"
+    ]
 
 
 def test_a_loser_that_prepares_after_the_next_batch(store: CommitStore) -> None:

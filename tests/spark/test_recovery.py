@@ -225,7 +225,9 @@ def test_rounds_go_on_after_one_that_failed(sqlite_world: World) -> None:
 
 def test_what_the_broker_refuses_is_reported_and_keeps_nothing_else_from_being_ended(world: World) -> None:
     world.write("s", 0, [["a"], ["b"]], die_at=P.AFTER_DECISION)
-    world.emulator.faults.add(Fault(api="EndTxn", action=Error(53), transactional_id="s-0-0"))  # not authorized
+    world.emulator.faults.add(
+        Fault(api="EndTxn", action=Error(53), transactional_id="s-0-0", count=None)
+    )  # not authorized
     report = world.recovery().recover()
     world.emulator.faults.clear()
     assert {(found.transactional_id, found.action) for found in report.found} == {

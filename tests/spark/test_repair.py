@@ -29,7 +29,7 @@ from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.kafka_world import TIERS
-from tests.spark.repairs import BOUNDED, RepairSite, Way, let_end, repair_site, ways_of
+from tests.spark.repairs import BOUNDED, SCHEMA, RepairSite, Way, let_end, repair_site, ways_of
 from tests.spark.sink_model import QUERY, task
 
 P: Final = PausePoint
@@ -455,7 +455,49 @@ def _set_manifests(site: RepairSite, manifests: dict[str, str | None]) -> None:
             )
 
 
+# ---- aborted before the decision ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: f"tier {int(tier)}")
+@pytest.mark.parametrize("mode", ["auto", "resume"])
+def test_a_batch_that_takes_longer_than_the_timeout_is_not_decided(tmp_path: Path, tier: Tier, mode: str) -> None:
+    """Three waves of tasks, of which the first has prepared long before the last."""
+    with repair_site(tier, tmp_path) as site:
+        sink = site.sink(txn__mode=mode)
+        plan = sink.plan(SCHEMA, query_id=QUERY)
+        results = []
+        for number, value in enumerate("abc"):
+            let_end(site, Way.TIMEOUT)
+            rows = pa.record_batch({"key": [value], "value": [value]})
+            results.append(sink.write(plan, task(0, number), iter([rows])))
+        with pytest.raises(SinkError, match=r"2 of its 3 transactions \(s-0-0, s-1-0\).*make txn\.timeoutMs longer"):
+            sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None)
+        sink.abort(results, query_id=QUERY, batch_id=0)
+        assert site.store.batches("s") == []
+        site.write(0, "a", "b", "c", txn__mode=mode)
+        site.assert_agreed("a", "b", "c")
+
+
 # ---- what cannot be repaired ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", [Tier.STORED_PAIR, *BOUNDED], ids=lambda tier: f"tier {int(tier)}")
+def test_an_abort_at_a_later_epoch_is_not_taken_for_a_commit(tmp_path: Path, tier: Tier) -> None:
+    """It is where an InitProducerId leaves it; without a manifest, nothing says of which transaction it was."""
+    with repair_site(tier, tmp_path) as site:
+        site.decided("a")
+        (transactional_id,) = site.world.open_ids()
+        with Producer(bootstrap_servers=site.emulator.bootstrap_servers, transactional_id=transactional_id) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("orders", "another program's")
+            producer.flush()
+            producer.abort_transaction()
+        site.world.settle()
+        _set_manifests(site, dict.fromkeys(_manifests(site)))
+        with pytest.raises(BatchLostError, match="nothing proves that"):
+            site.finish()
+        assert [attempt.status for attempt in site.attempts()] == [AttemptStatus.LOST]
 
 
 def test_without_a_manifest_it_is_lost(site: RepairSite) -> None:

@@ -33,9 +33,12 @@ def reachable(status: AttemptStatus) -> set[AttemptStatus]:
     return direct.union(*map(reachable, direct))
 
 
-@pytest.mark.parametrize(("leased", "slot"), [((), 0), ((0, 1), 2), ((1, 2), 0), ((0, 10, 2), 1)])
-def test_the_smallest_free_slot(leased: tuple[int, ...], slot: int) -> None:
-    assert smallest_free_slot("s-1-", {f"s-1-{number}" for number in leased}) == slot
+@pytest.mark.parametrize(
+    ("leased", "first", "slot"),
+    [((), 0, 0), ((0, 1), 0, 2), ((1, 2), 0, 0), ((0, 10, 2), 0, 1), ((), 3, 3), ((0, 3, 4), 3, 5), ((0, 9), 3, 3)],
+)
+def test_the_smallest_free_slot(leased: tuple[int, ...], first: int, slot: int) -> None:
+    assert smallest_free_slot("s-1-", {f"s-1-{number}" for number in leased}, first) == slot
 
 
 def batch(query_id: str, batch_id: int, generation: int, status: BatchStatus = BatchStatus.DONE) -> BatchRow:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -58,6 +60,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _Producers = tuple[ActiveProducer, ...]
+
+_log = logging.getLogger(__name__)
 
 
 class HangingSearch(NamedTuple):
@@ -344,6 +348,23 @@ class AdminCalls:
         if error_code and error_class(Api.WRITE_TXN_MARKERS, error_code) not in RETRIABLE:
             raise failure(Api.WRITE_TXN_MARKERS, error_code, partition)
         return f"WriteTxnMarkers was answered with {error_name(error_code)}" if error_code else None, True
+
+    async def commit_prepared(self, pairs: Mapping[str, PreparedTxnState], deadline_s: float) -> set[str]:
+        """Send EndTxn(commit) for each id with its own pair, all at once; return the ids that were committed."""
+        located = await self._driver.coordinators(list(pairs), deadline_s)
+        committed: set[str] = set()
+
+        async def commit(transactional_id: str, node_id: int) -> None:
+            try:
+                version = await self._driver.transaction_version(node_id, deadline_s)
+                call = codec.commit_prepared(transactional_id, pairs[transactional_id], version)
+                if await self._driver.request_once(node_id, call, deadline_s) == 0:
+                    committed.add(transactional_id)
+            except (NoResponseError, KafkaError) as error:
+                _log.debug("commit of %s of %s: %s", pairs[transactional_id], transactional_id, error)
+
+        await asyncio.gather(*(commit(*each) for each in located.nodes.items()))
+        return committed
 
     async def force_terminate(
         self, transactional_id: str, timeout_ms_for_2pc: int, deadline_s: float

@@ -36,6 +36,7 @@ from dualwrite.client.wire.kafka_python import (
     WriteTxnMarkersResponse,
 )
 from dualwrite.errors import Api
+from dualwrite.prepared_state import PreparedTxnState
 
 T = TypeVar("T")
 
@@ -190,6 +191,19 @@ def _coordinators(body: memoryview, version: int) -> dict[str, Reply[m.Broker]]:
         row.key: Reply(row.error_code, m.Broker(row.node_id, row.host, row.port))
         for row in _decoded(FindCoordinatorResponse, body, version).coordinators
     }
+
+
+def commit_prepared(transactional_id: str, pair: PreparedTxnState, transaction_version: int) -> Call[int]:
+    """Return the EndTxn that commits the transaction of `pair`; its response is an error code."""
+    versions = codec.versions_in_transaction(Api.END_TXN, transaction_version)
+    request = m.EndTxn(transactional_id, pair.producer_id, pair.producer_epoch, True, transaction_version)
+
+    def decode(body: memoryview, version: int) -> int:
+        response = codec.decode(request, body, version)
+        assert isinstance(response, m.EndTxnResponse)
+        return response.error_code
+
+    return Call(Api.END_TXN, versions, lambda version: codec.encode(request, version), decode)
 
 
 def list_transactions(

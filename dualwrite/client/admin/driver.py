@@ -109,6 +109,10 @@ class AdminTransport:
         connection = await self._connected(node_id, deadline_s)
         return connection.features.versions.get(api, (-1, -1))[1]
 
+    async def transaction_version(self, node_id: int, deadline_s: float) -> int:
+        """Return the finalised `transaction.version` that a broker has reported. Raises as `request` does."""
+        return (await self._connected(node_id, deadline_s)).features.transaction_version
+
     async def request(self, node_id: int, call: Call[T], deadline_s: float) -> T:
         """Return the response of a broker (`ANY_NODE`: of any), by `deadline_s` of the loop's clock.
 
@@ -396,6 +400,10 @@ class AdminDriver:
     async def request_once(self, node_id: int, call: Call[T], deadline_s: float) -> T:
         """Send a request without repeating it. Raises `NoResponseError`, `UnsupportedByBrokerError`."""
         return await self._transport.request(node_id, call, deadline_s)
+
+    async def transaction_version(self, node_id: int, deadline_s: float) -> int:
+        """Return the finalised `transaction.version` that a broker has reported. Raises as `request_once` does."""
+        return await self._transport.transaction_version(node_id, deadline_s)
 
     async def greatest_version(self, node_id: int, api: Api, deadline_s: float) -> int:
         """Return the greatest version that a broker supports, -1 for none. Raises `NoResponseError`."""

@@ -44,6 +44,7 @@ from dualwrite.client.transactions.recovery import (
     Relation,
     SecondDescription,
     Settling,
+    aborts_later,
     commits_later,
     compare_descriptions,
     find,
@@ -386,6 +387,10 @@ class Initialisation:
     def shows_later_commit(self, stored: PreparedTxnState) -> bool:
         """Return whether the description proves that a later transaction than that of `stored` was committed."""
         return self.found is not None and commits_later(stored, self.found)
+
+    def shows_later_abort(self, stored: PreparedTxnState) -> bool:
+        """Return whether the description shows an abort at a later pair, of the transaction of `stored` or another."""
+        return self.found is not None and aborts_later(stored, self.found)
 
     def committed(self, pair: PreparedTxnState) -> None:
         """Note that the open transaction that was found is committed, at `pair`: a later one is another producer's."""

@@ -214,6 +214,10 @@ class TransactionManager(TransactionContext):
         """Return whether `init_transactions(keep_prepared_txn=True)` found that a later transaction was committed."""
         return self.initialisation.shows_later_commit(stored)
 
+    def coordinator_aborted_later(self, stored: PreparedTxnState) -> bool:
+        """Return whether `init_transactions(keep_prepared_txn=True)` found an abort that may be that of `stored`."""
+        return self.initialisation.shows_later_abort(stored)
+
     @property
     def coordinator_is_ending(self) -> bool:
         """Whether `init_transactions(keep_prepared_txn=True)` found a transaction whose markers were being written."""

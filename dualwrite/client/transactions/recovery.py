@@ -210,6 +210,14 @@ def commits_later(stored: PreparedTxnState, described: Described) -> bool:
     return described.is_committed and relation_of(stored, described.pair) in _LATER
 
 
+def aborts_later(stored: PreparedTxnState, described: Described) -> bool:
+    """Return whether a transaction is aborted at a later pair than that at which the stored one would be over.
+
+    InitProducerId aborts the open transaction there, so it may be the stored one, or one after it.
+    """
+    return described.is_aborted and relation_of(stored, described.pair) in _LATER
+
+
 class SecondDescription(Enum):
     """What may follow when the id is described again, before anything is changed."""
 

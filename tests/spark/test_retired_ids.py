@@ -1,0 +1,113 @@
+"""A request that is carried out after its sender was given up harms nobody: its id is never leased again.
+
+Below tier 1 an InitProducerId aborts whatever is open. Here each request of a process is delayed in turn, until the
+next attempt of its partition is prepared and decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.errors import KafkaError
+from dualwrite.guarantee import Tier
+from spark_sink.driver.protocol import CommitSummary, Sink
+from spark_sink.errors import SinkError
+from spark_sink.handoff import TaskResult
+from spark_sink.pause_points import PausePoint
+from tests.spark.kafka_world import TIERS
+from tests.spark.repairs import SCHEMA, RepairSite, repair_site
+from tests.spark.sink_model import QUERY, Stalling, task
+from tests.support.conditions import until
+
+LATE = "late"
+USED_BATCH = 0
+BATCH = 1
+MODE: dict[str, Any] = {"txn__mode": "resume"}
+REQUESTS = ["DescribeTransactions", "InitProducerId", "AddPartitionsToTxn", "Produce"]
+
+
+@pytest.fixture(params=TIERS, ids=lambda tier: f"tier {int(tier)}")
+def tier(request: pytest.FixtureRequest) -> Tier:
+    found: Tier = request.param
+    return found
+
+
+@pytest.fixture(params=[False, True], ids=["new", "used"])
+def site(request: pytest.FixtureRequest, tier: Tier, tmp_path: Path) -> Iterator[RepairSite]:
+    """Yield a sink whose ids are new to the broker, or have been used by a batch before."""
+    with repair_site(tier, tmp_path) as made:
+        if request.param:
+            made.write(USED_BATCH, "used", **MODE)
+        yield made
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def late_sink(site: RepairSite) -> Sink:
+    """Return a sink whose requests a fault can select."""
+    return site.sink(kafka__client__id=LATE, **MODE)
+
+
+def write(sink: Sink, value: str) -> TaskResult:
+    """Plan a batch, and write one partition of it."""
+    plan = sink.plan(SCHEMA, query_id=QUERY)
+    return sink.write(plan, task(BATCH, 0), iter([pa.record_batch({"key": [value], "value": [value]})]))
+
+
+def outcome(call: Future[object]) -> object:
+    """Return the result of a process that was delayed, or its error, which has to be one of the sink's or Kafka's."""
+    try:
+        return call.result(60)
+    except (SinkError, KafkaError) as error:
+        return error
+
+
+def run_late(
+    site: RepairSite, thread: ThreadPoolExecutor, late: Callable[[], object], request_name: str, skipped: int
+) -> None:
+    """Delay a request of `late` until another process has written its batch and decided it; then let that one go on."""
+    held = site.emulator.faults.add(Fault(api=request_name, action=Hold(), client_id=LATE, skip=skipped))
+    call = thread.submit(late)
+    until(lambda: held.held > 0 or call.done())
+    committer = site.writing(BATCH, "right", **MODE).until(PausePoint.AFTER_DECISION)
+    held.release()
+    outcome(call)
+    committer.go_on()
+    assert committer.error is None
+    summary: CommitSummary = committer.result
+    assert summary.repaired == 0, "nothing of it was aborted, so nothing had to be published again"
+    site.sink(**MODE).plan(SCHEMA, query_id=QUERY)  # ends what a zombie has left
+    used = ["used"] if site.store.batches("s")[1:] else []
+    site.assert_agreed("right", *used)
+
+
+@pytest.mark.parametrize("skipped", range(3))
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_a_task_whose_request_is_carried_out_when_its_slot_has_another_holder(
+    site: RepairSite, thread: ThreadPoolExecutor, request_name: str, skipped: int
+) -> None:
+    run_late(site, thread, lambda: write(late_sink(site), "late"), request_name, skipped)
+
+
+@pytest.mark.parametrize("is_prepared", [False, True], ids=["open", "prepared"])
+@pytest.mark.parametrize("request_name", [*REQUESTS[:2], "EndTxn"])
+def test_a_finisher_whose_request_is_carried_out_when_the_slot_has_another_holder(
+    site: RepairSite, thread: ThreadPoolExecutor, request_name: str, is_prepared: bool
+) -> None:
+    if is_prepared:
+        write(site.sink(**MODE), "condemned")
+    else:
+        sleeper = Stalling(lambda me: write(site.sink(me.reach, **MODE), "condemned")).until(PausePoint.AFTER_SEND)
+        sleeper.kill()
+    run_late(site, thread, lambda: late_sink(site).plan(SCHEMA, query_id=QUERY), request_name, skipped=0)
