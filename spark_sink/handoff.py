@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Self
 
 BATCH_JOB_ID = 0
-"""A batch job (`df.write`) is batch 0 of a query named after its `jobId`."""
+"""A batch job (`df.write`) without a version is batch 0 of a query named after its `jobId`."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class TaskResult:
     records: int
     bytes: int
     staged_rows: int = 0
+    checkpoint_root: str | None = None
+    """The session's setting of where checkpoints are, which Spark tells the tasks and not the committer."""
 
     @classmethod
     def without_attempt(
