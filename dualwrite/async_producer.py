@@ -222,10 +222,10 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         await self._run(self._core.describe)
         return self._core.is_current
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
         """Return what `Producer.end_of` returns."""
         self._check_here()
-        return await self._read_end(manifest, timeout_ms)
+        return await self._read_end(manifest, timeout_ms, is_over=is_over)
 
     async def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int

@@ -159,15 +159,16 @@ class Producer(ProducerBase[RecordFuture]):
         self._run(self._core.describe)
         return self._core.is_current
 
-    def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+    def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
         """Return how the transaction ended in each of its partitions, by reading the log. For the recipes.
 
         Changes nothing, and may be called in any state. Waits up to `timeout_ms` for markers that are being written,
-        and for leaders. Raises `OutcomeUnknown` (nothing was changed; ask again), `KafkaUnreachableError` after
-        `unreachable.timeout.ms`, `AuthorizationError` without READ on a topic, `AnotherClusterError`,
-        `AuthenticationError`.
+        and for leaders. `is_over`: the coordinator writes none any more, so that a log without one is watched for a few
+        seconds only. Raises `OutcomeUnknown` (nothing was changed; ask again; `NoMarkerError` if each log could be read
+        to its end), `KafkaUnreachableError` after `unreachable.timeout.ms`, `AuthorizationError` without READ on a
+        topic, `AnotherClusterError`, `AuthenticationError`.
         """
-        return self._read(self._read_end(manifest, timeout_ms))
+        return self._read(self._read_end(manifest, timeout_ms, is_over=is_over))
 
     def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int

@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.client.log import reader
 from dualwrite.testing.postgres import PostgresServer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
@@ -21,6 +22,12 @@ pytest_plugins = ["tests.support.parallel_runs", "tests.support.proof_only"]
 # How long an example takes says how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile("dualwrite", deadline=None)
 hypothesis.settings.load_profile("dualwrite")
+
+
+@pytest.fixture
+def brief_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a log without a marker be watched for a moment only, where none is to come."""
+    monkeypatch.setattr(reader, "SHOWN_WITHIN_MS", 50)
 
 
 @pytest.fixture(scope="session")

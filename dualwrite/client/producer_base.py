@@ -209,11 +209,11 @@ class ProducerBase(Generic[FutureT]):
 
     # ---- the log --------------------------------------------------------------------------------------------
 
-    async def _read_end(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+    async def _read_end(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
         """Do what `end_of()` does. In the loop of the connections."""
         reader = LogReader(self._core.config, self._loop)
         try:
-            return await reader.end_of(manifest, timeout_ms)
+            return await reader.end_of(manifest, timeout_ms, is_over=is_over)
         finally:
             await reader.close()
 

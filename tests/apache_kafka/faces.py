@@ -70,8 +70,8 @@ class Face:
         knows: bool = self._producer.coordinator_knows(stored)
         return knows
 
-    def end_of(self, manifest: Manifest, timeout_ms: int = 30_000) -> TransactionEnd:
-        end = self._call(self._producer.end_of, manifest, timeout_ms)
+    def end_of(self, manifest: Manifest, timeout_ms: int = 30_000, *, is_over: bool = False) -> TransactionEnd:
+        end = self._call(self._producer.end_of, manifest, timeout_ms, is_over=is_over)
         assert isinstance(end, TransactionEnd)
         return end
 

@@ -22,7 +22,7 @@ from .faces import FACES, Face
 from .reading import read_committed
 
 SHORT_TIMEOUT_MS: Final = 3_000
-SHORTLY_MS: Final = 500
+SHORTLY_MS: Final = 2_000
 RECORDS: Final[list[dict[str, Any]]] = [
     {"value": b"plain" * 200, "timestamp_ms": 1},
     {"value": None, "key": b"tombstone", "timestamp_ms": 2},

@@ -20,7 +20,7 @@ from dualwrite.cli.output import duration
 from dualwrite.cli.top import lines_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.overview import IdInDatabase
-from dualwrite.recipes.recovery.service import StoredRecords, StoredRow
+from dualwrite.recipes.recovery.stored_rows import StoredRecords, StoredRow
 from tests.cli.conftest import Call
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.interop.wire import Code, Identity, Wire

@@ -22,6 +22,7 @@ from dualwrite.errors import (
     AnotherClusterError,
     AuthorizationError,
     IllegalStateError,
+    NoMarkerError,
     OutcomeUnknown,
     PreparedTransactionLost,
     RecordsGoneError,
@@ -35,7 +36,7 @@ from tests.support.conditions import until
 from tests.support.topics import read_topic
 
 LONG_AFTER_MS: Final = 3_600_000
-SHORTLY_MS: Final = 300
+SHORTLY_MS: Final = 2_000
 """How long to wait for what does not come."""
 
 BOUNDED: Final = (Tier.BOUNDED, Tier.BOUNDED_V1)
@@ -344,6 +345,30 @@ def test_a_marker_that_is_late_is_waited_for(world: World) -> None:
         reader.end_of(manifest, SHORTLY_MS)
     held.release()
     assert reader.end_of(manifest).aborted == manifest.partitions
+
+
+@pytest.mark.usefixtures("brief_watch")
+def test_where_no_marker_is_to_come_the_log_is_watched_for_a_moment(world: World) -> None:
+    manifest = world.prepared(b"a")
+    with pytest.raises(NoMarkerError, match=r"orders-0: no marker ends it yet, up to offset 1\..*KAFKA-20734") as told:
+        world.recovering().end_of(manifest, LONG_AFTER_MS, is_over=True)
+    assert told.value.partitions == (("orders", 0),)
+
+
+@pytest.mark.usefixtures("brief_watch")
+def test_the_moment_begins_when_each_log_was_read_to_its_end(world: World) -> None:
+    """A leader that does not respond yet is given all the time there is, whatever the others lack."""
+    producer = world.ready()
+    producer.begin()
+    for partition in (0, 1):
+        producer.send("orders", b"a", partition=partition)
+    manifest = prepared(producer)
+    fetches = Fault(api="Fetch", action=PartitionError(6), topic="orders", partition=1, client_id="dualwrite", count=10)
+    fault = world.emulator.faults.add(fetches)
+    with pytest.raises(NoMarkerError) as told:
+        world.recovering().end_of(manifest, LONG_AFTER_MS, is_over=True)
+    assert told.value.partitions == (("orders", 0), ("orders", 1))
+    assert fault.hits == 10
 
 
 def test_partitions_may_differ(world: World) -> None:

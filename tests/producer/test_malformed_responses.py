@@ -144,7 +144,7 @@ def test_a_producer_goes_on_after_one(
 def test_what_a_producer_tells_where_it_never_gets_another(
     make_producer: MakeProducer, spoiler: Spoiler, api: Api
 ) -> None:
-    producer = make_producer(max_block_ms=300, delivery_timeout_ms=400, request_timeout_ms=100)
+    producer = make_producer(max_block_ms=1_500, delivery_timeout_ms=2_000, request_timeout_ms=1_000)
     spoiler.always(api, SPOILT["half of it"])
     with pytest.raises(DualWriteError) as raised:
         producer.init_transactions()
@@ -163,10 +163,10 @@ def test_what_an_admin_client_tells(
     make_producer: MakeProducer, emulator: Emulator, spoiler: Spoiler, api: Api, how: str
 ) -> None:
     make_producer().init_transactions()
-    with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers, request_timeout_ms=300) as admin:
+    with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers, request_timeout_ms=1_500) as admin:
         spoiler.always(api, SPOILT[how])
         with pytest.raises(KafkaError, match=f"the response to {api.kafka_name} v.* is not Kafka|error 32767"):
-            administer(admin, timeout_ms=300)
+            administer(admin, timeout_ms=1_500)
         spoiler.stop()
         administer(admin, timeout_ms=10_000)
 

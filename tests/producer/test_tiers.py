@@ -607,7 +607,7 @@ def test_a_downgrade_to_where_nothing_can_be_recorded_any_more() -> None:
         with pytest.raises(UnsupportedByBrokerError, match="UNSUPPORTED_VERSION"):
             producer.complete_transaction(state)
         with pytest.raises(KafkaTimeoutError, match="CONCURRENT_TRANSACTIONS"):
-            world.recovering(max_block_ms=300).complete_transaction(state)
+            world.recovering(max_block_ms=1_500).complete_transaction(state)
         assert world.described() == ("Ongoing", state.producer_id, state.producer_epoch)
 
 

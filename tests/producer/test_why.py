@@ -98,35 +98,35 @@ def test_a_listener_that_is_not_kafka(listener: socket.socket, answer: bytes, wo
 def test_a_request_that_is_not_answered(make_producer: MakeProducer, emulator: Emulator) -> None:
     make_producer("first").init_transactions()  # the emulator loads its messages when they are first asked for
     emulator.faults.add(Fault(api="InitProducerId", action=DropRequest(), count=ALWAYS))
-    producer = make_producer(max_block_ms=500)
+    producer = make_producer(max_block_ms=1_500)
     with pytest.raises(KafkaTimeoutError, match="has not responded to InitProducerId yet"):
         producer.init_transactions()
-    impatient = make_producer("other", max_block_ms=500, request_timeout_ms=50)
-    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was not answered within request\.timeout\.ms=50"):
+    impatient = make_producer("other", max_block_ms=2_000, request_timeout_ms=500)
+    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was not answered within request\.timeout\.ms=500"):
         impatient.init_transactions()
 
 
 def test_a_request_that_is_refused_again_and_again(make_producer: MakeProducer, emulator: Emulator) -> None:
     emulator.faults.add(Fault(api="InitProducerId", action=Error(51), count=ALWAYS))
-    producer = make_producer(max_block_ms=500)
+    producer = make_producer(max_block_ms=1_500)
     with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was answered with CONCURRENT_TRANSACTIONS \(51\)"):
         producer.init_transactions()
 
 
 def test_a_topic_that_does_not_come(make_producer: MakeProducer, emulator: Emulator) -> None:
     emulator.faults.add(Fault(api="Metadata", action=Error(3), count=ALWAYS))
-    producer = make_producer(None, max_block_ms=500)
+    producer = make_producer(None, max_block_ms=1_500)
     with pytest.raises(KafkaTimeoutError, match=r"UNKNOWN_TOPIC_OR_PARTITION \(3\)"):
         producer.send("orders", "v")
 
 
 def test_a_record_that_does_not_get_there(make_producer: MakeProducer, emulator: Emulator) -> None:
     emulator.faults.add(Fault(api="Produce", action=Error(19), count=ALWAYS))
-    producer = make_producer(None, request_timeout_ms=100, delivery_timeout_ms=400)
+    producer = make_producer(None, request_timeout_ms=1_000, delivery_timeout_ms=3_000)
     future = producer.send("orders", "v")
-    with pytest.raises(KafkaTimeoutError, match=r"not acknowledged within 0\.2 s \(.*NOT_ENOUGH_REPLICAS \(19\)"):
-        future.result(0.2)
-    with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms=400 \(.*NOT_ENOUGH_REPLICAS \(19\)"):
+    with pytest.raises(KafkaTimeoutError, match=r"not acknowledged within 1 s \(.*NOT_ENOUGH_REPLICAS \(19\)"):
+        future.result(1)
+    with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms=3000 \(.*NOT_ENOUGH_REPLICAS \(19\)"):
         future.result(10)
 
 

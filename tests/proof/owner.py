@@ -212,7 +212,7 @@ class CheckedKafka:
     def coordinator_is_ending(self) -> bool:
         return self._live.coordinator_is_ending
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
         pair = manifest.prepared_state
         ends = {
             part: await self._read(EndOf(*_pair(pair), part.first_offset, part.last_offset, part.partition))

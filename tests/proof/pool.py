@@ -121,8 +121,8 @@ class PooledKafka(CheckedKafka):
         self._slot = _slot(kafka_id)
         return await _on_slot(self._slot, super().take_over(kafka_id))
 
-    async def end_of(self, *given: Any) -> Any:
-        return await _on_slot(self._slot, super().end_of(*given))
+    async def end_of(self, *given: Any, is_over: bool) -> Any:
+        return await _on_slot(self._slot, super().end_of(*given, is_over=is_over))
 
     async def records_of(self, *given: Any) -> Any:
         return await _on_slot(self._slot, super().records_of(*given))

@@ -39,8 +39,6 @@ from tests.proof.story import Fate
 
 MAX_BLOCK_MS: Final = 60_000
 RESOLVE_TIMEOUT_MS: Final = 60_000
-_NO_MARKER_MS: Final = 100
-"""How long the log is read where the story says that no marker is found."""
 _ABANDON_STEP_S: Final = 0.05
 _ABANDON_STEPS: Final = 200
 
@@ -97,13 +95,14 @@ class GatedKafka(AsyncKafkaParticipant):
         super().__init__(settings)
         self._gate = gate
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
         fate, parked = await self._gate.passing("EndOf")
         try:
             if fate is Fate.GIVEN_UP:
                 pair = str(manifest.prepared_state)
                 raise OutcomeUnknown("no leader responded", transactional_id=TRANSACTIONAL_ID, prepared_state=pair)
-            return await super().end_of(manifest, timeout_ms if fate is Fate.ANSWERED else _NO_MARKER_MS)
+            # Where the story says that no marker is found, none is waited for.
+            return await super().end_of(manifest, timeout_ms, is_over=is_over or fate is not Fate.ANSWERED)
         finally:
             parked.done.set_result(None)
 

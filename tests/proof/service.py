@@ -22,7 +22,8 @@ from dualwrite.errors import DualWriteError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.store import state_in, stayed_locked
 from dualwrite.recipes.recovery import service
-from dualwrite.recipes.recovery.service import RecoveryService, StoredRow
+from dualwrite.recipes.recovery.service import RecoveryService
+from dualwrite.recipes.recovery.stored_rows import StoredRow
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import Program, Said, ask
 from tests.proof.kafka_model import Profile
@@ -111,8 +112,8 @@ class _LogReader:
     def __init__(self, profile: Profile) -> None:
         self._kafka = CheckedKafka(profile)
 
-    def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
-        found: TransactionEnd = _run(self._kafka.end_of(manifest, timeout_ms))
+    def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
+        found: TransactionEnd = _run(self._kafka.end_of(manifest, timeout_ms, is_over=is_over))
         return found
 
 

@@ -121,7 +121,7 @@ async def _nothing(*_: object, **__: object) -> None:
 
 
 def _every_end_is(end: PartitionEnd) -> Callable[..., Awaitable[TransactionEnd]]:
-    async def end_of(self: CheckedKafka, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+    async def end_of(self: CheckedKafka, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
         return TransactionEnd(dict.fromkeys(manifest.partitions, end))
 
     return end_of

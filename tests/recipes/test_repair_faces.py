@@ -104,6 +104,7 @@ def test_the_write_repairs_itself(scenario: AnyScenario) -> None:
     scenario.assert_both_sides_agree()
 
 
+@pytest.mark.usefixtures("brief_watch")
 def test_what_hangs_stops_the_next_writer_until_it_has_its_marker(scenario: AnyScenario) -> None:
     fault = Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=scenario.topic, count=None)
     lost = scenario.emulator.faults.add(fault)
@@ -111,7 +112,7 @@ def test_what_hangs_stops_the_next_writer_until_it_has_its_marker(scenario: AnyS
         assert scenario.write(writer, 1).error is None
     lost.wait()  # the commit may be answered before its markers are sent
     lost.remove()
-    with scenario.writer(resolve_timeout_ms=200, **BOUND) as writer:
+    with scenario.writer(**BOUND) as writer:
         error = scenario.write(writer, 2).error
         assert isinstance(error, TransactionHangsError)
         with TransactionAdmin(bootstrap_servers=scenario.emulator.bootstrap_servers) as admin:

@@ -108,7 +108,7 @@ def test_an_unknown_outcome_whose_transaction_is_aborted_meanwhile(
             store.refuse_new_connections()
 
         strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, go_away)
-        with site.writer_through_faults(strike, resolve_timeout_ms=1_000) as writer:
+        with site.writer_through_faults(strike, resolve_timeout_ms=2_000) as writer:
             with pytest.raises(OutcomeUnknown):
                 write(writer, "unknown")
             assert writer.state is SlotState.UNRESOLVED

@@ -41,10 +41,9 @@ from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase
 
 __all__ = ["site", "store"]  # fixtures
+pytestmark = pytest.mark.usefixtures("brief_watch")
 
 TORN: Final = TopicPartition("orders", 1)
-SOON: Final[dict[str, Any]] = {"resolve_timeout_ms": 200}
-"""For take-overs that look for a marker that does not come."""
 
 BOTH: Final = ["decided 0", "decided 1"]
 
@@ -137,7 +136,7 @@ def assert_hangs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     uses: list[Callable[[DualWriter], object]] = [DualWriter.recover, lambda writer: write(writer, "refused")] * 2
     for use in uses:
         caplog.clear()
-        with site.writer(**SOON) as writer, pytest.raises(TransactionHangsError) as raised:
+        with site.writer() as writer, pytest.raises(TransactionHangsError) as raised:
             use(writer)
         assert raised.value.partitions == (TORN,)
         assert raised.value.prepared_state == str(row)
@@ -146,7 +145,7 @@ def assert_hangs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
         command = f"dualwrite transactions commit --topic orders --partition 1 --prepared-state {row}"
         assert f"`{command}`" in error
     for apply in (False, True):
-        (found,) = serviced(site, apply=apply, timeout_ms=200).found
+        (found,) = serviced(site, apply=apply).found
         assert (found.action, found.changed, found.is_left) == (Action.FAILED, False, True)
         assert command in (found.error or "")
     assert (site.row(), site.text()) == (row, text)
@@ -212,7 +211,7 @@ def test_what_a_recovery_publishes_is_not_settled_before_readers_see_it(store: D
         leave(site, End.FINE, Said.OPEN)
         let_end(site, Way.OPERATOR)
         expected = RetriableError if end is End.ABORTED else TransactionHangsError
-        with site.writer(spoil, **SOON) as writer, pytest.raises(expected, match="transactional id 'tid'"):
+        with site.writer(spoil) as writer, pytest.raises(expected, match="transactional id 'tid'"):
             writer.recover()
         assert site.text() != settled_text(site.row())
         if end is End.HANGING:
@@ -237,7 +236,7 @@ def test_what_hangs_is_not_believed(
         site.write("before")
         leave(site, End.HANGING, said)
         if said is Said.OPEN:  # its commit is what loses the marker
-            with site.writer(**SOON) as writer, pytest.raises(TransactionHangsError):
+            with site.writer() as writer, pytest.raises(TransactionHangsError):
                 writer.recover()
         assert_hangs(site, caplog)
         assert heard.sums("dualwrite.torn") == {"hanging": 6 + (said is Said.OPEN)}
@@ -285,7 +284,7 @@ def test_its_own_process_wakes_up(store: Database, tier: Tier, end: End) -> None
         if end is End.ABORTED:
             assert site.recover() is Outcome.REPAIRED
         else:
-            with site.writer(**SOON) as writer, pytest.raises(TransactionHangsError):
+            with site.writer() as writer, pytest.raises(TransactionHangsError):
                 writer.recover()
         owner.wake()
         if end is End.HANGING:
@@ -333,7 +332,7 @@ def test_markers_that_are_under_way_are_awaited(store: Database, tier: Tier) -> 
         markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
         for _ in range(2):
             with (
-                site.writer(max_block_ms=300, **SOON) as writer,
+                site.writer(max_block_ms=1_000, resolve_timeout_ms=1_000) as writer,
                 pytest.raises(KafkaTimeoutError) as raised,
             ):
                 writer.recover()
@@ -360,9 +359,9 @@ def test_another_transaction_of_the_producer_is_open_behind_what_hangs(
         producer.send("orders", "undecided", partition=partition)
         producer.prepare_transaction()
         if partition == TORN.partition:
-            assert site.recover(**SOON) is Outcome.REPAIRED
+            assert site.recover() is Outcome.REPAIRED
         else:
-            with site.writer(**SOON) as writer, pytest.raises(TransactionHangsError):
+            with site.writer() as writer, pytest.raises(TransactionHangsError):
                 writer.recover()
             commit_there(site)
             assert site.recover() is Outcome.NOTHING
@@ -406,7 +405,7 @@ def test_a_description_that_is_older_than_the_row(
             decided.append("next")
             write_both(writer)
         monkeypatch.setattr(RecoveryService, "_described", lambda *_: older)
-        assert [each.action for each in serviced(site, timeout_ms=200).found] == [Action.COMMIT]
+        assert [each.action for each in serviced(site).found] == [Action.COMMIT]
         assert errors_in(caplog) == []
         assert_once(site)
 
@@ -489,7 +488,7 @@ def test_consumed_offsets_that_went_with_it_are_for_a_person(site: Site) -> None
 def test_what_hangs_can_be_acknowledged(site: Site) -> None:
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
-    (found,) = serviced(site, timeout_ms=200, acknowledge_lost=["tid"]).found
+    (found,) = serviced(site, acknowledge_lost=["tid"]).found
     assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
     assert site.text() == settled_text(site.row())
     commit_there(site)
@@ -501,7 +500,7 @@ def test_blocks_are_stored_behind_what_hangs(site: Site) -> None:
     """The id cannot be used, and what it may store is published when it can be again."""
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
-    with site.writer(when_kafka_is_away="store", **SOON) as writer:
+    with site.writer(when_kafka_is_away="store") as writer:
         write(writer, "stored")
         assert "stored" not in seen(site)
         commit_there(site)
@@ -513,7 +512,7 @@ def test_a_pool_goes_on_under_another_id(postgres_server: PostgresServer) -> Non
     store = PostgresDatabase(postgres_server)
     ROWS.metadata.create_all(store.aside)
     with site_of(Tier.BOUNDED, store) as site:
-        settings: dict[str, Any] = {"bootstrap_servers": site.emulator.bootstrap_servers, "max_writers": 2} | SOON
+        settings: dict[str, Any] = {"bootstrap_servers": site.emulator.bootstrap_servers, "max_writers": 2}
 
         def spoil(point: PausePoint) -> None:
             if point is PausePoint.AFTER_DATABASE_COMMIT:

@@ -50,6 +50,8 @@ ResultT = TypeVar("ResultT")
 UNKNOWN_FOR_S: Final = 3.0
 """How long brokers must say that a topic does not exist before it counts as deleted: a broker that has just started, or
 is cut off from the controller, does not know all topics."""
+SHOWN_WITHIN_MS: Final = 3_000
+"""How long a leader that has just been elected may not show a marker that it has (its high watermark lags behind)."""
 
 
 class LogReader:
@@ -69,11 +71,11 @@ class LogReader:
         """Release the connections."""
         await self._transport.close()
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
         """Return how the transaction ended in each partition; see `Producer.end_of`."""
         searches = [EndSearch(part, manifest.prepared_state) for part in manifest.partitions]
         try:
-            ends = await self._run(manifest, searches, timeout_ms)
+            ends = await self._run(manifest, searches, timeout_ms, is_over=is_over)
             found = dict(zip(manifest.partitions, ends, strict=True))
             torn = await self._torn_inside(manifest, found, timeout_ms)
         except KafkaUnreachableError:
@@ -126,8 +128,13 @@ class LogReader:
 
     # ---- searches -------------------------------------------------------------------------------------------
 
-    async def _run(self, manifest: Manifest, searches: Sequence[Search[ResultT]], timeout_ms: int) -> list[ResultT]:
-        """Fetch until each search has a result; return them in the same order."""
+    async def _run(
+        self, manifest: Manifest, searches: Sequence[Search[ResultT]], timeout_ms: int, *, is_over: bool = False
+    ) -> list[ResultT]:
+        """Fetch until each search has a result; return them in the same order.
+
+        `is_over`: give up `SHOWN_WITHIN_MS` after all that is left to find are markers, and no log has one.
+        """
         self._transport.retry_refused()
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         by_partition = {_partition_of(search): search for search in searches}
@@ -135,12 +142,18 @@ class LogReader:
         unknown_since_s: dict[TopicPartition, float] = {}
         left = dict(by_partition)
         backoff = self._driver.new_backoff()
+        watched_until_s = deadline_s
         while left:
             results = await self._fetch(manifest, left, deadline_s)
-            steps = _steps(left, results, unknown_since_s, asyncio.get_running_loop().time())
+            now_s = asyncio.get_running_loop().time()
+            steps = _steps(left, results, unknown_since_s, now_s)
             found |= {where: step for where, step in steps.items() if not isinstance(step, Next)}
             left = {where: search for where, search in left.items() if where not in found}
-            if left and Next.FETCH not in steps.values() and not await self._driver.pause(backoff, deadline_s):
+            if not left or Next.FETCH in steps.values():
+                continue
+            is_watched = is_over and all(_has_no_marker(search) for search in left.values())
+            watched_until_s = min(watched_until_s, now_s + SHOWN_WITHIN_MS / 1000) if is_watched else deadline_s
+            if not await self._driver.pause(backoff, watched_until_s):
                 raise KafkaTimeoutError(", ".join(_standing(search) for search in left.values()))
         return [found[where] for where in by_partition]
 
@@ -248,6 +261,10 @@ def _steps(
         unknown_since_s.pop(where, None)
         steps[where] = searches[where].take(fetched)
     return steps
+
+
+def _has_no_marker(search: Search[ResultT]) -> bool:
+    return isinstance(search, EndSearch) and search.has_no_marker
 
 
 def _standing(search: Search[ResultT]) -> str:

@@ -36,7 +36,7 @@ class KafkaParticipant(Protocol):
     def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
         """Return whether the responses to the take-over prove that a later transaction than the row's was committed."""
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
         """Read from the log how the transaction of the manifest ended. Changes nothing."""
 
     async def records_of(
@@ -136,8 +136,8 @@ class BlockingKafkaParticipant:
     def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
         return self._live.coordinator_committed_later(row)
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
-        return self._live.end_of(manifest, timeout_ms)
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
+        return self._live.end_of(manifest, timeout_ms, is_over=is_over)
 
     async def records_of(
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
@@ -244,8 +244,8 @@ class AsyncKafkaParticipant:
     def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
         return self._live.coordinator_committed_later(row)
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int) -> TransactionEnd:
-        return await self._live.end_of(manifest, timeout_ms)
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
+        return await self._live.end_of(manifest, timeout_ms, is_over=is_over)
 
     async def records_of(
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int

@@ -63,9 +63,6 @@ KNOWN: Final = Proof(is_over=False, is_known=True)
 NOT_PROVEN: Final = Proof(is_over=False)
 IS_OVER: Final = Proof(is_over=True)
 
-_SHOWN_WITHIN_MS: Final = 3_000
-"""How long a leader that has just been elected may not show a marker that it has (its high watermark lags behind)."""
-
 
 def settled_text(row: PreparedTxnState) -> str:
     """Return what replaces the manifest of a transaction that is known to be committed on both sides."""
@@ -105,7 +102,9 @@ async def prove(
         return await _by_copy(owned, database, row)
     owned.telemetry.proved()
     try:
-        end = await _end_of(owned, manifest, is_over=not owned.kafka.coordinator_is_ending)
+        end = await owned.kafka.end_of(
+            manifest, owned.resolve_timeout_ms, is_over=not owned.kafka.coordinator_is_ending
+        )
         if end.aborted:
             await _assert_not_repaired(owned, database, manifest, end, ongoing)
     except AuthorizationError as error:
@@ -174,22 +173,10 @@ async def _final_end(owned: OwnedId, manifest: Manifest) -> TransactionEnd:
     On tier 1 a take-over does not wait for markers, so the coordinator is asked whether it still writes some.
     """
     try:
-        return await _end_of(owned, manifest, is_over=True)
+        return await owned.kafka.end_of(manifest, owned.resolve_timeout_ms, is_over=True)
     except NoMarkerError:
         await owned.kafka.is_current()
-    return await _end_of(owned, manifest, is_over=True)
-
-
-async def _end_of(owned: OwnedId, manifest: Manifest, *, is_over: bool) -> TransactionEnd:
-    """Read the end of a transaction. `is_over`: no marker is to come, so a log without one need not be watched long."""
-    if is_over:
-        try:
-            return await owned.kafka.end_of(manifest, min(owned.resolve_timeout_ms, _SHOWN_WITHIN_MS))
-        except NoMarkerError:
-            raise
-        except OutcomeUnknown:
-            pass  # some leader does not respond yet
-    return await owned.kafka.end_of(manifest, owned.resolve_timeout_ms)
+    return await owned.kafka.end_of(manifest, owned.resolve_timeout_ms, is_over=True)
 
 
 async def _aborted(owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd) -> Proof:

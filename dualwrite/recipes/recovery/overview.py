@@ -11,7 +11,7 @@ from dualwrite.client.admin.results import TransactionDescription
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.repair import manifest_of, settled_text
-from dualwrite.recipes.recovery.service import StoredRow, known_database, stored_rows
+from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, stored_rows
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_COUNTS
 

@@ -14,18 +14,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
-from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
+from dualwrite.client.transactions.recovery import Finding, commits_later
 from dualwrite.errors import (
     AuthorizationError,
     ConfigError,
@@ -50,10 +49,9 @@ from dualwrite.recipes.core.repair import (
     log_hanging,
     log_unreadable,
     manifest_of,
-    settled_text,
 )
 from dualwrite.recipes.core.settings import KafkaSettings
-from dualwrite.recipes.core.store import Database, DatabaseTransaction, missing_table
+from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.telemetry import TornEnd, telemetry_of
 from dualwrite.recipes.recovery.plan import (
     CHANGES,
@@ -66,12 +64,11 @@ from dualwrite.recipes.recovery.plan import (
     age_ms_of,
     decide,
 )
+from dualwrite.recipes.recovery.seen import DatabaseInRound, Seen
+from dualwrite.recipes.recovery.stored_rows import NOTHING_WAITS, StoredRow, known_database, stored_rows
 from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
-from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.tables import schema_for
 from dualwrite.recipes.sqlalchemy.transaction import watch
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
@@ -210,7 +207,7 @@ class RecoveryService:
     ) -> RecoveryReport:
         unseen: list[str] = []
         version = transaction_version(self._admin.describe_features())
-        database = _DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply))
+        database = DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply))
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
         vouched_names = database.names(self._vouched_as_given)
@@ -235,7 +232,7 @@ class RecoveryService:
                 progress(number, len(descriptions))
         return RecoveryReport(tuple(found), settled, tuple(unseen), apply)
 
-    def _stored(self, database: _DatabaseInRound, names: Collection[str]) -> dict[str, StoredRow]:
+    def _stored(self, database: DatabaseInRound, names: Collection[str]) -> dict[str, StoredRow]:
         return stored_rows(self._engine, database.pinned, prefix=self._prefix, transactional_ids=names)
 
     def _listed(self, unseen: list[str]) -> list[str]:
@@ -255,7 +252,7 @@ class RecoveryService:
 
     # ---- one id ---------------------------------------------------------------------------------------------
 
-    def _recover_one(self, seen: _Seen, *, apply: bool) -> Found | None:
+    def _recover_one(self, seen: Seen, *, apply: bool) -> Found | None:
         """Deal with one id, and return the result or the failure; None if there is nothing to do."""
         try:
             # Look first without the lock whether there can be anything to do.
@@ -276,15 +273,17 @@ class RecoveryService:
         except (DualWriteError, SQLAlchemyError, ValueError) as error:
             return self._found(seen, Action.FAILED, error=first_line(error))
 
-    def _with_end(self, seen: _Seen) -> _Seen:
+    def _with_end(self, seen: Seen) -> Seen:
         """Read from the log how the row's transaction ended, if only the log can tell. It has ended for good."""
         manifest = self._manifest_to_read(seen)
         if manifest is None:
             return seen
         if self._log_reader is None:
             self._log_reader = Producer(**self._connection)
+        timeout_ms = min(self._timeout_ms, _DURABLE_MS)
         try:
-            return replace(seen, end=self._log_reader.end_of(manifest, min(self._timeout_ms, _DURABLE_MS)))
+            end = self._log_reader.end_of(manifest, timeout_ms, is_over=not seen.described.is_ending)
+            return replace(seen, end=end)
         except AuthorizationError as error:
             if not seen.is_committed:
                 log_unreadable(seen.transactional_id, seen.stored, error)
@@ -297,7 +296,7 @@ class RecoveryService:
             return replace(seen, is_given_up=True)
 
     @staticmethod
-    def _manifest_to_read(seen: _Seen) -> Manifest | None:
+    def _manifest_to_read(seen: Seen) -> Manifest | None:
         """Return the manifest if the log is to be read; the markers of what is being committed are awaited first."""
         if seen.finding not in PROVEN_BY_LOG or (seen.is_committed and seen.described.is_ending):
             return None
@@ -305,7 +304,7 @@ class RecoveryService:
         proves_nothing = manifest is not None and not manifest.partitions
         return None if seen.is_committed and proves_nothing else manifest
 
-    def _without_marker(self, seen: _Seen, error: NoMarkerError) -> _Seen:
+    def _without_marker(self, seen: Seen, error: NoMarkerError) -> Seen:
         """Return the facts about a transaction without a marker. Raises TransactionHangsError if none is to come.
 
         The description may be older than the row: then it is of an earlier transaction of a living owner.
@@ -322,7 +321,7 @@ class RecoveryService:
         telemetry_of(seen.transactional_id).torn(TornEnd.HANGING)
         raise log_hanging(seen.transactional_id, seen.stored, error) from error
 
-    def _resolve(self, seen: _Seen, *, apply: bool) -> Found:
+    def _resolve(self, seen: Seen, *, apply: bool) -> Found:
         if seen.text is None:
             vouched = seen.kafka_id in self._vouched
             action = self._decide(seen, Row.VOUCHED if vouched else Row.MISSING)
@@ -330,7 +329,7 @@ class RecoveryService:
                 return self._found(seen, action)
         return self._complete(seen, apply=apply)
 
-    def _complete(self, seen: _Seen, *, apply: bool) -> Found:
+    def _complete(self, seen: Seen, *, apply: bool) -> Found:
         """Complete the transaction by the steps of a dual write, under the lock of the row, created if it is missing.
 
         Raises _LeftAlone if the facts under the lock require leaving the id alone.
@@ -365,16 +364,16 @@ class RecoveryService:
             return self._found(now, action, changed=True)
         return self._found(now, _DONE[unnamed, outcome], changed=outcome is not Outcome.NOTHING)
 
-    def _look_again(self, seen: _Seen, row: PreparedTxnState) -> _Seen:
+    def _look_again(self, seen: Seen, row: PreparedTxnState) -> Seen:
         """Return the facts as they are under the lock."""
         described = self._admin.describe_transactions([seen.kafka_id], timeout_ms=min(self._timeout_ms, _WITH_LOCK_MS))
         again = replace(seen, text=str(row), description=described[seen.kafka_id])
         if row == seen.stored:
             return again
         # the next round looks at it
-        return replace(again, manifest="", end=None, is_given_up=False, waiting=_NOTHING_WAITS)
+        return replace(again, manifest="", end=None, is_given_up=False, waiting=NOTHING_WAITS)
 
-    def _acknowledge(self, seen: _Seen) -> None:
+    def _acknowledge(self, seen: Seen) -> None:
         """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
         refuses = seen.finding is Finding.ABORTED or commits_later(seen.stored, seen.described)
         if seen.description is not None and refuses:
@@ -384,7 +383,7 @@ class RecoveryService:
             *(seen.transactional_id, seen.text, seen.state, seen.pair),
         )
 
-    def _writes(self, seen: _Seen) -> DualWriteCoordinator:
+    def _writes(self, seen: Seen) -> DualWriteCoordinator:
         watch(self._engine)  # a repair commits the database, and a settled row too
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
         return DualWriteCoordinator(
@@ -397,7 +396,7 @@ class RecoveryService:
             pause=None,
         )
 
-    def _decide(self, seen: _Seen, row: Row) -> Action:
+    def _decide(self, seen: Seen, row: Row) -> Action:
         if seen.is_given_up and row is not Row.HELD:
             return Action.ACKNOWLEDGE
         return decide(
@@ -417,14 +416,14 @@ class RecoveryService:
             lost_is_acknowledged=seen.transactional_id in self._lost,
         )
 
-    def _stored_age_ms(self, seen: _Seen) -> int | None:
+    def _stored_age_ms(self, seen: Seen) -> int | None:
         since_ms = seen.waiting.since_ms
         return None if since_ms is None else max(int(self._clock() * 1000) - since_ms, 0)
 
-    def _age_ms(self, seen: _Seen) -> int | None:
+    def _age_ms(self, seen: Seen) -> int | None:
         return age_ms_of(seen.state, seen.start_ms, int(self._clock() * 1000))
 
-    def _found(self, seen: _Seen, action: Action, *, changed: bool = False, error: str | None = None) -> Found:
+    def _found(self, seen: Seen, action: Action, *, changed: bool = False, error: str | None = None) -> Found:
         return Found(
             transactional_id=seen.transactional_id,
             kafka_transactional_id=seen.kafka_id,
@@ -439,7 +438,7 @@ class RecoveryService:
         )
 
 
-def _why_no_row(seen: _Seen) -> str | None:
+def _why_no_row(seen: Seen) -> str | None:
     """Return why an id has no row in this database, or None if that is not known."""
     if seen.is_ours:
         return None
@@ -449,65 +448,17 @@ def _why_no_row(seen: _Seen) -> str | None:
     return f"an id of another database, whose suffix is {suffix}: recover it there"
 
 
-def _is_newly_aborted(seen: _Seen, now: _Seen) -> bool:
+def _is_newly_aborted(seen: Seen, now: Seen) -> bool:
     """Return whether the row's transaction was not known to be aborted when the log was read without the lock."""
     return now.finding is Finding.ABORTED and (now.stored != seen.stored or seen.finding is not Finding.ABORTED)
 
 
-def _not_read_yet(now: _Seen) -> RetriableError:
+def _not_read_yet(now: Seen) -> RetriableError:
     return RetriableError(
         f"Kafka has aborted {now.stored} of transactional id {now.transactional_id!r}, which the database has decided, "
         "since recovery first looked at it; nothing was changed: the next round reads from the log whether it can be "
         "published again"
     )
-
-
-class StoredRecords(NamedTuple):
-    """What the database stores of an id beside its row.
-
-    `since_ms`: when the oldest block was stored that could not reach Kafka; None if there is none. `copy_of`: the
-    prepared state of the transaction whose records are copied; None if there is no copy.
-    """
-
-    since_ms: int | None = None
-    copy_of: str | None = None
-
-
-_NOTHING_WAITS: Final = StoredRecords()
-
-
-@dataclass(frozen=True, slots=True)
-class _DatabaseInRound:
-    """The tables and the identity of the database, as read in this round."""
-
-    pinned: PinnedTables
-    identity: DatabaseIdentity
-
-    def names(self, given: Iterable[str]) -> frozenset[str]:
-        """Return the names of ids that were given with or without their suffix."""
-        return frozenset(self.identity.name_as_given(each) for each in given)
-
-    def kafka_id(self, name: str) -> str:
-        return self.identity.kafka_id(name)
-
-    def kafka_ids_to_terminate(self, given: Iterable[str], rows: Mapping[str, StoredRow]) -> frozenset[str]:
-        """Return the ids to terminate as Kafka knows them, of this database and of others.
-
-        A name for which this database has a decision is not taken for another application's id.
-        """
-        ours = {self.kafka_id(self.identity.name_as_given(each)) for each in given}
-        return frozenset(ours | {each for each in given if each not in rows or not rows[each].state})
-
-    def seen(
-        self, kafka_id: str, rows: Mapping[str, StoredRow], description: TransactionDescription | None, version: int
-    ) -> _Seen:
-        name = self.identity.name_of(kafka_id)
-        if name is None:
-            return _Seen(kafka_id, kafka_id, None, description, version, is_ours=False)
-        row = rows.get(name)
-        if row is None:
-            return _Seen(name, kafka_id, None, description, version)
-        return _Seen(name, kafka_id, row.state, description, version, manifest=row.manifest, waiting=row.waiting)
 
 
 class _WithoutSuffix:
@@ -532,93 +483,6 @@ class _WithoutSuffix:
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         await self._database.make_durable(transactional_id, row, timeout_ms=timeout_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The facts about one id at one moment; `text` is the text of its row, None if there is no row."""
-
-    transactional_id: str
-    kafka_id: str
-    text: str | None
-    description: TransactionDescription | None
-    transaction_version: int
-    is_ours: bool = True
-    manifest: str = ""
-    waiting: StoredRecords = _NOTHING_WAITS
-    end: TransactionEnd | None = None
-    is_given_up: bool = False
-    """Whether the log does not say how its transaction ended, and the caller acknowledges a loss."""
-
-    @property
-    def stored(self) -> PreparedTxnState:
-        """The prepared state in the row. Raises ValueError if the row holds anything else."""
-        return PreparedTxnState(self.text)
-
-    @property
-    def described(self) -> Described:
-        """The coordinator's description. Raises ValueError for a state that this version of dualwrite does not know."""
-        try:
-            state = DescribedState(self.state)
-        except ValueError:
-            raise ValueError(
-                f"the coordinator reports the state {self.state!r} for this id, which this version of dualwrite does "
-                "not know; nothing was changed: the next round looks again, and a newer version may know it"
-            ) from None
-        return Described(state, self.pair, -1 if self.start_ms is None else self.start_ms)
-
-    @property
-    def finding(self) -> Finding:
-        """What the coordinator's description proves about the transaction in the row."""
-        return find(self.stored, self.described, self.transaction_version)
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether the coordinator says that the transaction in the row is committed."""
-        return self.finding is Finding.COMMITTED
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the row says that its transaction is known to be complete."""
-        return self.manifest == settled_text(self.stored)
-
-    @property
-    def is_to_settle(self) -> bool:
-        """Whether the row's transaction is known to be committed, and the row does not say so yet.
-
-        The coordinator's word is enough only for a row without a manifest: else the log can tell more, now or later.
-        """
-        if self.text is None or self.stored.is_empty or self.is_settled or self.described.is_ending:
-            return False
-        manifest = manifest_of(self.stored, self.manifest)
-        has_proof = manifest is not None and bool(manifest.partitions)
-        return self.is_committed and (self.end.committed if self.end is not None else not has_proof)
-
-    @property
-    def has_offsets(self) -> bool:
-        """Whether consumed offsets went with the row's transaction, so that it cannot be repaired."""
-        manifest = manifest_of(self.stored, self.manifest)
-        return manifest is not None and manifest.has_offsets
-
-    @property
-    def state(self) -> str:
-        return DescribedState.NOT_FOUND.value if self.description is None else self.description.state
-
-    @property
-    def start_ms(self) -> int | None:
-        return None if self.description is None else self.description.transaction_start_time_ms
-
-    @property
-    def pair(self) -> PreparedTxnState:
-        found = self.description
-        if found is None or found.producer_id < 0 or found.producer_epoch < 0:
-            return PreparedTxnState()
-        return PreparedTxnState.of(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
-
-    @property
-    def topic_partitions(self) -> tuple[str, ...]:
-        held = () if self.description is None else sorted(self.description.topic_partitions)
-        return tuple(f"{topic}-{partition}" for topic, partition in held)
 
 
 _DONE: Final = {
@@ -658,74 +522,3 @@ def _without(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if name in settings:
         raise ConfigError(f"{name} is called timeout_ms here")
     return dict(settings)
-
-
-# ---- the rows -------------------------------------------------------------------------------------------------------
-
-_IDS_PER_QUERY = 500  # databases limit the parameters of one statement
-
-
-class StoredRow(NamedTuple):
-    """The texts in a state row: the prepared state, and its manifest; and what is stored with it."""
-
-    state: str
-    manifest: str
-    waiting: StoredRecords = _NOTHING_WAITS
-
-
-def stored_rows(
-    engine: sa.Engine, pinned: PinnedTables, *, prefix: str | None, transactional_ids: Collection[str]
-) -> dict[str, StoredRow]:
-    """Return the texts of the rows of a prefix (None: no prefix) and of these ids, read without locks.
-
-    Raises StateRowError if the table does not exist.
-    """
-    table = in_schema(kafka_transaction_state, pinned.schema)
-    queries = _queries(table, prefix, sorted(transactional_ids))
-    try:
-        with engine.connect() as connection:
-            rows = [row for query in queries for row in connection.execute(query, execution_options=AS_NAMED).all()]
-            waiting = _records_beside_rows(connection, pinned)
-    except (OperationalError, ProgrammingError) as error:
-        if sa.inspect(engine).has_table(table.name, schema=table.schema):
-            raise
-        raise missing_table(table.name, otherwise="create_state_table(engine)") from error
-    return {
-        row.transactional_id: StoredRow(
-            row.prepared_transaction_state, row.manifest or "", waiting.get(row.transactional_id, _NOTHING_WAITS)
-        )
-        for row in rows
-        if row.transactional_id in transactional_ids
-        or (prefix is not None and row.transactional_id.startswith(prefix))  # LIKE may ignore case
-    }
-
-
-def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dict[str, StoredRecords]:
-    """Return what `kafka_transaction_redo` stores, by id; only pools and writers with certain settings have it."""
-    if not sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
-        return {}
-    found = connection.execute(sa.text(pinned.sql(SELECT_HEADS))).all()
-    return {
-        transactional_id: StoredRecords(since_ms if newest else None, copy_of)
-        for transactional_id, newest, since_ms, copy_of in found
-    }
-
-
-def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str, str | None]]]:
-    found = sa.select(table.c.transactional_id, table.c.prepared_transaction_state, table.c.manifest)
-    if prefix is not None:
-        yield found.where(table.c.transactional_id.startswith(prefix, autoescape=True))
-    for start in range(0, len(ids), _IDS_PER_QUERY):
-        yield found.where(table.c.transactional_id.in_(ids[start : start + _IDS_PER_QUERY]))
-
-
-def known_database(
-    engine: sa.Engine, schema: str | None, *, may_make: bool = False
-) -> tuple[PinnedTables, DatabaseIdentity]:
-    """Return where the rows are, and the identity whose suffix the database adds to their ids.
-
-    A database without an identity gets one if `may_make` is set; otherwise no id counts as its own. Raises what
-    `SqlAlchemyStateStore.identity` raises.
-    """
-    store = SqlAlchemyStateStore(engine, schema)
-    return store.pinned, store.identity(may_make=may_make)

@@ -21,7 +21,8 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import end
 from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.store import DatabaseTransaction, Stored, StoredBlock
-from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS, known_database
+from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
+from dualwrite.recipes.recovery.stored_rows import known_database
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.transaction import watch
 

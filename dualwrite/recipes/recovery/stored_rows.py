@@ -1,0 +1,98 @@
+"""Read the state rows of many ids, and what is stored beside them, without locks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from dualwrite.recipes.core.store import missing_table
+from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.sql.pinned_tables import PinnedTables
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema
+
+_IDS_PER_QUERY: Final = 500  # databases limit the parameters of one statement
+
+
+class StoredRecords(NamedTuple):
+    """What the database stores of an id beside its row.
+
+    `since_ms`: when the oldest block was stored that could not reach Kafka; None if there is none. `copy_of`: the
+    prepared state of the transaction whose records are copied; None if there is no copy.
+    """
+
+    since_ms: int | None = None
+    copy_of: str | None = None
+
+
+NOTHING_WAITS: Final = StoredRecords()
+
+
+class StoredRow(NamedTuple):
+    """The texts in a state row: the prepared state, and its manifest; and what is stored with it."""
+
+    state: str
+    manifest: str
+    waiting: StoredRecords = NOTHING_WAITS
+
+
+def stored_rows(
+    engine: sa.Engine, pinned: PinnedTables, *, prefix: str | None, transactional_ids: Collection[str]
+) -> dict[str, StoredRow]:
+    """Return the texts of the rows of a prefix (None: no prefix) and of these ids, read without locks.
+
+    Raises StateRowError if the table does not exist.
+    """
+    table = in_schema(kafka_transaction_state, pinned.schema)
+    queries = _queries(table, prefix, sorted(transactional_ids))
+    try:
+        with engine.connect() as connection:
+            rows = [row for query in queries for row in connection.execute(query, execution_options=AS_NAMED).all()]
+            waiting = _records_beside_rows(connection, pinned)
+    except (OperationalError, ProgrammingError) as error:
+        if sa.inspect(engine).has_table(table.name, schema=table.schema):
+            raise
+        raise missing_table(table.name, otherwise="create_state_table(engine)") from error
+    return {
+        row.transactional_id: StoredRow(
+            row.prepared_transaction_state, row.manifest or "", waiting.get(row.transactional_id, NOTHING_WAITS)
+        )
+        for row in rows
+        if row.transactional_id in transactional_ids
+        or (prefix is not None and row.transactional_id.startswith(prefix))  # LIKE may ignore case
+    }
+
+
+def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dict[str, StoredRecords]:
+    """Return what `kafka_transaction_redo` stores, by id; only pools and writers with certain settings have it."""
+    if not sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
+        return {}
+    found = connection.execute(sa.text(pinned.sql(SELECT_HEADS))).all()
+    return {
+        transactional_id: StoredRecords(since_ms if newest else None, copy_of)
+        for transactional_id, newest, since_ms, copy_of in found
+    }
+
+
+def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str, str | None]]]:
+    found = sa.select(table.c.transactional_id, table.c.prepared_transaction_state, table.c.manifest)
+    if prefix is not None:
+        yield found.where(table.c.transactional_id.startswith(prefix, autoescape=True))
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        yield found.where(table.c.transactional_id.in_(ids[start : start + _IDS_PER_QUERY]))
+
+
+def known_database(
+    engine: sa.Engine, schema: str | None, *, may_make: bool = False
+) -> tuple[PinnedTables, DatabaseIdentity]:
+    """Return where the rows are, and the identity whose suffix the database adds to their ids.
+
+    A database without an identity gets one if `may_make` is set; otherwise no id counts as its own. Raises what
+    `SqlAlchemyStateStore.identity` raises.
+    """
+    store = SqlAlchemyStateStore(engine, schema)
+    return store.pinned, store.identity(may_make=may_make)
