@@ -94,13 +94,13 @@ def test_a_checkpoint_that_was_restored_is_refused(spark: SparkSession, sqlite_w
     world = sqlite_world
     world.add_values("a")
     option = {"checkpointLocation": str(world.checkpoint)} if given else {}
-    run(world, world.read(spark), **option)
+    run(world, world.read(spark), None, **option)
     offsets = world.checkpoint / "offsets" / "0"
     (world.checkpoint / "offsets" / ".0.crc").unlink()
     offsets.write_text(offsets.read_text().replace('"batchTimestampMs":', '"batchTimestampMs":1'))
     world.forget_commit(0)
     with pytest.raises(StreamingQueryException, match="decided with other source offsets"):
-        run(world, world.read(spark), **option)
+        run(world, world.read(spark), None, **option)
 
 
 def test_options_are_checked_before_the_query_starts(sqlite_world: SinkWorld) -> None:
