@@ -25,9 +25,9 @@ import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -36,13 +36,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_sink.attempt.worker import OpenSink, sink_of, streaming_task, task_of
+from spark_sink.attempt.worker import OpenSink, checkpoint_root, sink_of, streaming_task, task_of
 from spark_sink.driver.batch_log import configure_worker_logging, log, log_batch
-from spark_sink.driver.checkpoint import Checkpoint, check_trigger
+from spark_sink.driver.checkpoint import Checkpoint, check_trigger, find_checkpoint
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.handoff import BATCH_JOB_ID, Plan, TaskIdentity, TaskOutcome, TaskResult
 from spark_sink.options import SinkOptions, parse
+from spark_sink.store.rules import query_id_of_job
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +134,7 @@ class DualWriteKafka(DataSource):
         configure_worker_logging()
         if overwrite:
             raise SinkOptionError('a topic cannot be overwritten; use mode("append")')
-        job = f"job:{self._options.job_id or uuid.uuid4()}"
+        job = query_id_of_job(self._options.job_id or str(uuid.uuid4()), self._options.job_version)
         return JobWriter(self._options, self.open_sink, self._plan(schema, job), job)
 
     def _plan(self, schema: StructType, query_id: str | None) -> Plan:
@@ -218,7 +219,8 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write all rows of a task, in the task, and prepare them as one transaction."""
-        return self._write(streaming_task(), iterator)
+        message = self._write(streaming_task(), iterator)
+        return TaskMessage(replace(message.result, checkpoint_root=checkpoint_root()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Commit the batch, in the committer; again if a driver dies before it has recorded the batch."""
@@ -228,8 +230,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
                 f"a task of batch {batchId} has reported nothing, so nothing is committed: the continuous trigger does "
                 "not give rows to sinks in Python; use a trigger of micro-batches"
             )
-        checkpoint = Checkpoint(self._options.checkpoint_location)
-        query_id = checkpoint.query_id() or results[0].query_id
+        options, first = self._options, results[0]
+        checkpoint = find_checkpoint(
+            options.checkpoint_location, first.checkpoint_root, options.query_name, first.query_id
+        )
+        query_id = checkpoint.query_id() or first.query_id
         self._commit(results, query_id, batchId, checkpoint.offsets_digest(batchId))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
@@ -238,28 +243,29 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class JobWriter(_Writer, DataSourceArrowWriter):
-    """The writer of one batch job, which is batch 0 of a query named after the job."""
+    """The writer of one batch job: a batch of a query named after the job, with the number of the version, if any."""
 
     def __init__(self, options: SinkOptions, open_sink: OpenSink, plan: Plan, job: str) -> None:
         super().__init__(options, open_sink, plan)
         self._planned = plan
         self._job = job
+        self._batch_id = BATCH_JOB_ID if options.job_version is None else options.job_version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write all rows of a task, in the task."""
-        return self._write(task_of(self._job, BATCH_JOB_ID), iterator)
+        return self._write(task_of(self._job, self._batch_id), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the job, in the committer; Spark calls this once."""
-        self._commit(_results(messages) or [self._no_result], self._job, BATCH_JOB_ID, None)
+        self._commit(_results(messages) or [self._no_result], self._job, self._batch_id, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the job, in the committer."""
-        self._abort(_results(messages) or [self._no_result], self._job, BATCH_JOB_ID)
+        self._abort(_results(messages) or [self._no_result], self._job, self._batch_id)
 
     @property
     def _no_result(self) -> TaskResult:
-        return TaskResult.without_attempt(TaskOutcome.EMPTY, self._planned, self._job, BATCH_JOB_ID)
+        return TaskResult.without_attempt(TaskOutcome.EMPTY, self._planned, self._job, self._batch_id)
 
 
 # ---- foreachBatch -----------------------------------------------------------------------------------------------
@@ -308,7 +314,7 @@ class DualWriteBatch:
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write one batch. An exception ends the query; the next start gives the same batch again."""
-        checkpoint = Checkpoint(self._options.checkpoint_location)
+        checkpoint = self._checkpoint(df)
         query_id = self._query_id or checkpoint.query_id() or _query_id_of_driver(df)
         if query_id is None:
             raise SinkOptionError(
@@ -337,6 +343,10 @@ class DualWriteBatch:
             raise
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
 
+    def _checkpoint(self, df: DataFrame) -> Checkpoint:
+        """Return the query's checkpoint. Under Spark Connect only the option tells where it is."""
+        return Checkpoint(self._options.checkpoint_location or _checkpoint_of_driver(df))
+
     def _sink(self) -> Sink:
         """Return this query's sink, opened by the process that runs the batches; a forked child opens its own."""
         if self._opened is None or self._opened[0] != os.getpid():
@@ -356,6 +366,25 @@ class DualWriteBatch:
         rows = df.mapInArrow(write_partition, f"{_RESULT} binary").collect()
         results = [pickle.loads(row[_RESULT]) for row in rows]
         return results or [TaskResult.without_attempt(TaskOutcome.EMPTY, plan, query_id, batch_id)]
+
+
+def _checkpoint_of_driver(df: DataFrame) -> str | None:
+    """Return where Spark keeps the checkpoint of the query that this batch belongs to.
+
+    None under Spark Connect, and if Spark's internals have changed; then the option has to tell.
+    """
+    query_id = _query_id_of_driver(df)
+    if query_id is None:
+        return None
+    session = df.sparkSession
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - nothing public tells where the checkpoint is
+    try:
+        running = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+        query = running.get(jvm.java.util.UUID.fromString(query_id))
+        return str(query.resolvedCheckpointRoot())
+    except Exception:  # of py4j, or an attribute that is not there
+        log.info("where Spark keeps the checkpoint of the query %s cannot be found out", query_id, exc_info=True)
+        return None
 
 
 def _query_id_of_driver(df: DataFrame) -> str | None:

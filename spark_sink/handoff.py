@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Self
 
 BATCH_JOB_ID = 0
-"""A batch job (`df.write`) is batch 0 of a query named after its `jobId`."""
+"""A batch job (`df.write`) without a version is batch 0 of a query named after its `jobId`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class TaskResult:
     staged_rows: int = 0
     is_bounded: bool = False
     """Whether the broker aborts the prepared transaction after a time (tiers 3 and 4)."""
+    checkpoint_root: str | None = None
+    """The session's setting of where checkpoints are, which Spark tells the tasks and not the committer."""
 
     @classmethod
     def without_attempt(

@@ -35,6 +35,17 @@ class OnNewCheckpoint(Enum):
     ADOPT = "adopt"
 
 
+class RequireDigest(Enum):
+    """`requireDigest`: what to do without a digest of a batch's input, because the checkpoint cannot be read."""
+
+    FALSE = "false"
+    """Skip a batch that was decided before, on the word of whoever set this."""
+    REPLAY = "replay"
+    """Warn, and refuse only to skip a batch that was decided before."""
+    TRUE = "true"
+    """Refuse every batch."""
+
+
 class DualMode(Enum):
     """`dual.mode`: how staged rows are written to the table."""
 
@@ -87,9 +98,14 @@ class SinkOptions:
     commit_retries: int
     retention_batches: int
     checkpoint_location: str | None
-    """None if Spark does not pass it on; then no digest of the offsets file is kept."""
+    """The option of the writer. None: where Spark keeps the checkpoint is found out by `find_checkpoint`."""
     job_id: str | None
     """Batch jobs only."""
+    query_name: str | None = None
+    """Spark's own option."""
+    require_digest: RequireDigest = RequireDigest.REPLAY
+    job_version: int | None = None
+    """Batch jobs only: of the job's runs, one is written only if its version is higher than all before."""
 
 
 def parse(options: Mapping[str, object]) -> SinkOptions:
@@ -115,7 +131,10 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
         commit_retries=own.number("commit.retries", DEFAULT_COMMIT_RETRIES, 0),
         retention_batches=own.number("store.retentionBatches", DEFAULT_RETENTION_BATCHES, 1),
         checkpoint_location=own.text("checkpointLocation"),
+        query_name=own.text("queryName"),
+        require_digest=own.one_of("requireDigest", RequireDigest.REPLAY),
         job_id=_job_id(own),
+        job_version=_job_version(own),
     )
 
 
@@ -135,6 +154,7 @@ NAMES: Final = (
     "txn.mode",
     "txn.timeoutMs",
     "onNewCheckpoint",
+    "requireDigest",
     "dual.table",
     "dual.columns",
     "dual.mode",
@@ -143,6 +163,7 @@ NAMES: Final = (
     "commit.retries",
     "store.retentionBatches",
     "jobId",
+    "jobVersion",
 )
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -223,6 +244,14 @@ def _job_id(own: OptionValues) -> str | None:
     return job_id
 
 
+def _job_version(own: OptionValues) -> int | None:
+    if own.text("jobVersion") is None:
+        return None
+    if own.text("jobId") is None:
+        raise SinkOptionError("jobVersion has no effect without jobId, the name of the job whose runs it numbers")
+    return own.number("jobVersion", 0, 0, 2**63 - 1)
+
+
 def _store(own: OptionValues) -> StoreOptions:
     url, url_env = own.text("commitStore.url"), own.text("commitStore.urlEnv")
     if (url is None) == (url_env is None):
@@ -291,12 +320,12 @@ class OptionValues:
             raise SinkOptionError(f"{name}: {value!r} is not true or false")
         return value.lower() == "true"
 
-    def number(self, name: str, default: int, least: int) -> int:
+    def number(self, name: str, default: int, least: int, most: int = 2**31 - 1) -> int:
         value = self.text(name)
         if value is None:
             return default
-        if not (value.isascii() and value.isdecimal()) or not least <= int(value) < 2**31:
-            raise SinkOptionError(f"{name}: {value!r} is not a whole number from {least} to {2**31 - 1}")
+        if not (value.isascii() and value.isdecimal()) or not least <= int(value) <= most:
+            raise SinkOptionError(f"{name}: {value!r} is not a whole number from {least} to {most}")
         return int(value)
 
     def one_of(self, name: str, default: _Choice) -> _Choice:

@@ -39,8 +39,8 @@ def sink_of(options: SinkOptions, open_sink: OpenSink) -> Sink:
 
     A forked child opens its own, because processes cannot share a socket.
     """
-    # These two belong to a query; they do not change how the servers are reached.
-    options = replace(options, checkpoint_location=None, job_id=None)
+    # These belong to a query; they do not change how the servers are reached.
+    options = replace(options, checkpoint_location=None, query_name=None, job_id=None, job_version=None)
     key = (os.getpid(), open_sink, pickle.dumps(options))
     sink = _sinks.pop(key) if key in _sinks else open_sink(options)
     _sinks[key] = sink
@@ -54,6 +54,8 @@ def sink_of(options: SinkOptions, open_sink: OpenSink) -> Sink:
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
+_CHECKPOINT_ROOT: Final = "spark.sql.streaming.checkpointLocation"
+"""The session's setting of where Spark keeps the checkpoints of queries that have none of their own."""
 
 
 def streaming_task() -> TaskIdentity:
@@ -74,6 +76,12 @@ def task_of(query_id: str, batch_id: int) -> TaskIdentity:
     The tasks of foreachBatch under Spark Connect have no local properties that name it.
     """
     return _identity(_context(), query_id, batch_id)
+
+
+def checkpoint_root() -> str | None:
+    """Return where the session keeps checkpoints. Spark passes the settings of its SQL on to tasks, as properties."""
+    root: str | None = _context().getLocalProperty(_CHECKPOINT_ROOT)
+    return root
 
 
 def _context() -> TaskContext:

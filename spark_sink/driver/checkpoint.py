@@ -1,8 +1,9 @@
 """Read a query's checkpoint: the id of the query, and a digest of the input of a batch.
 
-Spark gives neither to the planner and the committer of a sink, but it does give them `checkpointLocation`, and they run
-beside the driver, which writes there. A sink that cannot read the checkpoint works without it: it then takes the id of
-the query from the tasks, and does not detect that an older checkpoint was restored.
+Spark gives neither to the planner and the committer of a sink, but they run beside the driver, which writes the
+checkpoint. `find_checkpoint` knows the places. A sink that cannot read the checkpoint works without it: it then takes
+the id of the query from the tasks, and refuses to skip a batch that was decided before, because an older checkpoint may
+have been restored.
 """
 
 from __future__ import annotations
@@ -11,20 +12,31 @@ import hashlib
 import json
 import logging
 import re
+import tempfile
+from collections.abc import Iterator
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from spark_sink.errors import SinkOptionError
 
 _log = logging.getLogger("spark_sink")
 
+_TEMPORARY: Final = "temporary-"
+"""How the directory begins that Spark makes for a query without any checkpoint, in the directory of the JVM."""
+
 
 class Checkpoint:
-    """A checkpoint directory: a local path, or the URL of a file system that fsspec supports, if it is installed."""
+    """A checkpoint directory: a local path, or the URL of a file system of fsspec (if installed) or of pyarrow."""
 
     def __init__(self, location: str | None) -> None:
         self._location = location
+
+    @property
+    def location(self) -> str | None:
+        """Where the checkpoint is; None if that is not known."""
+        return self._location
 
     def query_id(self) -> str | None:
         """Return the id that the query keeps across restarts; None if the checkpoint cannot be read."""
@@ -82,6 +94,38 @@ class Checkpoint:
         return (self._location or "").rstrip("/")
 
 
+def find_checkpoint(option: str | None, root: str | None, query_name: str | None, query_id: str) -> Checkpoint:
+    """Return the checkpoint of a query, wherever Spark keeps it; one without a location if it is not found.
+
+    As Spark chooses: `option` of the writer; else below `root`, the session's setting, a directory named after the
+    query or, without a name, with a random name; else a temporary one. The last three are recognised by the query's id.
+    """
+    if option is not None:
+        return Checkpoint(option)
+    found = next((each for each in _candidates(root, query_name) if Checkpoint(each).query_id() == query_id), None)
+    return Checkpoint(found)
+
+
+def _candidates(root: str | None, query_name: str | None) -> Iterator[str]:
+    if root is None:
+        for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
+            yield from (f"{parent}/{name}" for name in _listed(parent) if name.startswith(_TEMPORARY))
+        return
+    parent = root.rstrip("/")
+    if query_name is not None:
+        yield f"{parent}/{query_name}"
+    else:
+        yield from (f"{parent}/{name}" for name in _listed(parent))
+
+
+def _listed(location: str) -> list[str]:
+    try:
+        return _names(location)
+    except Exception as error:  # any error of a file system: the sink can do without the checkpoint
+        _log.info("%s cannot be listed here, so the checkpoint is not found: %s", location, error)
+        return []
+
+
 def check_trigger(checkpoint: Checkpoint) -> None:
     """Raise SinkOptionError for a trigger that does not run micro-batches, if the checkpoint shows it.
 
@@ -119,7 +163,42 @@ def _local_path(location: str) -> Path | None:
 
 
 def _file_system(location: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL, with its cache emptied, and the path in it."""
-    file_system, name = import_module("fsspec.core").url_to_fs(location)
+    """Return the file system of a URL, with its cache emptied, and the path in it: fsspec's, else pyarrow's."""
+    try:
+        file_system, name = import_module("fsspec.core").url_to_fs(location)
+    except ImportError:
+        return _arrow_file_system(location)
     file_system.invalidate_cache()
     return file_system, name
+
+
+class _ArrowFileSystem:
+    """A file system of pyarrow with the methods of fsspec's that are used here."""
+
+    def __init__(self, file_system: Any) -> None:
+        self._file_system = file_system
+
+    def cat_file(self, name: str) -> bytes:
+        with self._file_system.open_input_stream(name) as stream:
+            content: bytes = stream.read()
+            return content
+
+    def ls(self, name: str, detail: bool) -> list[str]:
+        assert not detail
+        selector = import_module("pyarrow.fs").FileSelector(name)
+        return [entry.path for entry in self._file_system.get_file_info(selector)]
+
+
+def _arrow_file_system(location: str) -> tuple[_ArrowFileSystem, str]:
+    """Return pyarrow's file system of a URL, and the path in it. Hadoop's names of S3 are `s3` there."""
+    scheme, bucket, path = re.fullmatch(r"([^:]+)://([^/]*)/?(.*)", location).groups()  # type: ignore[union-attr]
+    root = re.sub(r"^s3[an]$", "s3", scheme) + f"://{bucket}/"
+    file_system, inside = _arrow_root(root)
+    return _ArrowFileSystem(file_system), "/".join(part for part in (inside.rstrip("/"), path) if part)
+
+
+@lru_cache
+def _arrow_root(root: str) -> tuple[Any, str]:
+    """Return pyarrow's file system of a bucket or a name node, and its path there. Connecting takes time: once."""
+    found: tuple[Any, str] = import_module("pyarrow.fs").FileSystem.from_uri(root)
+    return found

@@ -21,7 +21,7 @@ from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.finisher import Finisher, waits_s
 from spark_sink.errors import DecisionUnknownError, SinkError
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
-from spark_sink.options import SinkOptions
+from spark_sink.options import RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
 from spark_sink.store import rules
@@ -84,6 +84,8 @@ class Sink:
         self._pause = pause or _no_pause
         self._sleep = sleep
         self._table = _table_of(options)
+        self._warned: set[str] = set()
+        """Queries that run without digests."""
         self._partitions = PartitionWriter(options, store, kafka, self._table, self._pause)
         self._finisher = Finisher(
             options.sink_id, store, kafka, retries=options.commit_retries, pause=self._pause, sleep=sleep
@@ -178,7 +180,7 @@ class Sink:
         """
         self._pause(PausePoint.COMMIT_START)
         began_s = time.perf_counter()
-        decision = rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest)
+        decision = self._decision_of(query_id, batch_id, results, offsets_digest)
         other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
         with unavailable_means(f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"):
             self._check_still_prepared(decision, results)
@@ -216,6 +218,24 @@ class Sink:
                 "Nothing of the batch is visible, and Spark replays it: make txn.timeoutMs longer than a batch takes "
                 "from its first record to its commit, or the batches smaller"
             )
+
+    def _decision_of(
+        self, query_id: str, batch_id: int, results: Sequence[TaskResult], offsets_digest: str | None
+    ) -> Decision:
+        policy = self._options.require_digest
+        if policy is RequireDigest.TRUE:
+            rules.check_digest(query_id, batch_id, offsets_digest)
+        if offsets_digest is None and not rules.is_job(query_id) and query_id not in self._warned:
+            self._warned.add(query_id)
+            _log.warning(
+                "sink %s: no digest of the source offsets of the query %s is kept, because its checkpoint was not "
+                "found, or cannot be read by the driver's Python: a batch that was decided before is not skipped, "
+                "except with requireDigest=false. Set the option checkpointLocation to a path that Python can read",
+                self._sink_id,
+                query_id,
+            )
+        needs_digest = policy is not RequireDigest.FALSE
+        return rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest, needs_digest=needs_digest)
 
     def _decide(self, decision: Decision, sql_fn: SqlFn | None) -> Decided:
         def inside(connection: sa.Connection) -> None:

@@ -269,7 +269,8 @@ class CommitStore:
         )
         stands = self._found(connection, decision.sink_id, decision.query_id, decision.batch_id)
         if stands is not None:
-            rules.check_decided(stands, decision, self._named(connection, decision.winners))
+            newest = self._newest(connection, decision.sink_id, decision.query_id)
+            rules.check_decided(stands, decision, self._named(connection, decision.winners), newest)
             return Decided(False, stands.records, _claims(self._live(connection, decision.sink_id)))
         return self._decide_anew(connection, decision, claimed, inside)
 
@@ -648,12 +649,21 @@ class CommitStore:
         return (t.sink_id == sink_id, t.query_id == query_id, t.batch_id >= batch_id)
 
     def _found(self, connection: sa.Connection, sink_id: str, query_id: str, batch_id: int) -> BatchRow | None:
-        """Return the decision of the batch. Raises CheckpointMismatchError if it is gone and a newer one exists."""
+        """Return the decision of the batch, or of a higher version of its batch job.
+
+        Raises CheckpointMismatchError if it is gone and a newer one of its query exists.
+        """
         decisions = self._decided_from(sink_id, query_id, batch_id)
         query = sa.select(self._batch).where(*decisions).order_by(self._batch.c.batch_id).limit(1)
         row = connection.execute(query).one_or_none()
         decided = rules.is_decided(query_id, batch_id, None if row is None else row.batch_id)
         return batch_row(row) if row is not None and decided else None
+
+    def _newest(self, connection: sa.Connection, sink_id: str, query_id: str) -> int:
+        """Return the last decided batch of a query that has one."""
+        t = self._batch.c
+        of_query = (t.sink_id == sink_id, t.query_id == query_id)
+        return int(connection.execute(sa.select(sa.func.max(t.batch_id)).where(*of_query)).scalar_one())
 
     def _live_in(self, sink_id: str) -> Sequence[sa.ColumnElement[bool]]:
         return (self._attempt.c.sink_id == sink_id, self._attempt.c.live_txn_id.is_not(None))

@@ -22,9 +22,18 @@ JOB_PREFIX: Final = "job:"
 """The prefix of the query ids of batch jobs, which have no checkpoint."""
 
 
+VERSIONED_PREFIX: Final = "versioned job:"
+"""The prefix of the query ids of batch jobs with versions; a run is the batch with the number of its version."""
+
+
+def query_id_of_job(job_id: str, version: int | None) -> str:
+    """Return the query id of a batch job."""
+    return f"{JOB_PREFIX if version is None else VERSIONED_PREFIX}{job_id}"
+
+
 def is_job(query_id: str) -> bool:
     """Return whether the query id is that of a batch job."""
-    return query_id.startswith(JOB_PREFIX)
+    return query_id.startswith((JOB_PREFIX, VERSIONED_PREFIX))
 
 
 def check_generation(sink_id: str, current: int | None, mine: int | None) -> None:
@@ -65,8 +74,11 @@ def query_to_claim(
 def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
     """Return whether the batch is decided. `nearest` is the oldest decided batch of its query that is not older.
 
-    Raises CheckpointMismatchError if that one is newer: decided batches are deleted in order.
+    If that one is newer, the version of a batch job is done with. Otherwise raises CheckpointMismatchError: decided
+    batches are deleted in order.
     """
+    if query_id.startswith(VERSIONED_PREFIX):
+        return nearest is not None
     if nearest is not None and nearest > batch_id:
         raise CheckpointMismatchError(
             f"batch {batch_id} of the query {query_id} is no longer known, but batch {nearest} is decided: an older "
@@ -96,8 +108,40 @@ def condemned(attempt_id: str) -> AttemptCondemnedError:
     )
 
 
-def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow]) -> None:
-    """Raise unless the decided batch is the one to be decided again; `own` are the rows of the winners."""
+def check_digest(query_id: str, batch_id: int, digest: str | None) -> None:
+    """Raise CheckpointMismatchError without a digest of the batch's input, where one is required."""
+    if digest is None and not is_job(query_id):
+        raise CheckpointMismatchError(
+            f"batch {batch_id} of the query {query_id} has no digest of its source offsets, because its checkpoint was "
+            "not found, or cannot be read by the driver's Python, and requireDigest is true; nothing was decided. Set "
+            "the option checkpointLocation to a path that Python can read (for an object store, install its package "
+            "of fsspec on the driver), or set requireDigest to replay"
+        )
+
+
+def _check_known(row: BatchRow, decision: Decision, newest: int) -> None:
+    """Raise unless a batch without a digest to compare may be the decided one."""
+    if newest > row.batch_id:
+        raise CheckpointMismatchError(
+            f"batch {row.batch_id} of the query {row.query_id} is decided, and so is batch {newest}, but Spark repeats "
+            "no batch before its last one: an older copy of the checkpoint was restored. Nothing was written for it; "
+            "restore the newest checkpoint"
+        )
+    if decision.needs_digest:
+        raise CheckpointMismatchError(
+            f"batch {row.batch_id} of the query {row.query_id} was decided before, and without a digest of its source "
+            "offsets it cannot be shown that this batch has the same content: if an older copy of the checkpoint was "
+            "restored, skipping it would lose rows. Nothing was written for it. If the checkpoint is the newest one, "
+            "as after a crash, start the query once with requireDigest=false; to be able to tell, set the option "
+            "checkpointLocation to a path that the driver's Python can read"
+        )
+
+
+def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow], newest: int) -> None:
+    """Raise unless the decided batch is the one to be decided again.
+
+    `own` are the rows of the winners, `newest` is the last decided batch of the query.
+    """
     digests = {row.offsets_digest, decision.offsets_digest} - {None}
     if len(digests) > 1:
         raise CheckpointMismatchError(
@@ -105,6 +149,8 @@ def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow]
             "checkpoint has now: an older copy of it was restored, and this batch has other content. Nothing was "
             "written for it; restore the newest checkpoint"
         )
+    if not is_job(row.query_id) and None in (row.offsets_digest, decision.offsets_digest):
+        _check_known(row, decision, newest)
     if {attempt.attempt_id for attempt in own if attempt.status in _CHOSEN} != set(decision.winners):
         raise SinkError(
             f"batch {row.batch_id} of the query {row.query_id} was decided at generation {row.generation}, but tasks "
@@ -166,7 +212,13 @@ def _check_winner(decision: Decision, attempt_id: str, live: Mapping[str, Attemp
 
 
 def decision_of(
-    sink_id: str, query_id: str, batch_id: int, results: Sequence[TaskResult], offsets_digest: str | None
+    sink_id: str,
+    query_id: str,
+    batch_id: int,
+    results: Sequence[TaskResult],
+    offsets_digest: str | None,
+    *,
+    needs_digest: bool = True,
 ) -> Decision:
     """Return the decision for these results. Raises SinkError unless all are of one batch and one generation."""
     others = [result for result in results if (result.query_id, result.batch_id) != (query_id, batch_id)]
@@ -191,6 +243,7 @@ def decision_of(
         staged_rows=sum(result.staged_rows for result in chosen),
         skipped=any(result.outcome is TaskOutcome.SKIPPED for result in results),
         offsets_digest=offsets_digest,
+        needs_digest=needs_digest,
     )
 
 
@@ -224,9 +277,11 @@ def slot_of(transactional_id: str) -> int:
 def expired(rows: Sequence[BatchRow], keep: int) -> list[BatchRow]:
     """Return the batches that may be deleted: all but the newest `keep` of each query, and of all batch jobs together.
 
+    A batch job with versions is like a query: its newest version stays, and so it is known for ever.
+
     A batch that is not done, or is lost and not acknowledged, is never deleted.
     """
     groups: dict[str, list[BatchRow]] = {}
     for row in sorted(rows, key=lambda row: (row.batch_id, row.generation), reverse=True):
-        groups.setdefault(JOB_PREFIX if is_job(row.query_id) else row.query_id, []).append(row)
+        groups.setdefault(JOB_PREFIX if row.query_id.startswith(JOB_PREFIX) else row.query_id, []).append(row)
     return [row for group in groups.values() for row in group[max(keep, 1) :] if row.is_closed]

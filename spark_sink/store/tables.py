@@ -249,6 +249,8 @@ class Decision:
     skipped: bool
     """Whether a task found that the batch was already decided."""
     offsets_digest: str | None
+    needs_digest: bool = True
+    """Whether a batch that is decided already is taken for this one only if both have the same digest."""
 
 
 @dataclass(frozen=True)

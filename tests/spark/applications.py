@@ -127,4 +127,4 @@ class ApplicationWorld:
             task = TaskIdentity(query_id, batch_id, number, number, "here")
             rows = [pa.record_batch({"value": list(values)})] if values else []
             results.append(sink.write(plan, task, iter(rows)))
-        sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest=None)
+        sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest="input")

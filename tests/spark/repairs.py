@@ -62,7 +62,7 @@ class RepairSite:
             sink.write(plan, task(batch_id, number), iter([pa.record_batch({"key": [value], "value": [value]})]))
             for number, value in enumerate(values)
         ]
-        return sink.commit(results, query_id=QUERY, batch_id=batch_id, offsets_digest=None)
+        return sink.commit(results, query_id=QUERY, batch_id=batch_id, offsets_digest="input")
 
     def writing(self, batch_id: int, *values: str, **options: Any) -> Stalling:
         """Return a process that is going to write a batch."""

@@ -140,7 +140,7 @@ class Process:
         batch_id: int,
         values: Sequence[int] = (),
         query_id: str = QUERY,
-        digest: str | None = None,
+        digest: str | None = "input",
     ) -> CommitSummary:
         return self.sink.commit(
             results, query_id=query_id, batch_id=batch_id, offsets_digest=digest, sql_fn=self._insert(values)

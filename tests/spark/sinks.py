@@ -126,6 +126,10 @@ class SinkWorld:
         found = self.select("SELECT batch_id, status, n_records FROM dw_batch ORDER BY query_id, batch_id")
         return [(batch_id, status, records) for batch_id, status, records in found]
 
+    def digests(self) -> list[str | None]:
+        """Return the digests of the decided batches."""
+        return [digest for (digest,) in self.select("SELECT offsets_digest FROM dw_batch ORDER BY query_id, batch_id")]
+
     def statuses(self) -> dict[str, int]:
         """Return the number of attempts in each status."""
         return dict(self.select("SELECT status, count(*) FROM dw_attempt GROUP BY status ORDER BY status"))

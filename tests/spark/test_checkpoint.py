@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_sink.driver.checkpoint import Checkpoint
+from spark_sink.driver.checkpoint import Checkpoint, find_checkpoint
 
 
 @pytest.fixture
@@ -56,7 +56,8 @@ def test_at_the_very_first_batch_there_is_no_log_of_commits(directory: Path) -> 
 
 @pytest.mark.parametrize("location", [None, "/not/here", "hdfs://nowhere/checkpoint", "s3a://bucket/checkpoint"])
 def test_one_that_cannot_be_read_says_nothing(location: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsspec.core", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)  # as if they were not installed
+    monkeypatch.setitem(sys.modules, "pyarrow.fs", None)
     checkpoint = Checkpoint(location)
     assert checkpoint.query_id() is None
     assert checkpoint.offsets_digest(0) is None
@@ -97,3 +98,36 @@ def test_another_file_system_through_fsspec(directory: Path, monkeypatch: pytest
     assert checkpoint.is_inside_batch() is True
     (directory / "commits" / "1").touch()
     assert checkpoint.is_inside_batch() is False
+
+
+def test_where_spark_keeps_it(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    directory.rename(root / "named")
+    found = str(root / "named")
+    assert find_checkpoint(found, None, None, "another").location == found, "the option comes first"
+    assert find_checkpoint(None, f"{root}/", "named", "the-query").location == found
+    assert find_checkpoint(None, str(root), None, "the-query").location == found, "without a name it is random"
+    assert find_checkpoint(None, str(root), "named", "another").location is None, "a query of this name that is over"
+    assert find_checkpoint(None, str(root), "unnamed", "the-query").location is None
+    assert find_checkpoint(None, "/not/here", None, "the-query").location is None
+    monkeypatch.setattr("tempfile.tempdir", str(root))
+    assert find_checkpoint(None, None, None, "the-query").location is None
+    (root / "named").rename(root / "temporary-1")
+    assert find_checkpoint(None, None, None, "the-query").location == str(root / "temporary-1")
+
+
+def test_another_file_system_through_pyarrow(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.fs as arrow
+
+    def from_uri(uri: str) -> tuple[arrow.FileSystem, str]:
+        assert uri == "s3://a-bucket/", "the name that pyarrow has for it"
+        return arrow.SubTreeFileSystem(str(directory.parent.parent), arrow.LocalFileSystem()), directory.parent.name
+
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=from_uri))
+    checkpoint = Checkpoint(f"s3a://a-bucket/{directory.name}/")
+    assert checkpoint.query_id() == "the-query"
+    assert checkpoint.offsets_digest(1) == Checkpoint(str(directory)).offsets_digest(1)
+    assert checkpoint.offsets_digest(2) is None
+    assert checkpoint.is_inside_batch() is True

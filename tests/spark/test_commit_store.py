@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -72,7 +73,7 @@ def decision(
     *winners: str,
     batch_id: int = 0,
     query_id: str = QUERY,
-    digest: str | None = None,
+    digest: str | None = "input",
 ) -> Decision:
     return Decision(sink, query_id, batch_id, generation, winners, 2 * len(winners), 0, False, digest)
 
@@ -464,12 +465,14 @@ def test_batches_of_nothing_are_done_at_once(store: CommitStore, sink: str) -> N
 def test_a_batch_that_was_decided_with_other_input(store: CommitStore, sink: str) -> None:
     generation = plan(store, sink)
     store.decide(decision(sink, generation, prepared(store, sink, generation), digest="aa"), FAIL)
-    for digest in ("aa", None):
-        assert not store.decide(decision(sink, generation, digest=digest), FAIL).anew
+    assert not store.decide(decision(sink, generation, digest="aa"), FAIL).anew
+    with pytest.raises(CheckpointMismatchError, match="requireDigest=false"):
+        store.decide(decision(sink, generation, digest=None), FAIL)
+    assert not store.decide(replace(decision(sink, generation, digest=None), needs_digest=False), FAIL).anew
     with pytest.raises(CheckpointMismatchError, match="other source offsets"):
         store.decide(decision(sink, generation, digest="bb"), FAIL)
     with pytest.raises(SinkError, match="but tasks have written it again"):
-        store.decide(decision(sink, generation, "somebody else"), FAIL)
+        store.decide(decision(sink, generation, "somebody else", digest="aa"), FAIL)
 
 
 def test_a_restored_older_checkpoint(store: CommitStore, sink: str) -> None:

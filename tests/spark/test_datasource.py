@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -198,6 +200,92 @@ def test_a_checkpoint_that_was_restored_from_a_copy_is_refused(
     with pytest.raises(StreamingQueryException, match="CheckpointMismatchError"):
         world.run(df)
     assert world.values() == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["orders", None])
+def test_a_restored_copy_is_refused_where_the_session_names_the_place(
+    spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path, name: str | None
+) -> None:
+    world = sqlite_world
+    root = tmp_path / "root"
+
+    def run() -> None:
+        writer = world.writer(world.read(spark), checkpointLocation=None)
+        finish((writer if name is None else writer.queryName(name)).start())
+
+    with setting(spark, "spark.sql.streaming.checkpointLocation", str(root)):
+        world.add_values("a")
+        run()
+        (checkpoint,) = root.iterdir()
+        assert world.digests() == [sha256(checkpoint / "offsets" / "0")]
+        if name is None:
+            return  # Spark gives the next query another random name, and never finds this checkpoint again
+        shutil.copytree(checkpoint, tmp_path / "copy")
+        world.add_values("b")
+        run()
+        shutil.rmtree(checkpoint)
+        (tmp_path / "copy").rename(checkpoint)
+        world.add_values("c")
+        with pytest.raises(StreamingQueryException, match="decided with other source offsets"):
+            run()
+    assert world.values() == ["a", "b"]
+
+
+def test_without_a_digest_a_decided_batch_is_skipped_only_on_the_word_of_the_user(
+    spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path
+) -> None:
+    world = sqlite_world
+    world.add_values("a")
+
+    def run(**more: str) -> None:
+        world.run(world.read(spark), checkpointLocation=readable_by_spark_alone(world.checkpoint), **more)
+
+    run()
+    assert world.digests() == [None]
+    world.forget_commit(0)
+    with pytest.raises(StreamingQueryException, match="requireDigest=false"):
+        run()
+    run(requireDigest="false")
+    assert world.values() == ["a"]
+
+    shutil.copytree(world.checkpoint, tmp_path / "copy")
+    world.add_values("b")
+    world.add_values("c")
+    run()
+    shutil.rmtree(world.checkpoint)
+    (tmp_path / "copy").rename(world.checkpoint)
+    with pytest.raises(StreamingQueryException, match="and so is batch 2"):
+        run(requireDigest="false")
+    assert world.values() == ["a", "b", "c"]
+
+
+def test_a_batch_without_a_digest_is_refused_if_one_is_required(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    world = sqlite_world
+    world.add_values("a")
+    with pytest.raises(StreamingQueryException, match="requireDigest is true; nothing was decided"):
+        world.run(world.read(spark), requireDigest="true", checkpointLocation=readable_by_spark_alone(world.checkpoint))
+    assert world.values() == []
+    world.run(world.read(spark), requireDigest="true")
+    assert world.values() == ["a"]
+
+
+def readable_by_spark_alone(checkpoint: Path) -> str:
+    """Return a name of the directory that Hadoop shortens, and that the operating system does not find."""
+    return f"{checkpoint.parent}/missing/../{checkpoint.name}"
+
+
+@contextmanager
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Set a setting of the session for a while."""
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(name)
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_a_new_checkpoint_is_refused_unless_it_is_to_be_adopted(

@@ -20,6 +20,7 @@ DEFAULTS = {
         options.parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.urlEnv": "U"}).txn_timeout_ms
     ),
     "onNewCheckpoint": options.OnNewCheckpoint.FAIL.value,
+    "requireDigest": options.RequireDigest.REPLAY.value,
     "dual.mode": options.DualMode.INSERT.value,
     "commit.parallelism": str(options.DEFAULT_COMMIT_PARALLELISM),
     "commit.retries": str(options.DEFAULT_COMMIT_RETRIES),

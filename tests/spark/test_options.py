@@ -104,6 +104,8 @@ def test_values_may_be_python_s_where_options_are_a_mapping() -> None:
         ("onNewCheckpoint", "ask", "not one of fail, adopt"),
         ("dual.mode", "upsert", "dual.mode has no effect without dual.table"),
         ("jobId", "j" * 201, "has 201 characters"),
+        ("jobVersion", "1", "jobVersion has no effect without jobId"),
+        ("requireDigest", "always", "is not one of false, replay, true"),
         ("commitStore.url", "jdbc:postgresql://db/app", "not a JDBC URL"),
         ("commitStore.url", "db/app", "is not a SQLAlchemy URL"),
         ("commitStore.url", "sqlite://", "in memory"),

@@ -77,6 +77,13 @@ def test_the_extra_has_what_pyspark_needs_for_arrow() -> None:
     assert named >= {"pyspark", "pandas", "pyarrow"}, "mapInArrow refuses to run without pandas"
 
 
+def test_the_oldest_spark_is_the_one_that_has_what_the_source_imports() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    of_spark = {requirement for extra in ("spark", "dev") for requirement in extras[extra] if "pyspark" in requirement}
+    assert of_spark == {"pyspark>=4.2,<5", "pyspark[connect]>=4.2,<5"}, "4.1 has no pyspark.sql.streaming.datasource"
+    assert "pandas>=2.2,<3" in extras["spark"], "of pandas 3, PySpark warns"
+
+
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Flink'"):
         spark_sink.Flink  # noqa: B018 - asking is the test

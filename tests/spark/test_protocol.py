@@ -177,7 +177,7 @@ def test_sql_that_fails_decides_nothing(world: World) -> None:
         raise LookupError("no price")
 
     with pytest.raises(LookupError):
-        process.sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None, sql_fn=sql)
+        process.sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest="input", sql_fn=sql)
     assert seen == [0]
     process.abort(results, 0)
     assert world.broker.open_ids == []

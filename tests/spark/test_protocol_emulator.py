@@ -77,7 +77,7 @@ class Real:
         sink = self.sink(pause)
         plan = sink.plan(SCHEMA, query_id=QUERY)
         results = [self.write(sink, plan, number, partitions) for number in range(partitions)]
-        sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None)
+        sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest="input")
 
     def write(self, sink: Sink, plan: Plan, number: int, partitions: int = 2) -> TaskResult:
         """Write one of so many partitions of batch 0."""

@@ -300,7 +300,7 @@ def test_every_byte_is_the_same(tmp_path: Path, tier: Tier, compression: str, ca
         written = contents_of(site, read_committed=False)
         let_end(site, Way.OPERATOR)
         with caplog.at_level(logging.WARNING, logger="spark_sink"):
-            sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest=None)
+            sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest="input")
         site.world.settle()
         assert [len(of_partition) for of_partition in written] == [1, 2]
         assert contents_of(site, read_committed=True) == written
@@ -320,7 +320,7 @@ def test_many_records_in_many_batches(site: RepairSite) -> None:
     values = [f"{number:04}" + 100 * "x" for number in range(3000)]
     result = sink.write(plan, task(0, 0), iter([pa.record_batch({"value": values})]))
     let_end(site, Way.TIMEOUT)
-    sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest=None)
+    sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest="input")
     site.assert_agreed(*values)
 
 

@@ -9,7 +9,7 @@ import pytest
 from spark_sink.attempt.states import CHANGES, LIVE, TERMINAL, AttemptEvent, AttemptStatus, after, before
 from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskOutcome, TaskResult
-from spark_sink.store.rules import decision_of, expired, smallest_free_slot
+from spark_sink.store.rules import decision_of, expired, is_decided, query_id_of_job, smallest_free_slot
 from spark_sink.store.tables import BatchRow, BatchStatus
 
 NOW = dt.datetime(2026, 1, 1)
@@ -59,6 +59,18 @@ def test_what_is_forgotten() -> None:
         ("job:a", 0),
         *(("q", number) for number in range(4)),
     ]
+
+
+def test_the_newest_version_of_a_job_is_never_forgotten() -> None:
+    daily, other = query_id_of_job("daily", 3), query_id_of_job("other", None)
+    known = [(daily, 1), (daily, 3), *((f"{other}{number}", 0) for number in range(5))]
+    rows = [
+        BatchRow("s", query_id, batch, BatchStatus.DONE, generation, 1, 1, None, NOW, NOW, None)
+        for generation, (query_id, batch) in enumerate(known)
+    ]
+    forgotten = {(row.query_id, row.batch_id) for row in expired(rows, 1)}
+    assert set(known) - forgotten == {(daily, 3), (f"{other}4", 0)}
+    assert [is_decided(daily, version, 3 if version <= 3 else None) for version in (0, 3, 4)] == [True, True, False]
 
 
 def result(partition: int, outcome: TaskOutcome, generation: int = 3) -> TaskResult:

@@ -180,7 +180,7 @@ class Query:
             connection.execute(sa.insert(target), rows)
 
         await blocking.run(
-            lambda: sink.commit(known, query_id=QUERY, batch_id=batch, offsets_digest=None, sql_fn=insert)
+            lambda: sink.commit(known, query_id=QUERY, batch_id=batch, offsets_digest="input", sql_fn=insert)
         )
         self._history.note(f"{process} has committed batch {batch}")
         self.acknowledged = max(self.acknowledged, batch + 1)
