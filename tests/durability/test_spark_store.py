@@ -69,7 +69,7 @@ def test_a_crash_right_after_phase_two_loses_neither_side(way: str, one_node: Po
             if way == "in the block":
                 connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
-        process.sink.commit(results, query_id="query-1", batch_id=0, offsets_digest=None, sql_fn=write_and_lower)
+        process.sink.commit(results, query_id="query-1", batch_id=0, offsets_digest="input", sql_fn=write_and_lower)
     assert sorted(world.broker.committed) == [1, 2, 3]
     crash(one_node)
     with store_on(url) as store:

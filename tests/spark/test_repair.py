@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -294,11 +294,10 @@ def test_every_byte_is_the_same(tmp_path: Path, tier: Tier, compression: str, ca
     )
     with repair_site(tier, tmp_path) as site:
         options: dict[str, Any] = {"includeHeaders": "true", "kafka__compression__type": compression}
-        sink = site.sink(**options)
+        sink = site.sink(pause=_after_decision(lambda: let_end(site, Way.OPERATOR)), **options)
         plan = sink.plan(rows.schema, query_id=QUERY)
         result = sink.write(plan, task(0, 0), iter([rows]))
         written = contents_of(site, read_committed=False)
-        let_end(site, Way.OPERATOR)
         with caplog.at_level(logging.WARNING, logger="spark_sink"):
             sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest="input")
         site.world.settle()
@@ -314,12 +313,20 @@ def test_every_byte_is_the_same(tmp_path: Path, tier: Tier, compression: str, ca
         assert "(orders-0: 2 to 2, orders-1: 3 to 4)" in said
 
 
+def _after_decision(happens: Callable[[], object]) -> Callable[[PausePoint], None]:
+    def pause(point: PausePoint) -> None:
+        if point is P.AFTER_DECISION:
+            happens()
+
+    return pause
+
+
 def test_many_records_in_many_batches(site: RepairSite) -> None:
-    sink = site.sink(kafka__batch__size="1000", kafka__buffer__memory="40000")
+    abort = _after_decision(lambda: let_end(site, Way.TIMEOUT))
+    sink = site.sink(pause=abort, kafka__batch__size="1000", kafka__buffer__memory="40000")
     plan = sink.plan(pa.schema([("value", pa.string())]), query_id=QUERY)
     values = [f"{number:04}" + 100 * "x" for number in range(3000)]
     result = sink.write(plan, task(0, 0), iter([pa.record_batch({"value": values})]))
-    let_end(site, Way.TIMEOUT)
     sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest="input")
     site.assert_agreed(*values)
 
@@ -471,7 +478,7 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_not_decided(tmp_path: Pat
             rows = pa.record_batch({"key": [value], "value": [value]})
             results.append(sink.write(plan, task(0, number), iter([rows])))
         with pytest.raises(SinkError, match=r"2 of its 3 transactions \(s-0-0, s-1-0\).*make txn\.timeoutMs longer"):
-            sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest=None)
+            sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest="input")
         sink.abort(results, query_id=QUERY, batch_id=0)
         assert site.store.batches("s") == []
         site.write(0, "a", "b", "c", txn__mode=mode)
