@@ -19,7 +19,7 @@ from tests.emulator.inside import cluster_of
 from tests.support.conditions import until
 
 MANY = 30_000
-LONGEST_S = 0.05
+LONGEST_S = 0.1
 
 
 @pytest.fixture(scope="module")

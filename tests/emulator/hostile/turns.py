@@ -35,22 +35,29 @@ class Turns:
 
 
 @contextmanager
-def watched(emulator: Emulator) -> Iterator[Turns]:
-    """Watch the turns of the emulator's loop. The garbage of the tests is none of theirs."""
+def without_the_garbage_of_tests() -> Iterator[None]:
+    """Keep what other tests have left from being collected in a turn that is watched."""
     gc.collect()
     gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def watched(emulator: Emulator) -> Iterator[Turns]:
+    """Watch the turns of the emulator's loop."""
     turns: list[Turns] = []
 
     def begin() -> None:
         turns.append(Turns())
         turns[0].watch(asyncio.get_running_loop())
 
-    try:
+    with without_the_garbage_of_tests():
         run_in_loop(emulator, begin)
         yield turns[0]
         run_in_loop(emulator, turns[0].end)
-    finally:
-        gc.unfreeze()
 
 
 async def until_some_turn(condition: Callable[[], bool]) -> None:

@@ -32,7 +32,7 @@ def test_a_killed_broker_delivers_nothing_again_that_was_acknowledged(tmp_path: 
                 sharer.put(*(f"{batch}{number}" for number in range(10)))
             assert sharer.acquire() == [(0, 49, 1)]
             assert sharer.acknowledge([(0, 9, [ACCEPT]), (20, 29, [ACCEPT]), (40, 40, [RELEASE])]) == 0
-        broker.kill()
+            broker.kill()  # before the connection ends, which would release the others, too
         broker.start()
         with RawClient(broker.address) as client:
             again = Sharer(client, "g", "orders", sharer.member_id)
