@@ -11,9 +11,9 @@ once.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from time import perf_counter_ns
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -49,13 +49,13 @@ class Pace:
     """Keeps a loop that has to wait now and then from going on for longer than a slice in one piece."""
 
     def __init__(self) -> None:
-        self._ends_ns = perf_counter_ns() + SLICE_NS
+        self._ends_ns = time.perf_counter_ns() + SLICE_NS
 
     async def keep(self) -> None:
         """Let others run if a slice of time has passed; call it once for each item."""
-        if perf_counter_ns() > self._ends_ns:
+        if time.perf_counter_ns() > self._ends_ns:
             await asyncio.sleep(0)
-            self._ends_ns = perf_counter_ns() + SLICE_NS
+            self._ends_ns = time.perf_counter_ns() + SLICE_NS
 
 
 async def selected(test: Callable[[T], bool], items: Iterable[T]) -> list[T]:
@@ -98,10 +98,10 @@ class Work(Generic[R]):
 
     def _takes_slice(self) -> bool:
         """Take the steps of one slice of time; return whether they are done."""
-        ends_ns = perf_counter_ns() + SLICE_NS
+        ends_ns = time.perf_counter_ns() + SLICE_NS
         while not self._result.done():
             self._take_step()
-            if perf_counter_ns() > ends_ns:
+            if time.perf_counter_ns() > ends_ns:
                 break
         return self._result.done()
 
@@ -126,9 +126,9 @@ async def in_slices(steps: Steps[R]) -> R:
 
 def _take_slice(function: Callable[[T], R], items: Iterator[T], results: list[R]) -> bool:
     """Work for one slice of time; return whether items may be left."""
-    ends_ns = perf_counter_ns() + SLICE_NS
+    ends_ns = time.perf_counter_ns() + SLICE_NS
     for item in items:
         results.append(function(item))
-        if perf_counter_ns() > ends_ns:
+        if time.perf_counter_ns() > ends_ns:
             return True
     return False

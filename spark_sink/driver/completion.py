@@ -135,14 +135,15 @@ class Completion:
         That is one request for each transaction, whoever has the id by now. It is refused if the transaction is not
         open any more, or if a process has taken the id over since (with KeepPreparedTxn, for example).
         """
-        decided = {claim.attempt_id: claim for claim in claims if claim.verdict is Verdict.COMMIT}
-        current = rows.still_wanted(list(decided)) if decided else {}
-        pairs = {decided[each].transactional_id: row.state for each, row in current.items() if row.state}
+        decided = [claim for claim in claims if claim.verdict is Verdict.COMMIT]
+        current = rows.still_wanted([claim.attempt_id for claim in decided]) if decided else {}
+        states = {claim: current[claim.attempt_id].state for claim in decided if claim.attempt_id in current}
+        pairs = {claim.transactional_id: state for claim, state in states.items() if state}
         committed = self._committed(pairs) if pairs else set()
         return {
-            each: Ended(Ending.COMMITTED, judged=row.state)
-            for each, row in current.items()
-            if row.state and decided[each].transactional_id in committed
+            claim.attempt_id: Ended(Ending.COMMITTED, judged=state)
+            for claim, state in states.items()
+            if claim.transactional_id in committed
         }
 
     def _committed(self, pairs: Mapping[str, PreparedTxnState]) -> set[str]:

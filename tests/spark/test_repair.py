@@ -35,7 +35,7 @@ from tests.spark.sink_model import QUERY, task
 P: Final = PausePoint
 
 OF_FINISH: Final = (P.AFTER_DECISION, P.AFTER_TAKE_OVER, P.BEFORE_COMPLETION, P.AMONG_COMPLETIONS, P.BEFORE_STATUSES)
-OF_REPAIR: Final = range(1, 10)
+OF_REPAIR: Final = range(1, 13)
 """The pause points that a process reaches which completes one aborted transaction."""
 
 every_tier = pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"tier {int(tier)}")
@@ -413,7 +413,7 @@ def test_an_operator_marks_it_lost_in_the_middle_of_a_repair(
             site.finish()
         site.write(2, "b")
         assert site.committed() == (["b", "sent by other means"] if lost else ["a", "b"])
-        assert bool(lost) is (step <= 6)  # the seventh point is behind the replacement
+        assert bool(lost) is (step <= 9)  # the tenth point is behind the replacement
 
 
 def test_a_verdict_about_a_pair_that_was_replaced_is_not_recorded(site: RepairSite) -> None:
