@@ -114,7 +114,7 @@ MISTAKES: Final = {
         ],
     ),
     "a leader acknowledges what is not replicated": Mistake(
-        82,
+        731,
         [
             Edit(
                 "dualwrite.broker_emulator.api.k00_produce",
