@@ -34,7 +34,9 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
         "only what the new target lacks is removed; Kafka 4.4 keeps what the first one was to remove"
     ),
     "lists of all topics": "internal topics exist from the start, so these have them",
-    "fetch sessions (KIP-227)": "declined, as by a Kafka whose cache of sessions is full: every Fetch is a full one",
+    "fetch sessions (KIP-227)": "declined, as by a Kafka whose cache of sessions is full: every Fetch is a full one. "
+    "Clients go on without: that they send and get all partitions costs less in a test than a cache of what each of "
+    "them has",
     "DescribeQuorum": "there is no quorum; its offset is the epoch of the features",
     "EndTxn": "its markers are written before it is answered where nothing is in their way; in Kafka, afterwards",
     "a group whose first commit has no valid offset": (
