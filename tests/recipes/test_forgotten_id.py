@@ -118,6 +118,7 @@ def test_a_pool_that_loses_the_id_again_leaves_its_row_alone(site: Site) -> None
     ) as pool:
         with pool.transaction(), pool.transaction():
             pass  # on SQLite only a slot that is idle can take the place of another
+        until(lambda: pool.status.idle == 2)  # the background takes the new ids over
         write_by(pool, "1")
         before = states(site)
         seen.clear()
