@@ -43,6 +43,12 @@ ON_REAL_KAFKAS: Final = (
     "tests/admin/test_pattern.py",
     "tests/interop/test_sdk_on_apache_kafka.py",
     "tests/interop/raw_wire/test_configs.py",
+    "tests/interop/raw_wire/test_api_versions.py",
+    "tests/interop/raw_wire/test_found_sequences.py",
+    "tests/interop/raw_wire/test_kafka_3_9.py",
+    "tests/interop/raw_wire/test_kafka_4_4.py",
+    "tests/interop/raw_wire/test_odd_requests.py",
+    "tests/interop/raw_wire/test_produce_checks.py",
 )
 """Those that ask `tests.support.real_kafkas` for a broker, which ends with the last test of them."""
 

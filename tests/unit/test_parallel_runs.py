@@ -1,16 +1,30 @@
-"""The files that `make test` treats specially exist."""
+"""The files that `make test` treats specially exist, and none is missing among those that share a real Kafka."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tests.support.parallel_runs import LONGEST
+from tests.support.parallel_runs import LONGEST, ON_REAL_KAFKAS
 
-ROOT = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[2]
+SHARED: Final = re.compile(r'\bshared_kafka\(|"apache_kafka(_3_9)?"[],]|\bapache_kafka: Broker')
+OTHERS: Final = {
+    "tests/interop/raw_wire/test_access.py",  # these two start their own under that name
+    "tests/interop/raw_wire/test_killed.py",
+    "tests/unit/test_parallel_runs.py",
+}
 
 
 @pytest.mark.parametrize("file", LONGEST)
 def test_a_file_that_is_named_is_there(file: str) -> None:
     assert (ROOT / file).is_file()
+
+
+def test_whoever_asks_a_shared_kafka_is_in_its_list() -> None:
+    """Else it may find one that has been ended, if it comes later in the same process."""
+    found = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if SHARED.search(path.read_text())}
+    assert found - OTHERS <= set(ON_REAL_KAFKAS)
