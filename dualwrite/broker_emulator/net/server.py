@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Sequence
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
         self.write(self._counted(message, *await asyncio.to_thread(encoded_large, message, correlation_id, response)))
 
     async def _handle(self, call: Call) -> Any:
-        began_ns = perf_counter_ns()
+        began_ns = time.perf_counter_ns()
         cluster = self.node.cluster
         try:
             storage = cluster.storage
@@ -398,7 +398,7 @@ class Connection(asyncio.Protocol):
         except Exception:
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
             response = await call.refused(ErrorCode.unknown_server_error)
-        self._handled_ns = duration_ns = perf_counter_ns() - began_ns
+        self._handled_ns = duration_ns = time.perf_counter_ns() - began_ns
         self.node.counters.of(call.api.key).duration.add(duration_ns)
         return self._throttled(call, response, duration_ns) if cluster.quotas.is_active else response
 
@@ -407,7 +407,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """Run `work` until it ends or waits, and send its response; if it waits, its rest becomes this connection's
         task."""
-        began_ns = perf_counter_ns() if self.node.cluster.quotas.is_active else 0
+        began_ns = time.perf_counter_ns() if self.node.cluster.quotas.is_active else 0
         self._handled_ns = 0
         outcome = begin(work)
         if not isinstance(outcome, SuspendedCoroutine):
@@ -416,7 +416,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._start(self._send_large_response(message, correlation_id, outcome), api)
             return
-        self._ran_before_wait_ns = perf_counter_ns() - began_ns if began_ns else 0
+        self._ran_before_wait_ns = time.perf_counter_ns() - began_ns if began_ns else 0
         if not self.node.is_alive:  # this very request crashed it
             outcome.close()
             return

@@ -10,9 +10,9 @@ arrives, `queue_errors` decides which of the two waiting ones is refused: only t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -70,13 +70,13 @@ class AddPartitionsToTxnManager:
                 return dict.fromkeys(partitions, error)
         else:
             self._in_flight[transactional_id] = None
-        began_ns = perf_counter_ns()
+        began_ns = time.perf_counter_ns()
         try:
             errors = await self._request(transactional_id, producer_id, producer_epoch, partitions, add)
         finally:
             self._start_next(transactional_id)
         counters = self._cluster.nodes[self._node_id].counters
-        counters.verifications.add(perf_counter_ns() - began_ns)
+        counters.verifications.add(time.perf_counter_ns() - began_ns)
         for error in errors.values():
             if error is not NO_ERROR:
                 counters.verification_failures += 1

@@ -325,7 +325,8 @@ class SlotRegistry:
 
     @property
     def _every(self) -> list[PooledSlot]:
-        return [*self._idle, *self._used, *self._aside, *self._attended]
+        """All slots, in the order of their numbers: sets of them have an order that changes from run to run."""
+        return sorted((*self._idle, *self._used, *self._aside, *self._attended), key=_number)
 
     def lose(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
         """Mark slots whose leases other processes now hold. Remove and return those that no block uses."""
@@ -347,11 +348,16 @@ class SlotRegistry:
 
     def places(self) -> Places:
         with self._lock:
-            aside = tuple(slot.coordinator.transactional_id for slot in (*self._aside, *self._attended))
+            attended = sorted(self._attended, key=_number)
+            aside = tuple(slot.coordinator.transactional_id for slot in (*self._aside, *attended))
             every = self._every
             stored = tuple(slot.coordinator.transactional_id for slot in every if slot.coordinator.has_stored)
             refused = tuple(found for slot in every if (found := slot.coordinator.refused) is not None)
             return Places(self._in_use, len(self._idle), len(self._waiting), aside, stored, refused)
+
+
+def _number(slot: PooledSlot) -> int:
+    return slot.number
 
 
 def _wake(turns: Iterable[Turn]) -> None:
