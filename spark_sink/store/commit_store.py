@@ -31,7 +31,7 @@ from spark_sink.attempt.states import (
     after,
     before,
 )
-from spark_sink.errors import SinkError
+from spark_sink.errors import SinkError, StoreWentBackError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
@@ -455,7 +455,7 @@ class CommitStore:
         return self._transactions.decide(steps, lambda: self._transactions.write(resolve))
 
     def record(self, sink_id: str, ended: Mapping[str, Ended]) -> dict[str, Ended]:
-        """Record the endings, given by attempt id; FAILED and LEFT change nothing. Return them, as recorded.
+        """Record the endings, given by attempt id; FAILED and LEFT change no status. Return them, as recorded.
 
         COMMITTED and LOST are recorded only if the row has the prepared state that was judged. Else they are returned
         as LEFT: a finisher has published the transaction again. A batch with nothing left to do becomes DONE, and one
@@ -473,6 +473,9 @@ class CommitStore:
             if aborted:
                 self._change(connection, EVENTS[Ending.ABORTED], self._attempt.c.attempt_id.in_(aborted))
                 self._retired.retire(connection, aborted)
+            for attempt_id, end in ended.items():
+                if isinstance(end.error, StoreWentBackError):
+                    self._note_went_back(connection, attempt_id, str(end.error))
             lost = {each: end for each, end in right.items() if end.ending is Ending.LOST}
             for attempt_id, end in lost.items():
                 self._lose(connection, attempt_id, str(end.error))
@@ -490,6 +493,12 @@ class CommitStore:
         live = (t.attempt_id.in_(list(attempt_ids)), t.status == after(AttemptEvent.CHOOSE))
         rows = connection.execute(sa.select(t.attempt_id, t.prepared_state).where(*live))
         return {row.attempt_id: row.prepared_state for row in rows}
+
+    def _note_went_back(self, connection: sa.Connection, attempt_id: str, detail: str) -> None:
+        """Note that Kafka has committed an attempt that is to be aborted: only such a one can be acknowledged."""
+        a = self._attempt.c
+        update = sa.update(self._attempt).where(a.attempt_id == attempt_id, a.status == after(AttemptEvent.CONDEMN))
+        connection.execute(update.values(detail=detail[:DETAIL_LENGTH], updated_at=sa.func.now()))
 
     def _lose(self, connection: sa.Connection, attempt_id: str, detail: str) -> int:
         named = self._attempt.c.attempt_id == attempt_id
@@ -615,8 +624,9 @@ class CommitStore:
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
         """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
 
-        The latter has attempts that are to be aborted although Kafka has committed them (StoreWentBackError). Its
-        records stay in Kafka, and the batch is written again. Return whether there was such a batch.
+        The latter has attempts that are to be aborted although Kafka was found to have committed them
+        (StoreWentBackError). Its records stay in Kafka, and the batch is written again. Others that are to be aborted
+        may be open in Kafka, and are left to be. Return whether there was such a batch.
         """
         t, a = self._batch.c, self._attempt.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)
@@ -628,7 +638,7 @@ class CommitStore:
             self._locked_sink(connection, sink_id)
             if connection.execute(update).rowcount == 1:
                 return True
-            return self._change(connection, AttemptEvent.ABORT, *of_batch, a.prepared_state != "") > 0
+            return self._change(connection, AttemptEvent.ABORT, *of_batch, a.detail.is_not(None)) > 0
 
         return self._transactions.write(steps)
 

@@ -19,6 +19,7 @@ from spark_sink.errors import (
     SinkError,
     SinkFencedError,
     SinkOptionError,
+    StoreWentBackError,
 )
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
@@ -567,6 +568,18 @@ def test_an_operator_says_that_it_is_lost(store: CommitStore, sink: str) -> None
 
 
 # ---- operators -----------------------------------------------------------------------------------------------
+
+
+def test_only_what_kafka_was_found_to_have_committed_is_acknowledged(store: CommitStore, sink: str) -> None:
+    """What else is to be aborted may be open in Kafka, and would stay so."""
+    attempt_id = prepared(store, sink, plan(store, sink), 0, 0)
+    store.condemn(sink)
+    assert not store.acknowledge_lost(sink, QUERY, 0)
+    assert [claim.verdict for claim in store.claims(sink)] == [Verdict.ABORT]
+    store.record(sink, {attempt_id: Ended(Ending.FAILED, StoreWentBackError("Kafka has committed it"))})
+    assert store.acknowledge_lost(sink, QUERY, 0)
+    assert store.claims(sink) == ()
+    assert not store.acknowledge_lost(sink, QUERY, 0)
 
 
 def test_a_part_of_a_sink_is_condemned(store: CommitStore, sink: str) -> None:
