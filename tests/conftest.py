@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import hypothesis
 import pytest
@@ -18,6 +21,14 @@ from tests.support.servers.required import servers_are_required
 from tests.support.servers.zookeeper import ZooKeeperServer
 
 pytest_plugins = ["tests.support.parallel_runs", "tests.support.proof_only"]
+
+_MEMORY: Final = Path("/dev/shm")
+_ENOUGH_BYTES: Final = 4 << 30
+
+# Each commit in an SQLite file is several fsyncs, which take seconds each while something else writes to the same disk:
+# the temporary directories of tests are in memory where there is enough of it. What is killed loses nothing by that.
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile("dualwrite", deadline=None)

@@ -39,7 +39,7 @@ from kafka.protocol.producer.transaction import (
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST, LATEST = -2, -1
 TRANSACTION, GROUP = 1, 0

@@ -67,7 +67,7 @@ def read_committed(emulator: Emulator) -> ReadCommitted:
     return read
 
 
-def wait_until_markers_are_written(emulator: Emulator, timeout_s: float = 10.0) -> None:
+def wait_until_markers_are_written(emulator: Emulator, timeout_s: float = 60.0) -> None:
     """Wait until the logs are complete: a commit returns when it is decided, a moment earlier."""
     deadline_s = time.monotonic() + timeout_s
     while any(transaction.state.startswith("Prepare") for transaction in emulator.transactions()):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Return as soon as `condition()` holds; fail the test if it does not within `timeout_s`.
 
     It is looked at more rarely the longer it takes: what is waited for shares the CPU with who waits.

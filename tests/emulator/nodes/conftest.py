@@ -30,7 +30,7 @@ def connect(emulator: Emulator) -> Iterator[Connect]:
         yield lambda node_id: opened.enter_context(RawClient(addresses[node_id]))
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Look again and again until `condition` holds; for what the broker does after its answer."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
