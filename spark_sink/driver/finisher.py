@@ -10,14 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError
-
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import BatchLostError, SinkError, StoreWentBackError
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import SinkKafka
-from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.sink_store import ClaimStore
 
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
@@ -45,7 +43,7 @@ class StoredClaims:
     """The rows of claims in the store, for `SinkKafka.end`."""
 
     def __init__(
-        self, store: CommitStore, sink_id: str, claims: Sequence[Claim], pause: Pause = lambda point: None
+        self, store: ClaimStore, sink_id: str, claims: Sequence[Claim], pause: Pause = lambda point: None
     ) -> None:
         self._store = store
         self._sink_id = sink_id
@@ -82,7 +80,7 @@ class Finisher:
     def __init__(
         self,
         sink_id: str,
-        store: CommitStore,
+        store: ClaimStore,
         kafka: SinkKafka,
         *,
         retries: int,
@@ -128,7 +126,7 @@ class Finisher:
             ended = self._kafka.end(claims, StoredClaims(self._store, self._sink_id, claims, self._pause))
             self._pause(PausePoint.BEFORE_STATUSES)
             ended = self._store.record(self._sink_id, ended)
-        except DBAPIError as error:
+        except self._store.errors as error:
             return {}, error  # Kafka completes the same transactions again at the next try
         self._raise_lost(claims, ended)
         for end in ended.values():
@@ -144,7 +142,7 @@ class Finisher:
             return ()
         try:
             return self._store.claims(self._sink_id, verdicts)
-        except DBAPIError:
+        except self._store.errors:
             return claims  # the next try drops those that no longer have the same verdict
 
     def _raise_lost(self, claims: Sequence[Claim], ended: Mapping[str, Ended]) -> None:

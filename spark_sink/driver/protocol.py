@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sqlalchemy.exc import DBAPIError
-
 from spark_sink.attempt.states import Verdict
 from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.finisher import Finisher, waits_s
@@ -25,15 +23,14 @@ from spark_sink.options import RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
 from spark_sink.store import rules
-from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.tables import Decided, Decision, Planned
-from spark_sink.store.transactions import unavailable_means
+from spark_sink.store.sink_store import SinkStore, unavailable_means
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
 
     from spark_sink.store.dual_table import DualTableWriter
+    from spark_sink.store.tables import Decided, Decision, Planned
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +67,7 @@ class Sink:
     def __init__(
         self,
         options: SinkOptions,
-        store: CommitStore,
+        store: SinkStore,
         kafka: SinkKafka,
         *,
         pause: Pause | None = None,
@@ -97,6 +94,8 @@ class Sink:
 
         Raises SinkOptionError.
         """
+        from spark_sink.store.commit_store import CommitStore
+
         return cls(options, CommitStore.open(options.store), ProducerSinkKafka(options, pause=pause), pause=pause)
 
     def close(self) -> None:
@@ -119,7 +118,8 @@ class Sink:
         Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError if a
         transaction could not be completed in Kafka. Then the batch has not begun.
         """
-        with unavailable_means("The batch has not begun: start the query again when the database is available"):
+        consequence = "The batch has not begun: start the query again when the database is available"
+        with unavailable_means(self._store, consequence):
             planned = self._begin_generation(schema, query_id)
         self._pause(PausePoint.AFTER_GENERATION)
         tally = self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
@@ -135,13 +135,13 @@ class Sink:
         return Plan(self._sink_id, planned.generation)
 
     def _begin_generation(self, schema: pa.Schema, query_id: str | None) -> Planned:
-        if self._table is not None:
-            self._table.create(self._store.engine, schema)
+        table = self._table
         return self._store.plan(
             self._sink_id,
             query_id=query_id,
             on_new_checkpoint=self._options.on_new_checkpoint,
-            inside=None if self._table is None else self._table.discard_all,
+            beforehand=None if table is None else lambda engine: table.create(engine, schema),
+            inside=None if table is None else table.discard_all,
         )
 
     # ---- WRITE ----------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Sink:
         and Kafka's errors. Then this attempt does not become visible, and Spark may try again.
         """
         try:
-            with unavailable_means("This attempt does not become visible, and Spark may try again"):
+            with unavailable_means(self._store, "This attempt does not become visible, and Spark may try again"):
                 return self._partitions.write(plan, task, rows)
         finally:
             self._store.rest()
@@ -182,7 +182,8 @@ class Sink:
         began_s = time.perf_counter()
         decision = self._decision_of(query_id, batch_id, results, offsets_digest)
         other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
-        with unavailable_means(f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"):
+        consequence = f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"
+        with unavailable_means(self._store, consequence):
             self._check_still_prepared(decision, results)
             decided = self._decide(decision, sql_fn)
         decided_s = time.perf_counter()
@@ -255,7 +256,7 @@ class Sink:
             self._sleep(wait_s)
             try:
                 decided = self._store.resolve(decision)
-            except DBAPIError:
+            except self._store.errors:
                 continue
             if decided is not None:
                 return decided
@@ -270,7 +271,7 @@ class Sink:
             return
         try:
             self._store.prune(self._sink_id, self._options.retention_batches)
-        except DBAPIError:
+        except self._store.errors:
             _log.warning(
                 "old batches of the sink %s could not be deleted; it is tried again later", self._sink_id, exc_info=True
             )
@@ -308,7 +309,7 @@ class Sink:
         Raises BatchLostError, StoreUnavailableError, and SinkError if Kafka did not complete a transaction.
         """
         began_s = time.perf_counter()
-        with unavailable_means("What is decided stays decided: the next plan completes it"):
+        with unavailable_means(self._store, "What is decided stays decided: the next plan completes it"):
             tally = self._finisher.finish(None, tuple(Verdict), required=tuple(Verdict))
         self._pause(PausePoint.AFTER_FINISH)
         return CommitSummary(

@@ -23,15 +23,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.republish import Fate, Judgement
 from spark_sink.attempt.states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.finisher import StoredClaims
 from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews
-from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow
 
 __all__ = ["Action", "Found", "RecoveryReport", "SinkRecovery"]
@@ -163,7 +161,7 @@ class SinkRecovery:
 
     def __init__(
         self,
-        store: CommitStore,
+        store: OperatedStore,
         kafka: EndsTransactions,
         admin: TransactionAdmin,
         *,
@@ -173,6 +171,7 @@ class SinkRecovery:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._failures: tuple[type[Exception], ...] = (DualWriteError, *store.errors)
         self._kafka = kafka
         self._admin = admin
         self._condemn = frozenset(condemn)
@@ -205,7 +204,7 @@ class SinkRecovery:
         while not stopped.is_set():
             try:
                 report = self._round(apply=apply)
-            except (DualWriteError, SQLAlchemyError) as error:
+            except self._failures as error:
                 failed(error)
             else:
                 heard(report)

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-import sqlalchemy as sa
-
 from dualwrite.admin import TransactionAdmin, TransactionDescription
 from dualwrite.errors import IncompleteAnswerError
 from spark_sink.attempt.states import LIVE, AttemptStatus
-from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, SinkRow
 
 ResponseT = TypeVar("ResponseT")
@@ -50,7 +48,7 @@ class SinkView:
     orphans: tuple[OpenTransaction, ...]
     """Open transactions with an id that no attempt has: nothing in this store decides them."""
     now: dt.datetime
-    """The time of the database's clock."""
+    """The time of the store's clock."""
 
     def age_ms(self, since: dt.datetime) -> int:
         """Return the time since then, at least 0."""
@@ -68,7 +66,7 @@ class SinkView:
 class SinkViews:
     """Reads the state of sinks. `unseen` collects sentences about brokers that could not be queried."""
 
-    def __init__(self, store: CommitStore, admin: TransactionAdmin, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: OperatedStore, admin: TransactionAdmin, *, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._admin = admin
         self._now_ms = now_ms
@@ -103,7 +101,7 @@ class SinkViews:
             batches=tuple(batches),
             open={each: found for each, found in before.items() if each in live},
             orphans=tuple(found for each, found in after.items() if found.pair == before[each].pair),
-            now=self._database_now(),
+            now=self._store.now(),
         )
 
     def _open(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
@@ -128,11 +126,6 @@ class SinkViews:
             age_ms=0 if started_ms is None else max(0, self._now_ms() - started_ms),
             topic_partitions=tuple(f"{topic}-{partition}" for topic, partition in sorted(found.topic_partitions)),
         )
-
-    def _database_now(self) -> dt.datetime:
-        with self._store.engine.connect() as connection:
-            now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
-        return now
 
 
 def _is_of_interest(attempt: AttemptRow, batches: Iterable[BatchRow]) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import (
@@ -37,6 +37,7 @@ from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
 from spark_sink.store.connections import engine_for, rest
 from spark_sink.store.retired_slots import RetiredSlots
+from spark_sink.store.sink_store import Steps
 from spark_sink.store.staging_tables import drop_staging, owned_tables
 from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
@@ -54,16 +55,16 @@ from spark_sink.store.tables import (
     batch_row,
     sink_row,
 )
-from spark_sink.store.transactions import Intact, StoreTransactions, locking
-
-Steps = Callable[[sa.Connection], object]
-"""Statements of the caller, to run in a transaction of the store."""
+from spark_sink.store.transactions import Intact, StoreTransactions, is_unreachable, locking
 
 _LEASE_TRIES: Final = 50
 
 
 class CommitStore:
-    """The commit store on one engine. Threads may share it; processes may not."""
+    """A `SinkStore` on one engine. Threads may share it; processes may not."""
+
+    errors: Final = (SQLAlchemyError,)
+    """See `ReachableStore.errors`."""
 
     def __init__(self, engine: sa.Engine, *, schema: str | None = None, create_tables: bool = True) -> None:
         """`create_tables`: whether the first plan of this object creates missing tables."""
@@ -86,6 +87,16 @@ class CommitStore:
     def engine(self) -> sa.Engine:
         return self._engine
 
+    def unreachable(self, error: Exception) -> str | None:
+        """See `ReachableStore.unreachable`."""
+        if isinstance(error, DBAPIError) and is_unreachable(error):
+            return f"the commit store's database cannot be reached ({error.orig})"
+        return None
+
+    def now(self) -> dt.datetime:
+        """Return the time of the database's clock."""
+        return self._transactions.read(_now)
+
     def rest(self) -> None:
         """Close the connections that are not in use, because this process needs none for a while."""
         rest(self._engine)
@@ -100,14 +111,23 @@ class CommitStore:
     # ---- PLAN -----------------------------------------------------------------------------------------------
 
     def plan(
-        self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, inside: Steps | None = None
+        self,
+        sink_id: str,
+        *,
+        query_id: str | None,
+        on_new_checkpoint: OnNewCheckpoint,
+        beforehand: Callable[[sa.Engine], object] | None = None,
+        inside: Steps | None = None,
     ) -> Planned:
         """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
 
-        `query_id` is None if it is not known. `inside` runs in the transaction. Raises CheckpointMismatchError,
+        `query_id` is None if it is not known. `beforehand` creates what `inside` needs, which runs in the transaction.
+        Raises CheckpointMismatchError,
         BatchLostError while a lost batch of the sink is not acknowledged, and SinkError for tables that are missing or
         too old; then nothing has changed.
         """
+        if beforehand is not None:
+            beforehand(self._engine)
         if not self._is_ready:
             if self._may_create:
                 self.create_tables()
@@ -598,7 +618,7 @@ class CommitStore:
             sa.select(sa.func.max(sa.func.coalesce(b.done_at, b.decided_at))).where(b.sink_id == sink.sink_id),
         ]
         changes = [sink.updated_at, *(connection.scalar(query) for query in newest)]
-        now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+        now = _now(connection)
         latest: dt.datetime = max(change for change in changes if change is not None)
         return max(0, round((now - latest) / dt.timedelta(milliseconds=1)))
 
@@ -698,6 +718,11 @@ class CommitStore:
             changed["live_txn_id"] = None
         permitted = self._attempt.c.status.in_(before(event))
         return connection.execute(sa.update(self._attempt).where(permitted, *where).values(changed)).rowcount
+
+
+def _now(connection: sa.Connection) -> dt.datetime:
+    now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+    return now
 
 
 _NAMES_ITS_PAIR: Final = frozenset({Ending.COMMITTED, Ending.LOST})
