@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from spark_sink.attempt.states import Verdict
 from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.finisher import Finisher, waits_s
+from spark_sink.driver.orphans import OrphanWatch
 from spark_sink.errors import DecisionUnknownError, SinkError
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import RequireDigest, SinkOptions
@@ -91,6 +92,8 @@ class Sink:
             options.sink_id, store, kafka, retries=options.commit_retries, pause=self._pause, sleep=sleep
         )
 
+        self._orphans = OrphanWatch(options.sink_id, store, kafka.transactions, options.on_orphans)
+
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
         """Open the sink with this process's database engine, and with Kafka connections that are made when needed.
@@ -113,14 +116,17 @@ class Sink:
 
     # ---- PLAN -----------------------------------------------------------------------------------------------
 
-    def plan(self, schema: pa.Schema, *, query_id: str | None) -> Plan:
+    def plan(self, schema: pa.Schema, *, query_id: str | None, batch_id: int | None = None) -> Plan:
         """Fence older drivers, complete the transactions they left, and return the fencing token for one batch.
+
+        What can be refused is refused before anybody is fenced. So a query whose id is not known here fences nobody
+        until its first task has told it, and neither does a batch job, given with its `batch_id`, that is decided.
 
         Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError if a
         transaction could not be completed in Kafka. Then the batch has not begun.
         """
         with unavailable_means("The batch has not begun: start the query again when the database is available"):
-            planned = self._begin_generation(schema, query_id)
+            planned = self._begin_generation(schema, query_id, batch_id)
         self._pause(PausePoint.AFTER_GENERATION)
         tally = self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
         if planned.claims:
@@ -131,16 +137,21 @@ class Sink:
                 tally.repaired,
                 tally.aborted,
             )
+        self._orphans.look(planned.generation)
         self._pause(PausePoint.AFTER_PLAN)
-        return Plan(self._sink_id, planned.generation)
+        return Plan(self._sink_id, planned.generation, planned.begins_late)
 
-    def _begin_generation(self, schema: pa.Schema, query_id: str | None) -> Planned:
+    def _begin_generation(self, schema: pa.Schema, query_id: str | None, batch_id: int | None) -> Planned:
+        policy = self._options.on_new_checkpoint
         if self._table is not None:
+            # The staging table may be in use, by a query that this one must not disturb.
+            self._store.check_plan(self._sink_id, query_id=query_id, batch_id=batch_id, on_new_checkpoint=policy)
             self._table.create(self._store.engine, schema)
         return self._store.plan(
             self._sink_id,
             query_id=query_id,
-            on_new_checkpoint=self._options.on_new_checkpoint,
+            batch_id=batch_id,
+            on_new_checkpoint=policy,
             inside=None if self._table is None else self._table.discard_all,
         )
 
