@@ -135,13 +135,20 @@ class DualWriteKafka(DataSource):
         if overwrite:
             raise SinkOptionError('a topic cannot be overwritten; use mode("append")')
         job = query_id_of_job(self._options.job_id or str(uuid.uuid4()), self._options.job_version)
-        return JobWriter(self._options, self.open_sink, self._plan(schema, job), job)
+        plan = self._plan(schema, job, _batch_of_job(self._options))
+        return JobWriter(self._options, self.open_sink, plan, job)
 
-    def _plan(self, schema: StructType, query_id: str | None) -> Plan:
-        return _plan(sink_of(self._options, self.open_sink), self._options, schema, query_id)
+    def _plan(self, schema: StructType, query_id: str | None, batch_id: int | None = None) -> Plan:
+        return _plan(sink_of(self._options, self.open_sink), self._options, schema, query_id, batch_id)
 
 
-def _plan(sink: Sink, options: SinkOptions, schema: StructType, query_id: str | None) -> Plan:
+def _batch_of_job(options: SinkOptions) -> int:
+    return BATCH_JOB_ID if options.job_version is None else options.job_version
+
+
+def _plan(
+    sink: Sink, options: SinkOptions, schema: StructType, query_id: str | None, batch_id: int | None = None
+) -> Plan:
     """Plan a batch with Spark's schema. Raises what `Sink.plan` does, and SinkOptionError for unsuitable columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -149,7 +156,7 @@ def _plan(sink: Sink, options: SinkOptions, schema: StructType, query_id: str | 
 
     columns = to_arrow_schema(schema, timezone="UTC")
     check_schema(columns, options)
-    return sink.plan(columns, query_id=query_id)
+    return sink.plan(columns, query_id=query_id, batch_id=batch_id)
 
 
 def _is_planner() -> bool:
@@ -249,7 +256,7 @@ class JobWriter(_Writer, DataSourceArrowWriter):
         super().__init__(options, open_sink, plan)
         self._planned = plan
         self._job = job
-        self._batch_id = BATCH_JOB_ID if options.job_version is None else options.job_version
+        self._batch_id = _batch_of_job(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write all rows of a task, in the task."""

@@ -18,7 +18,10 @@ class Plan:
     """The result of planning one batch: the fencing token that every task and the committer must present."""
 
     sink_id: str
-    generation: int
+    generation: int | None
+    """None for a batch job that is decided already: nothing of it is written, so nobody has to be fenced."""
+    begins_late: bool = False
+    """Whether the first task begins the generation, because the planner could not tell which query it plans for."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class TaskResult:
     """The report of a task to the committer."""
 
     outcome: TaskOutcome
-    generation: int
+    generation: int | None
     query_id: str
     batch_id: int
     partition_id: int

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
 
-from dualwrite.config import ProducerConfig
+from dualwrite.config import AdminConfig, ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.java_client import translated
 from spark_sink.errors import SinkOptionError
@@ -23,6 +24,9 @@ _DECIDED_BY_THE_SINK: Final = {
     "value.serializer": "the column value is sent as it is: cast it to string or binary",
     "retries": "requests are retried until kafka.delivery.timeout.ms has passed",
 }
+
+_OF_ADMIN: Final = frozenset(each.name for each in fields(AdminConfig))
+"""The settings of connections, by names with underscores."""
 
 _SET_TOKEN_PROVIDER: Final = "set kafka.sasl.oauth.token.provider=package.module:function, which returns tokens"
 
@@ -96,6 +100,11 @@ def resolved(settings: Mapping[str, str]) -> dict[str, Any]:
             f"kafka.{_TOKEN_PROVIDER} must name a function as package.module:function that every process of Spark can "
             f"import, not {provider!r}: {error}"
         ) from error
+
+
+def admin_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a producer's settings that an admin client has: the settings of connections."""
+    return {name: value for name, value in settings.items() if name.replace(".", "_") in _OF_ADMIN}
 
 
 def _refuse(name: str, value: str) -> None:

@@ -35,6 +35,13 @@ class OnNewCheckpoint(Enum):
     ADOPT = "adopt"
 
 
+class OnOrphans(Enum):
+    """`onOrphans`: what to do with open transactions of the sink that no attempt in the store has."""
+
+    WARN = "warn"
+    ABORT = "abort"
+
+
 class RequireDigest(Enum):
     """`requireDigest`: what to do without a digest of a batch's input, because the checkpoint cannot be read."""
 
@@ -104,6 +111,7 @@ class SinkOptions:
     query_name: str | None = None
     """Spark's own option."""
     require_digest: RequireDigest = RequireDigest.REPLAY
+    on_orphans: OnOrphans = OnOrphans.WARN
     job_version: int | None = None
     """Batch jobs only: of the job's runs, one is written only if its version is higher than all before."""
 
@@ -133,6 +141,7 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
         checkpoint_location=own.text("checkpointLocation"),
         query_name=own.text("queryName"),
         require_digest=own.one_of("requireDigest", RequireDigest.REPLAY),
+        on_orphans=own.one_of("onOrphans", OnOrphans.WARN),
         job_id=_job_id(own),
         job_version=_job_version(own),
     )
@@ -155,6 +164,7 @@ NAMES: Final = (
     "txn.timeoutMs",
     "onNewCheckpoint",
     "requireDigest",
+    "onOrphans",
     "dual.table",
     "dual.columns",
     "dual.mode",

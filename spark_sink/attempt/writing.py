@@ -37,6 +37,11 @@ class PartitionWriter:
 
     def write(self, plan: Plan, task: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write one partition; see `Sink.write`."""
+        if plan.generation is None:
+            return _without_attempt(TaskOutcome.SKIPPED, plan, task)
+        if plan.begins_late:
+            discard = None if self._table is None else self._table.discard_all
+            self._store.begin(self._sink_id, plan.generation, task.query_id, self._policy, discard)
         if self._store.is_decided_for(self._sink_id, plan.generation, task, self._policy):
             return _without_attempt(TaskOutcome.SKIPPED, plan, task)
         filled = (batch for batch in rows if batch.num_rows)

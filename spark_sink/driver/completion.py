@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dualwrite.admin import AsyncTransactionAdmin, TransactionDescription
 from dualwrite.async_producer import AsyncProducer
-from dualwrite.config import AdminConfig
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_log
@@ -29,12 +28,10 @@ from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared,
 from spark_sink.driver.calls import AskAgainError, Calls, apart, ended_by, may_retry, release, wait_for
 from spark_sink.driver.repair import Owed, Repairs, records_gone
 from spark_sink.errors import SinkError, StoreWentBackError
+from spark_sink.kafka_settings import admin_settings
 from spark_sink.pause_points import Pause, PausePoint
 
 _NOTHING: Final = PreparedTxnState()
-
-_OF_ADMIN: Final = frozenset(each.name for each in fields(AdminConfig))
-"""The settings of connections, by names with underscores."""
 
 _ONGOING: Final = "Ongoing"
 
@@ -85,7 +82,7 @@ class Completion:
         completion.
         """
         self._settings = {**settings, "max.block.ms": step_timeout_ms}
-        self._admin_settings = {name: value for name, value in settings.items() if name.replace(".", "_") in _OF_ADMIN}
+        self._admin_settings = admin_settings(settings)
         self._calls = Calls(parallelism=parallelism, step_timeout_ms=step_timeout_ms)
         self._pause = pause
         self._repairs = Repairs(self._calls, pause)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 from spark_sink.attempt.states import Verdict
 from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.finisher import Finisher, waits_s
+from spark_sink.driver.orphans import OrphanWatch
 from spark_sink.errors import DecisionUnknownError, SinkError
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import RequireDigest, SinkOptions
@@ -88,6 +89,8 @@ class Sink:
             options.sink_id, store, kafka, retries=options.commit_retries, pause=self._pause, sleep=sleep
         )
 
+        self._orphans = OrphanWatch(options.sink_id, store, kafka.transactions, options.on_orphans)
+
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
         """Open the sink with this process's database engine, and with Kafka connections that are made when needed.
@@ -112,15 +115,18 @@ class Sink:
 
     # ---- PLAN -----------------------------------------------------------------------------------------------
 
-    def plan(self, schema: pa.Schema, *, query_id: str | None) -> Plan:
+    def plan(self, schema: pa.Schema, *, query_id: str | None, batch_id: int | None = None) -> Plan:
         """Fence older drivers, complete the transactions they left, and return the fencing token for one batch.
+
+        What can be refused is refused before anybody is fenced. So a query whose id is not known here fences nobody
+        until its first task has told it, and neither does a batch job, given with its `batch_id`, that is decided.
 
         Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError if a
         transaction could not be completed in Kafka. Then the batch has not begun.
         """
         consequence = "The batch has not begun: start the query again when the database is available"
         with unavailable_means(self._store, consequence):
-            planned = self._begin_generation(schema, query_id)
+            planned = self._begin_generation(schema, query_id, batch_id)
         self._pause(PausePoint.AFTER_GENERATION)
         tally = self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
         if planned.claims:
@@ -131,14 +137,16 @@ class Sink:
                 tally.repaired,
                 tally.aborted,
             )
+        self._orphans.look(planned.generation)
         self._pause(PausePoint.AFTER_PLAN)
-        return Plan(self._sink_id, planned.generation)
+        return Plan(self._sink_id, planned.generation, planned.begins_late)
 
-    def _begin_generation(self, schema: pa.Schema, query_id: str | None) -> Planned:
+    def _begin_generation(self, schema: pa.Schema, query_id: str | None, batch_id: int | None) -> Planned:
         table = self._table
         return self._store.plan(
             self._sink_id,
             query_id=query_id,
+            batch_id=batch_id,
             on_new_checkpoint=self._options.on_new_checkpoint,
             beforehand=None if table is None else lambda engine: table.create(engine, schema),
             inside=None if table is None else table.discard_all,

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from dualwrite.admin import TransactionAdmin, TransactionDescription
-from dualwrite.errors import IncompleteAnswerError
+from dualwrite.admin import TransactionAdmin
 from spark_sink.attempt.states import LIVE, AttemptStatus
+from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
 from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, SinkRow
 
-ResponseT = TypeVar("ResponseT")
-
-_OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _SHOWN_STATUSES: Final = LIVE | {AttemptStatus.LOST}
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A transaction that blocks read_committed consumers."""
-
-    transactional_id: str
-    state: str
-    pair: str
-    """Producer id and epoch, formatted as in a prepared state."""
-    age_ms: int
-    """By this machine's clock."""
-    topic_partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +51,7 @@ class SinkViews:
 
     def __init__(self, store: OperatedStore, admin: TransactionAdmin, *, now_ms: Callable[[], int]) -> None:
         self._store = store
-        self._admin = admin
-        self._now_ms = now_ms
+        self._kafka = OpenTransactions(admin, now_ms=now_ms)
 
     def all_ids(self) -> list[str]:
         """Return the ids of all sinks in the store."""
@@ -83,7 +65,7 @@ class SinkViews:
         """
         wanted = list(dict.fromkeys(sink_ids))
         rows = {row.sink_id: row for row in self._store.sinks()}
-        before = {sink_id: self._open(sink_id, unseen) for sink_id in wanted}
+        before = {sink_id: self._kafka.of_sink(sink_id, unseen) for sink_id in wanted}
         return [self._view(sink_id, rows.get(sink_id), before[sink_id], unseen) for sink_id in wanted]
 
     def _view(
@@ -93,7 +75,7 @@ class SinkViews:
         attempts = [a for a in self._store.attempts(sink_id, _SHOWN_STATUSES) if _is_of_interest(a, batches)]
         live = {attempt.transactional_id for attempt in attempts if attempt.status in LIVE}
         strangers = [transactional_id for transactional_id in before if transactional_id not in live]
-        after = self._described(strangers, unseen)
+        after = self._kafka.described(strangers, unseen)
         return SinkView(
             sink_id=sink_id,
             row=row,
@@ -102,29 +84,6 @@ class SinkViews:
             open={each: found for each, found in before.items() if each in live},
             orphans=tuple(found for each, found in after.items() if found.pair == before[each].pair),
             now=self._store.now(),
-        )
-
-    def _open(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
-        """Return the open transactions with ids of this sink, and not of another whose id begins with this sink's."""
-        listed = _partial_response(lambda: self._admin.transactions_of_prefix(f"{sink_id}-"), unseen)
-        own = re.compile(rf"{re.escape(sink_id)}-\d+-\d+")
-        ids = [row.transactional_id for row in listed if row.state in _OPEN_STATES]
-        return self._described([each for each in ids if own.fullmatch(each)], unseen)
-
-    def _described(self, ids: Sequence[str], unseen: list[str]) -> dict[str, OpenTransaction]:
-        if not ids:
-            return {}
-        described = _partial_response(lambda: self._admin.describe_transactions(ids), unseen)
-        return {each: self._opened(found) for each, found in described.items() if found and found.state in _OPEN_STATES}
-
-    def _opened(self, found: TransactionDescription) -> OpenTransaction:
-        started_ms = found.transaction_start_time_ms
-        return OpenTransaction(
-            transactional_id=found.transactional_id,
-            state=found.state,
-            pair=f"{found.producer_id}:{found.producer_epoch}",
-            age_ms=0 if started_ms is None else max(0, self._now_ms() - started_ms),
-            topic_partitions=tuple(f"{topic}-{partition}" for topic, partition in sorted(found.topic_partitions)),
         )
 
 
@@ -139,13 +98,3 @@ def _is_of_interest(attempt: AttemptRow, batches: Iterable[BatchRow]) -> bool:
 def lost_batches(view: SinkView) -> list[BatchRow]:
     """Return the lost batches that no operator has acknowledged; they stop the query."""
     return [batch for batch in view.batches if batch.status is BatchStatus.LOST and not batch.is_closed]
-
-
-def _partial_response(ask: Callable[[], ResponseT], unseen: list[str]) -> ResponseT:
-    """Return the response as far as it is complete; add a sentence to `unseen` for each broker without one."""
-    try:
-        return ask()
-    except IncompleteAnswerError as error:
-        unseen.extend(dict.fromkeys(" ".join(str(failure).split()) for failure in error.failures.values()))
-        partial: ResponseT = error.partial
-        return partial

@@ -116,43 +116,131 @@ class CommitStore:
         *,
         query_id: str | None,
         on_new_checkpoint: OnNewCheckpoint,
+        batch_id: int | None = None,
         beforehand: Callable[[sa.Engine], object] | None = None,
         inside: Steps | None = None,
     ) -> Planned:
         """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
 
-        `query_id` is None if it is not known. `beforehand` creates what `inside` needs, which runs in the transaction.
-        Raises CheckpointMismatchError,
-        BatchLostError while a lost batch of the sink is not acknowledged, and SinkError for tables that are missing or
-        too old; then nothing has changed.
+        Not without need, because the driver that is fenced may be the right one. If `query_id` is None, because it is
+        not known, the first task begins the generation (`begin`). A batch job that is decided needs none; only a job
+        knows its `batch_id` here. `beforehand` creates what `inside` needs, which runs in the transaction that begins;
+        what it changes may be in use by a query that this one must not disturb, so a refusal comes first. Raises what
+        `check_plan` does; then nothing has changed.
         """
         if beforehand is not None:
+            self.check_plan(sink_id, query_id=query_id, batch_id=batch_id, on_new_checkpoint=on_new_checkpoint)
             beforehand(self._engine)
-        if not self._is_ready:
-            if self._may_create:
-                self.create_tables()
-            else:
-                self._tables.check(self._engine)
-            self._is_ready = True
+        self._make_ready()
 
         def steps(connection: sa.Connection) -> Planned | None:
             sink = self._locked_sink(connection, sink_id)
             if sink is None:
                 return None
-            rules.check_nothing_lost(sink_id, self._unacknowledged(connection, sink_id))
-            claimed = rules.query_to_claim(sink_id, sink.query_id, query_id, on_new_checkpoint)
-            self._renew(connection, sink, claimed)
-            live = self._live(connection, sink_id)
-            if any(attempt.status in rules.CONDEMNABLE for attempt in live):
-                self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink_id))
-                live = self._live(connection, sink_id)
-            if inside is not None:
-                inside(connection)
-            return Planned(sink.generation + 1, _claims(live))
+            self._check_plan(connection, sink_id, sink.query_id, query_id, batch_id, on_new_checkpoint)
+            if self._is_job_decided(connection, sink_id, query_id, batch_id):
+                return Planned(None, _claims(self._live(connection, sink_id)))
+            if query_id is None:
+                return Planned(sink.generation + 1, _claims(self._live(connection, sink_id)), begins_late=True)
+            return Planned(
+                sink.generation + 1, _claims(self._begin(connection, sink, query_id, on_new_checkpoint, inside))
+            )
 
         while (planned := self._transactions.write(steps)) is None:
             self._add_sink(sink_id)
         return planned
+
+    def check_plan(
+        self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, batch_id: int | None = None
+    ) -> None:
+        """Raise what `plan` would raise; change nothing.
+
+        Raises CheckpointMismatchError for another query than the one that the sink belongs to, BatchLostError while a
+        lost batch of the sink is not acknowledged, and SinkError for tables that are missing or too old.
+        """
+        self._make_ready()
+
+        def steps(connection: sa.Connection) -> None:
+            known = connection.scalar(sa.select(self._sink.c.query_id).where(self._sink.c.sink_id == sink_id))
+            self._check_plan(connection, sink_id, known, query_id, batch_id, on_new_checkpoint)
+
+        self._transactions.read(steps)
+
+    def begin(
+        self,
+        sink_id: str,
+        generation: int | None,
+        query_id: str,
+        on_new_checkpoint: OnNewCheckpoint,
+        inside: Steps | None,
+    ) -> None:
+        """Begin the generation of a plan that `begins_late`, unless another of its tasks has.
+
+        Two plans of one query that saw the same generation before share this one. That is safe, because a batch has one
+        decision, which names the attempts of one driver and condemns all others. Raises SinkFencedError, and what
+        `check_plan` does.
+        """
+        query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
+        if self._transactions.read(lambda connection: connection.scalar(query)) == generation:
+            return
+
+        def steps(connection: sa.Connection) -> None:
+            sink = self._locked_sink(connection, sink_id)
+            current = None if sink is None else sink.generation
+            if rules.check_may_begin(sink_id, current, generation) and sink is not None:
+                self._check_plan(connection, sink_id, sink.query_id, query_id, None, on_new_checkpoint)
+                self._begin(connection, sink, query_id, on_new_checkpoint, inside)
+
+        self._transactions.write(steps)
+
+    def _make_ready(self) -> None:
+        if self._is_ready:
+            return
+        if self._may_create:
+            self.create_tables()
+        else:
+            self._tables.check(self._engine)
+        self._is_ready = True
+
+    def _check_plan(
+        self,
+        connection: sa.Connection,
+        sink_id: str,
+        known: str | None,
+        query_id: str | None,
+        batch_id: int | None,
+        on_new_checkpoint: OnNewCheckpoint,
+    ) -> None:
+        rules.check_nothing_lost(sink_id, self._unacknowledged(connection, sink_id))
+        rules.query_to_claim(sink_id, known, query_id, on_new_checkpoint)
+        if query_id is not None and not self._is_job_decided(connection, sink_id, query_id, batch_id):
+            rules.check_job(sink_id, known, query_id, on_new_checkpoint)
+
+    def _is_job_decided(
+        self, connection: sa.Connection, sink_id: str, query_id: str | None, batch_id: int | None
+    ) -> bool:
+        if query_id is None or batch_id is None or not rules.is_job(query_id):
+            return False
+        return self._found(connection, sink_id, query_id, batch_id) is not None
+
+    def _begin(
+        self,
+        connection: sa.Connection,
+        sink: SinkRow,
+        query_id: str,
+        on_new_checkpoint: OnNewCheckpoint,
+        inside: Steps | None,
+    ) -> list[AttemptRow]:
+        """Begin the next generation; return the live attempts, none of which can win any more."""
+        claimed = rules.query_to_claim(sink.sink_id, sink.query_id, query_id, on_new_checkpoint)
+        self._renew(connection, sink, claimed)
+        live = self._live(connection, sink.sink_id)
+        if any(attempt.status in rules.CONDEMNABLE for attempt in live):
+            self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink.sink_id))
+            live = self._live(connection, sink.sink_id)
+        if inside is not None:
+            inside(connection)
+        return live
 
     def _renew(self, connection: sa.Connection, sink: SinkRow, claimed: str | None) -> None:
         values = {"generation": sink.generation + 1, "updated_at": sa.func.now()}
@@ -175,7 +263,7 @@ class CommitStore:
 
     # ---- WRITE ----------------------------------------------------------------------------------------------
 
-    def is_decided_for(self, sink_id: str, generation: int, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
+    def is_decided_for(self, sink_id: str, generation: int | None, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
         """Return whether the task's batch is decided. Raises SinkFencedError, CheckpointMismatchError."""
         decisions = self._decided_from(sink_id, task.query_id, task.batch_id)
         nearest = sa.select(sa.func.min(self._batch.c.batch_id)).where(*decisions).scalar_subquery()
@@ -188,7 +276,7 @@ class CommitStore:
         rules.query_to_claim(sink_id, known, task.query_id, policy)
         return rules.is_decided(task.query_id, task.batch_id, decided)
 
-    def lease(self, sink_id: str, generation: int, task: TaskIdentity) -> Lease | None:
+    def lease(self, sink_id: str, generation: int | None, task: TaskIdentity) -> Lease | None:
         """Open an attempt and lease it a transactional id; return None if the batch was decided in the meantime.
 
         Raises SinkFencedError.
@@ -200,7 +288,9 @@ class CommitStore:
                 continue  # another attempt of the same partition has just taken the slot
         return self._transactions.write(lambda connection: self._lease(connection, sink_id, generation, task))
 
-    def _lease(self, connection: sa.Connection, sink_id: str, generation: int, task: TaskIdentity) -> Lease | None:
+    def _lease(
+        self, connection: sa.Connection, sink_id: str, generation: int | None, task: TaskIdentity
+    ) -> Lease | None:
         # The lock makes plans and decisions wait; the next statements see what they did before it was granted.
         query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
         rules.check_generation(sink_id, connection.scalar(locking(query, connection, shared=True)), generation)
@@ -534,6 +624,46 @@ class CommitStore:
             connection.execute(decided.where(has_lost).values(status=BatchStatus.LOST))
         is_open = sa.exists().where(*of_batch, a.live_txn_id.is_not(None))
         connection.execute(decided.where(~is_open).values(status=BatchStatus.DONE, done_at=sa.func.now()))
+
+    # ---- orphans --------------------------------------------------------------------------------------------
+
+    def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+        """Return those of these open transactions, given as pairs by id, whose ids no live attempt has.
+
+        With the status of the attempt that had the id and the pair; None: the store has no such attempt.
+        """
+        return self._transactions.read(lambda connection: self._orphans(connection, sink_id, pairs)) if pairs else {}
+
+    def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+        """Return what `orphans` does, durably, and retire the ids: no task leases one of them afterwards.
+
+        Raises SinkError for a sink that the store does not have, and NotDurableError.
+        """
+
+        def steps(connection: sa.Connection) -> dict[str, AttemptStatus | None]:
+            if self._locked_sink(connection, sink_id) is None:
+                raise SinkError(
+                    f"the commit store has no sink {sink_id!r}, so it cannot tell what is an orphan of it; nothing was "
+                    "changed. If this is the right database, start the application once, which creates the sink"
+                )
+            found = self._orphans(connection, sink_id, pairs)
+            self._retired.retire_ids(connection, [(sink_id, each) for each in found])
+            return found
+
+        return self._transactions.read_durably(steps) if pairs else {}
+
+    def _orphans(
+        self, connection: sa.Connection, sink_id: str, pairs: Mapping[str, str]
+    ) -> dict[str, AttemptStatus | None]:
+        live = {attempt.transactional_id for attempt in self._live(connection, sink_id)}
+        strangers = {each: pair for each, pair in pairs.items() if each not in live}
+        t = self._attempt.c
+        query = sa.select(t.txn_id, t.prepared_state, t.status).where(
+            t.sink_id == sink_id, t.txn_id.in_(list(strangers)), t.prepared_state.in_(list(strangers.values()))
+        )
+        rows = connection.execute(query).all() if strangers else ()
+        known = {each: AttemptStatus(status) for each, pair, status in rows if strangers[each] == pair}
+        return {each: known.get(each) for each in strangers}
 
     # ---- operators ------------------------------------------------------------------------------------------
 

@@ -45,10 +45,25 @@ class TaskStore(ReachableStore, Protocol):
     def rest(self) -> None:
         """Release what this process does not need for a while. Never raises."""
 
-    def is_decided_for(self, sink_id: str, generation: int, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
+    def begin(
+        self,
+        sink_id: str,
+        generation: int | None,
+        query_id: str,
+        on_new_checkpoint: OnNewCheckpoint,
+        inside: Steps | None,
+    ) -> None:
+        """Begin the generation of a plan that `begins_late`, unless another of its tasks has.
+
+        Two plans of one query that saw the same generation before share this one. That is safe, because a batch has one
+        decision, which names the attempts of one driver and condemns all others. Raises SinkFencedError, and what
+        `SinkStore.plan` does.
+        """
+
+    def is_decided_for(self, sink_id: str, generation: int | None, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
         """Return whether the task's batch is decided. Raises SinkFencedError, CheckpointMismatchError."""
 
-    def lease(self, sink_id: str, generation: int, task: TaskIdentity) -> Lease | None:
+    def lease(self, sink_id: str, generation: int | None, task: TaskIdentity) -> Lease | None:
         """Open an attempt and lease it a transactional id; return None if the batch was decided in the meantime.
 
         Raises SinkFencedError.
@@ -100,7 +115,23 @@ class ClaimStore(ReachableStore, Protocol):
         """
 
 
-class OperatedStore(ClaimStore, Protocol):
+class OrphanStore(ReachableStore, Protocol):
+    """The part that tells which open transactions are orphans."""
+
+    def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+        """Return those of these open transactions, given as pairs by id, whose ids no live attempt has.
+
+        With the status of the attempt that had the id and the pair; None: the store has no such attempt.
+        """
+
+    def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+        """Return what `orphans` does, durably, and retire the ids: no task leases one of them afterwards.
+
+        Raises SinkError for a sink that the store does not have, and NotDurableError.
+        """
+
+
+class OperatedStore(ClaimStore, OrphanStore, Protocol):
     """The part that recovery and operators use."""
 
     def now(self) -> dt.datetime:
@@ -119,7 +150,7 @@ class OperatedStore(ClaimStore, Protocol):
         """Condemn the OPEN and PREPARED attempts of the sink; return how many there were."""
 
 
-class SinkStore(TaskStore, ClaimStore, Protocol):
+class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
     """All that a sink uses."""
 
     def plan(
@@ -128,15 +159,18 @@ class SinkStore(TaskStore, ClaimStore, Protocol):
         *,
         query_id: str | None,
         on_new_checkpoint: OnNewCheckpoint,
+        batch_id: int | None = None,
         beforehand: Callable[[sa.Engine], object] | None = None,
         inside: Steps | None = None,
     ) -> Planned:
         """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
 
-        `query_id` is None if it is not known. `beforehand` creates what `inside` needs, which runs in the transaction.
-        Raises CheckpointMismatchError,
-        BatchLostError while a lost batch of the sink is not acknowledged, and SinkError for a store that cannot be
-        used; then nothing has changed.
+        Not without need, because the driver that is fenced may be the right one. If `query_id` is None, because it is
+        not known, the first task begins the generation (`begin`). A batch job that is decided needs none; only a job
+        knows its `batch_id` here. `beforehand` creates what `inside` needs, which runs in the transaction that begins;
+        what it changes may be in use by a query that this one must not disturb, so a refusal comes first. Raises
+        CheckpointMismatchError for another query than the one that the sink belongs to, BatchLostError while a lost
+        batch of the sink is not acknowledged, and SinkError for a store that cannot be used; then nothing has changed.
         """
 
     def prepared_states(self, attempt_ids: Collection[str]) -> Mapping[str, PreparedTxnState]:

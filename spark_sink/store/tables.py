@@ -229,8 +229,11 @@ class Lease:
 class Planned:
     """A new generation, with the claims that the older ones left."""
 
-    generation: int
+    generation: int | None
+    """None if a batch job is decided already."""
     claims: tuple[Claim, ...]
+    begins_late: bool = False
+    """Whether it has not begun: its first task begins it, once it is known to be of the right query."""
 
 
 @dataclass(frozen=True)

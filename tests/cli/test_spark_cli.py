@@ -217,6 +217,7 @@ def test_rounds_go_on_until_it_is_told_to_stop(world: World) -> None:
     [
         (("--once", "--interval", 1), "--once and --interval cannot be used together"),
         (("--condemn", "s", "--interval", 1), "--condemn is for a sink that you have examined"),
+        (("--abort-orphans", "s", "--interval", 1), "--abort-orphans is for a sink that you have examined"),
     ],
 )
 def test_wrong_usage_is_one_line(sqlite_world: World, call: Call, arguments: tuple[object, ...], said: str) -> None:
@@ -270,6 +271,24 @@ def test_a_transaction_without_a_row_is_shown_even_if_the_store_is_lost(sqlite_w
         (view,) = call("spark", "status", *world.reach, "--sink", "lost", "--json").document["sinks"]
         assert (view["generation"], [each["transactional_id"] for each in view["no_row"]]) == (None, ["lost-3-0"])
         producer.abort_transaction()
+
+
+def test_an_orphan_is_ended_only_on_order_and_by_a_store_that_has_its_sink(sqlite_world: World, call: Call) -> None:
+    world = sqlite_world
+    world.write("s", 0, [["a"]], die_at=PausePoint.COMMIT_START)
+    with world.engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM dw_attempt"))
+    order = ("spark", "recover", *world.reach, "--json", "--abort-orphans", "s")
+    young = call(*order, "--apply")
+    assert (young.code, young.document["found"][0]["action"]) == (0, "young")
+    for more, code, action, changed in (
+        (("--min-age", 0), 1, "abort", False),
+        (("--min-age", 0, "--apply"), 0, "abort", True),
+    ):
+        done = call(*order, *more)
+        (found,) = done.document["found"]
+        assert (done.code, found["action"], found["changed"], found["status"]) == (code, action, changed, None)
+    assert (world.values(), world.open_ids()) == ([], [])
 
 
 # ---- gc -----------------------------------------------------------------------------------------------------
