@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import NamedTuple, Self
 
 BATCH_JOB_ID = 0
 """A batch job (`df.write`) without a version is batch 0 of a query named after its `jobId`."""
@@ -19,6 +19,13 @@ class Plan:
 
     sink_id: str
     generation: int
+
+
+class BatchName(NamedTuple):
+    """The name of a batch within its sink."""
+
+    query_id: str
+    batch_id: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -18,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from spark_sink.attempt.states import Verdict
 from spark_sink.attempt.writing import PartitionWriter
-from spark_sink.driver.finisher import Finisher, waits_s
+from spark_sink.driver.batch_log import log_completed
+from spark_sink.driver.finisher import CommitSummary, Finisher, waits_s
 from spark_sink.errors import DecisionUnknownError, SinkError
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import RequireDigest, SinkOptions
@@ -42,26 +42,6 @@ SqlFn = Callable[["sa.Connection", int], object]
 
 _PRUNE_EVERY: Final = 16
 """Generations between two prunings, so that retention costs little. Up to as many more batches are kept."""
-
-
-@dataclass(frozen=True)
-class CommitSummary:
-    """The result of COMMIT or FINISH."""
-
-    decided_anew: bool
-    """False if the decision existed before, and after FINISH alone."""
-    records: int
-    """Records of the batch; 0 after FINISH alone."""
-    committed: int
-    """Kafka transactions that this call committed."""
-    repaired: int
-    """How many of them Kafka had aborted, so that their records were published again."""
-    aborted: int
-    """Kafka transactions that this call aborted."""
-    unfinished: int
-    """Kafka transactions of losers that could not be aborted yet; the next plan aborts them."""
-    decision_ms: float
-    phase_two_ms: float
 
 
 class Sink:
@@ -116,14 +96,17 @@ class Sink:
     def plan(self, schema: pa.Schema, *, query_id: str | None) -> Plan:
         """Fence older drivers, complete the transactions they left, and return the fencing token for one batch.
 
-        Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError if a
-        transaction could not be completed in Kafka. Then the batch has not begun.
+        Raises SinkOptionError, UnsafeDatabaseError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and
+        SinkError if a transaction could not be completed in Kafka. Then the batch has not begun.
         """
         with unavailable_means("The batch has not begun: start the query again when the database is available"):
             planned = self._begin_generation(schema, query_id)
         self._pause(PausePoint.AFTER_GENERATION)
+        began_s = time.perf_counter()
         tally = self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
         if planned.claims:
+            phase_two_ms = (time.perf_counter() - began_s) * 1000
+            log_completed(planned.in_doubt, tally, phase_two_ms, has_table=self._table is not None)
             _log.info(
                 "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
                 self._sink_id,
@@ -135,6 +118,7 @@ class Sink:
         return Plan(self._sink_id, planned.generation)
 
     def _begin_generation(self, schema: pa.Schema, query_id: str | None) -> Planned:
+        self._store.examine()
         if self._table is not None:
             self._table.create(self._store.engine, schema)
         return self._store.plan(

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.sqlalchemy.examination import examine
 from spark_sink.attempt.states import (
     EVENTS,
     TERMINAL,
@@ -42,6 +43,7 @@ from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
     DETAIL_LENGTH,
     AttemptRow,
+    BatchInDoubt,
     BatchRow,
     BatchStatus,
     Decided,
@@ -65,8 +67,18 @@ _LEASE_TRIES: Final = 50
 class CommitStore:
     """The commit store on one engine. Threads may share it; processes may not."""
 
-    def __init__(self, engine: sa.Engine, *, schema: str | None = None, create_tables: bool = True) -> None:
-        """`create_tables`: whether the first plan of this object creates missing tables."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        schema: str | None = None,
+        create_tables: bool = True,
+        accept: Collection[str] = (),
+    ) -> None:
+        """`create_tables`: whether the first plan of this object creates missing tables.
+
+        `accept` names what the database cannot promise and is accepted (`core/database_safety.py`).
+        """
         self._engine = engine
         self._tables = StoreTables(schema)
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
@@ -75,16 +87,24 @@ class CommitStore:
         """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
         self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine), self._leave_no_trace)
         self._may_create = create_tables
+        self._accept = accept
         self._is_ready = False
 
     @classmethod
     def open(cls, options: StoreOptions) -> Self:
         """Open the store on this process's engine for the options. Raises SinkOptionError."""
-        return cls(engine_for(options), schema=options.schema, create_tables=options.create_tables)
+        return cls(
+            engine_for(options), schema=options.schema, create_tables=options.create_tables, accept=options.accept
+        )
 
     @property
     def engine(self) -> sa.Engine:
         return self._engine
+
+    @property
+    def schema(self) -> str | None:
+        """The schema of the tables; None for the database's default."""
+        return self._tables.schema
 
     def rest(self) -> None:
         """Close the connections that are not in use, because this process needs none for a while."""
@@ -98,6 +118,14 @@ class CommitStore:
         self._tables.create(self._engine)
 
     # ---- PLAN -----------------------------------------------------------------------------------------------
+
+    def examine(self) -> None:
+        """Check once, by the same rule as the writers of dual writes, whether the database keeps what is decided.
+
+        Warns of what breaks that with the loss of a machine only. Raises UnsafeDatabaseError for what breaks it in
+        normal operation, or if the database's process crashes, unless it was accepted. Changes nothing.
+        """
+        examine(self._engine, self._accept, lambda name: f"the option commitStore.accept={name}")
 
     def plan(
         self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, inside: Steps | None = None
@@ -119,7 +147,7 @@ class CommitStore:
             sink = self._locked_sink(connection, sink_id)
             if sink is None:
                 return None
-            rules.check_nothing_lost(sink_id, self._unacknowledged(connection, sink_id))
+            rules.check_nothing_lost(sink_id, self._unacknowledged(connection, sink_id), self.schema)
             claimed = rules.query_to_claim(sink_id, sink.query_id, query_id, on_new_checkpoint)
             self._renew(connection, sink, claimed)
             live = self._live(connection, sink_id)
@@ -128,7 +156,7 @@ class CommitStore:
                 live = self._live(connection, sink_id)
             if inside is not None:
                 inside(connection)
-            return Planned(sink.generation + 1, _claims(live))
+            return Planned(sink.generation + 1, _claims(live), self._in_doubt(connection, sink_id) if live else ())
 
         while (planned := self._transactions.write(steps)) is None:
             self._add_sink(sink_id)
@@ -152,6 +180,12 @@ class CommitStore:
         t = self._batch.c
         lost = (t.sink_id == sink_id, t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
         return [batch_row(row) for row in connection.execute(sa.select(self._batch).where(*lost))]
+
+    def _in_doubt(self, connection: sa.Connection, sink_id: str) -> tuple[BatchInDoubt, ...]:
+        t = self._batch.c
+        query = sa.select(self._batch).where(t.sink_id == sink_id, t.status == BatchStatus.COMMIT)
+        rows = [batch_row(row) for row in connection.execute(query.order_by(t.generation, t.batch_id))]
+        return tuple(BatchInDoubt(row, _age_ms(connection, row.decided_at)) for row in rows)
 
     # ---- WRITE ----------------------------------------------------------------------------------------------
 
@@ -580,7 +614,11 @@ class CommitStore:
             if sink is None:
                 raise SinkError(f"the commit store has no sink {sink_id!r}; nothing was dropped")
             rules.check_ended(
-                sink_id, self._live(connection, sink_id), self._quiet_ms(connection, sink), min_age_ms=min_age_ms
+                sink_id,
+                self._live(connection, sink_id),
+                self._quiet_ms(connection, sink),
+                min_age_ms=min_age_ms,
+                schema=self.schema,
             )
             owners = owned_tables(connection, self._tables.schema)
             own = sorted((table for table, owner in owners.items() if owner == sink_id), key=str)
@@ -598,9 +636,8 @@ class CommitStore:
             sa.select(sa.func.max(sa.func.coalesce(b.done_at, b.decided_at))).where(b.sink_id == sink.sink_id),
         ]
         changes = [sink.updated_at, *(connection.scalar(query) for query in newest)]
-        now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
         latest: dt.datetime = max(change for change in changes if change is not None)
-        return max(0, round((now - latest) / dt.timedelta(milliseconds=1)))
+        return _age_ms(connection, latest)
 
     def mark_lost(self, sink_id: str, prepared: Mapping[str, PreparedTxnState], detail: str) -> int:
         """Record that Kafka has dropped these transactions of COMMITTING attempts; return how many there were.
@@ -700,6 +737,12 @@ class CommitStore:
         return connection.execute(sa.update(self._attempt).where(permitted, *where).values(changed)).rowcount
 
 
+def _age_ms(connection: sa.Connection, since: dt.datetime) -> int:
+    """Return the time since then, by the database's clock."""
+    now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+    return max(0, round((now - since) / dt.timedelta(milliseconds=1)))
+
+
 _NAMES_ITS_PAIR: Final = frozenset({Ending.COMMITTED, Ending.LOST})
 
 
@@ -718,7 +761,14 @@ def _followed_by(intact: Intact, inside: Steps | None) -> Steps:
 
 def _claims(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
     return tuple(
-        Claim(attempt.attempt_id, attempt.transactional_id, verdict, PreparedTxnState(attempt.prepared_state))
+        Claim(
+            attempt.attempt_id,
+            attempt.query_id,
+            attempt.batch_id,
+            attempt.transactional_id,
+            verdict,
+            PreparedTxnState(attempt.prepared_state),
+        )
         for attempt in live
         if (verdict := VERDICTS.get(attempt.status)) is not None
     )
