@@ -36,6 +36,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from spark_sink import commands
 from spark_sink.attempt.worker import OpenSink, checkpoint_root, sink_of, streaming_task, task_of
 from spark_sink.driver.batch_log import configure_worker_logging, log, log_batch
 from spark_sink.driver.checkpoint import Checkpoint, check_trigger, find_checkpoint
@@ -214,10 +215,10 @@ class _Writer:
             self._sink.abort(results, query_id=query_id, batch_id=batch_id)
         except Exception:
             log.exception(
-                "sink %s: what batch %d has left could not be aborted now; the next batch or `dualwrite spark recover` "
-                "does it",
+                "sink %s: what batch %d has left could not be aborted now; the next batch or %s does it",
                 self._options.sink_id,
                 batch_id,
+                commands.recover(self._options.sink_id, schema=self._options.store.schema),
             )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import NamedTuple, Self
 
 BATCH_JOB_ID = 0
 """A batch job (`df.write`) without a version is batch 0 of a query named after its `jobId`."""
@@ -22,6 +22,13 @@ class Plan:
     """None for a batch job that is decided already: nothing of it is written, so nobody has to be fenced."""
     begins_late: bool = False
     """Whether the first task begins the generation, because the planner could not tell which query it plans for."""
+
+
+class BatchName(NamedTuple):
+    """The name of a batch within its sink."""
+
+    query_id: str
+    batch_id: int
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Every name is translated, passed on, or refused with a sentence that says what t
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
@@ -84,8 +85,27 @@ def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
         settings = _partitioner(_compression_level(translated(given)))
         ProducerConfig.parse(resolved(settings), {})
     except ConfigError as error:
-        raise SinkOptionError(f"the producer's settings, which are the options kafka.*, are invalid: {error}") from None
+        raise SinkOptionError(
+            f"the producer's settings, which are the options kafka.*, are invalid: {in_terms_of_options(str(error))}"
+        ) from None
     return settings
+
+
+_OWN_OPTIONS: Final = {
+    "accept.bounded.guarantee=true": "txn.mode=resume",
+    "transaction.timeout.ms": "txn.timeoutMs",
+}
+"""Options of the sink itself, by the settings of the producer that they decide."""
+
+_NAMES: Final = sorted({each.name.replace("_", ".") for each in fields(ProducerConfig)} - _DECIDED_BY_THE_SINK.keys())
+_NAMED: Final = re.compile(rf"(?<![\w.])({'|'.join(re.escape(name) for name in _NAMES if '.' in name)})(?!\.?\w)")
+
+
+def in_terms_of_options(sentence: str) -> str:
+    """Return a sentence of the producer, which names its settings, with the names of the sink's options."""
+    for setting, option in _OWN_OPTIONS.items():
+        sentence = sentence.replace(setting, option)
+    return _NAMED.sub(r"kafka.\1", sentence)
 
 
 def resolved(settings: Mapping[str, str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
+from dualwrite.recipes.core.database_safety import NAMES as WEAKNESSES
 from spark_sink.errors import SinkOptionError
 from spark_sink.kafka_settings import checked_settings
 
@@ -85,6 +86,8 @@ class StoreOptions:
     timeout_ms: int = DEFAULT_STORE_TIMEOUT_MS
     """How long the database may be silent after a statement, or may have no connection to give."""
     connect_timeout_ms: int = DEFAULT_STORE_CONNECT_TIMEOUT_MS
+    accept: tuple[str, ...] = ()
+    """What the database cannot promise and is accepted, by the names of `docs/databases.md`."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,7 @@ NAMES: Final = (
     "commitStore.createTables",
     "commitStore.timeoutMs",
     "commitStore.connectTimeoutMs",
+    "commitStore.accept",
     "txn.mode",
     "txn.timeoutMs",
     "onNewCheckpoint",
@@ -279,7 +283,16 @@ def _store(own: OptionValues) -> StoreOptions:
         create_tables=own.flag("commitStore.createTables", True),
         timeout_ms=own.number("commitStore.timeoutMs", DEFAULT_STORE_TIMEOUT_MS, 1000),
         connect_timeout_ms=own.number("commitStore.connectTimeoutMs", DEFAULT_STORE_CONNECT_TIMEOUT_MS, 1000),
+        accept=_accepted(own),
     )
+
+
+def _accepted(own: OptionValues) -> tuple[str, ...]:
+    accepted = own.names("commitStore.accept") or ()
+    unknown = sorted(set(accepted) - WEAKNESSES)
+    if unknown:
+        raise SinkOptionError(f"commitStore.accept: {unknown[0]!r} is not one of {', '.join(sorted(WEAKNESSES))}")
+    return accepted
 
 
 def check_store_url(name: str, url: str) -> None:

@@ -21,9 +21,11 @@ from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from spark_sink.driver.completion import Completion
+from spark_sink.driver.finisher import advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction
 from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS, Found, RecoveryReport, SinkRecovery
 from spark_sink.driver.sink_view import SinkView, SinkViews, lost_batches
+from spark_sink.handoff import BatchName
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.rules import expired
@@ -191,6 +193,8 @@ def _rounds(recovery: SinkRecovery, interval_s: float, *, apply: bool, as_json: 
 def _print_report(report: RecoveryReport) -> None:
     if report.found:
         print_table(_FOUND, [_found_cells(found) for found in report.found])
+    for advice in dict.fromkeys(found.advice for found in report.found if found.advice is not None):
+        click.echo(f"to do: {advice}")
     for each in report.unseen:
         click.echo(f"not checked: {each}")
     ended = sum(found.changed for found in report.found)
@@ -243,6 +247,7 @@ def _found_document(found: Found) -> dict[str, Any]:
         "age_ms": found.age_ms,
         "topic_partitions": [] if opened is None else list(opened.topic_partitions),
         "error": found.error,
+        "advice": found.advice,
     }
 
 
@@ -279,6 +284,7 @@ def _status(
         print_json({"unseen": unseen, "sinks": [_view_document(view) for view in views]})
     else:
         _print_views(views, unseen)
+        _print_what_to_do(store, views)
     ctx.exit(LEFT if unseen or any(view.orphans or lost_batches(view) for view in views) else 0)
 
 
@@ -304,6 +310,13 @@ def _print_views(views: list[SinkView], unseen: list[str]) -> None:
         )
     for each in unseen:
         click.echo(f"not checked: {each}")
+
+
+def _print_what_to_do(store: CommitStore, views: list[SinkView]) -> None:
+    for view in views:
+        for batch in lost_batches(view):
+            advice = advice_if_lost(store, view.sink_id, BatchName(batch.query_id, batch.batch_id))
+            click.echo(f"to do: {advice}")
 
 
 def _sink_cells(view: SinkView) -> tuple[object, ...]:

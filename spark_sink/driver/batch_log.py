@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
 
 if TYPE_CHECKING:
-    from spark_sink.driver.protocol import CommitSummary
+    from spark_sink.driver.finisher import CommitSummary, Tally
+    from spark_sink.store.tables import BatchInDoubt
 
 log = logging.getLogger("spark_sink")
 
@@ -42,7 +43,7 @@ def log_batch(
     prepared = [result for result in results if result.outcome is TaskOutcome.PREPARED]
     log.info(
         "sink %s, batch %d of %s%s: "
-        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d phase_two_ms=%d",
+        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d table_rows=%d phase_two_ms=%d",
         sink_id,
         batch_id,
         query_id,
@@ -54,10 +55,34 @@ def log_batch(
         summary.aborted,
         sum(result.records for result in prepared),
         sum(result.bytes for result in prepared),
+        sum(result.staged_rows for result in prepared),
         summary.phase_two_ms,
     )
     if len(prepared) > MANY_TRANSACTIONS:
         _warn_of_many(sink_id, len(prepared))
+
+
+def log_completed(batches: Sequence[BatchInDoubt], tally: Tally, phase_two_ms: float, *, has_table: bool) -> None:
+    """Log a line for each batch that an earlier driver had decided, and a plan has completed.
+
+    `has_table`: whether the sink has a table, to which each row goes that is a record.
+    """
+    for row, age_ms in batches:
+        batch = BatchName(row.query_id, row.batch_id)
+        log.info(
+            "sink %s, batch %d of %s, which was decided %.1f s before this plan: "
+            "attempts=%d committed=%d repaired=%d records=%d table_rows=%d phase_two_ms=%d",
+            row.sink_id,
+            row.batch_id,
+            row.query_id,
+            age_ms / 1000,
+            row.attempts,
+            tally.committed_of.get(batch, 0),
+            tally.repaired_of.get(batch, 0),
+            row.records,
+            row.records if has_table else 0,
+            phase_two_ms,
+        )
 
 
 def _warn_of_many(sink_id: str, transactions: int) -> None:

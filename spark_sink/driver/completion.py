@@ -25,7 +25,7 @@ from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_log
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
-from spark_sink.driver.calls import AskAgainError, Calls, apart, ended_by, may_retry, release, wait_for
+from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, may_retry, release, wait_for
 from spark_sink.driver.repair import Owed, Repairs, records_gone
 from spark_sink.errors import SinkError, StoreWentBackError
 from spark_sink.kafka_settings import admin_settings
@@ -295,7 +295,7 @@ async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -
     try:
         await producer.complete_transaction(row, take_over=False)
     except PreparedTransactionLost as error:
-        return _lost(claim, judgement, error)
+        return _lost(claim, judgement, as_described(error))
     _log_commit(claim, judgement)
     return Ended(Ending.COMMITTED, judged=row)
 
@@ -304,9 +304,7 @@ def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
     return StoreWentBackError(
         f"Kafka has committed {row.state} of the transactional id {claim.transactional_id!r}, but its row in "
         f"dw_attempt (attempt {claim.attempt_id}) wants it aborted: the commit store has lost the decision, by a "
-        "failover to a standby that did not have it, or by a restore. Nothing was changed, and the sink is stopped, "
-        "because its batch would be written to Kafka again. Bring the newer database back; or accept the second copy "
-        "in Kafka with acknowledge_lost (`dualwrite spark acknowledge-lost`)"
+        "failover to a standby that did not have it, or by a restore. Nothing was changed"
     )
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from spark_sink.attempt.states import Verdict
 from spark_sink.attempt.writing import PartitionWriter
-from spark_sink.driver.finisher import Finisher, waits_s
+from spark_sink.driver.batch_log import log_completed
+from spark_sink.driver.finisher import CommitSummary, Finisher, waits_s
 from spark_sink.driver.orphans import OrphanWatch
 from spark_sink.errors import DecisionUnknownError, SinkError
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
@@ -40,26 +40,6 @@ SqlFn = Callable[["sa.Connection", int], object]
 
 _PRUNE_EVERY: Final = 16
 """Generations between two prunings, so that retention costs little. Up to as many more batches are kept."""
-
-
-@dataclass(frozen=True)
-class CommitSummary:
-    """The result of COMMIT or FINISH."""
-
-    decided_anew: bool
-    """False if the decision existed before, and after FINISH alone."""
-    records: int
-    """Records of the batch; 0 after FINISH alone."""
-    committed: int
-    """Kafka transactions that this call committed."""
-    repaired: int
-    """How many of them Kafka had aborted, so that their records were published again."""
-    aborted: int
-    """Kafka transactions that this call aborted."""
-    unfinished: int
-    """Kafka transactions of losers that could not be aborted yet; the next plan aborts them."""
-    decision_ms: float
-    phase_two_ms: float
 
 
 class Sink:
@@ -121,15 +101,18 @@ class Sink:
         What can be refused is refused before anybody is fenced. So a query whose id is not known here fences nobody
         until its first task has told it, and neither does a batch job, given with its `batch_id`, that is decided.
 
-        Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError if a
-        transaction could not be completed in Kafka. Then the batch has not begun.
+        Raises SinkOptionError, UnsafeDatabaseError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and
+        SinkError if a transaction could not be completed in Kafka. Then the batch has not begun.
         """
         consequence = "The batch has not begun: start the query again when the database is available"
         with unavailable_means(self._store, consequence):
             planned = self._begin_generation(schema, query_id, batch_id)
         self._pause(PausePoint.AFTER_GENERATION)
+        began_s = time.perf_counter()
         tally = self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
         if planned.claims:
+            phase_two_ms = (time.perf_counter() - began_s) * 1000
+            log_completed(planned.in_doubt, tally, phase_two_ms, has_table=self._table is not None)
             _log.info(
                 "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
                 self._sink_id,
@@ -143,6 +126,7 @@ class Sink:
 
     def _begin_generation(self, schema: pa.Schema, query_id: str | None, batch_id: int | None) -> Planned:
         table = self._table
+        self._store.examine()
         return self._store.plan(
             self._sink_id,
             query_id=query_id,

@@ -28,10 +28,12 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.republish import Fate, Judgement
 from spark_sink.attempt.states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
-from spark_sink.driver.finisher import StoredClaims
+from spark_sink.driver.finisher import StoredClaims, advice_if_it_went_back, advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
 from spark_sink.driver.orphans import Orphan, Orphans
 from spark_sink.driver.sink_view import SinkView, SinkViews
+from spark_sink.errors import StoreWentBackError
+from spark_sink.handoff import BatchName
 from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow
 
@@ -117,6 +119,8 @@ class Found:
     open: OpenTransaction | None
     age_ms: int
     error: str | None = None
+    advice: str | None = None
+    """What an operator has to do, where no retry helps."""
 
     @property
     def is_left(self) -> bool:
@@ -233,7 +237,7 @@ class SinkRecovery:
         ended = self._carried_out(view, actions) if apply else {}
         foreseen = {} if apply else self._foreseen(view, actions)
         found = [
-            _found(
+            self._found(
                 view,
                 attempt,
                 foreseen.get(attempt.attempt_id, actions[attempt.attempt_id]),
@@ -269,6 +273,31 @@ class SinkRecovery:
             return {}
         ended = self._kafka.end(claims, StoredClaims(self._store, view.sink_id, claims))
         return self._store.record(view.sink_id, ended)
+
+    def _found(self, view: SinkView, attempt: AttemptRow, planned: Action, ended: Ended | None) -> Found:
+        """Report an attempt; `ended` is None if nothing was tried."""
+        action = Action.REPAIR if ended is not None and ended.repaired else planned
+        actual = action if ended is None else AFTERWARDS.get(ended.ending, action)
+        error = None if ended is None else ended.error
+        return Found(
+            sink_id=view.sink_id,
+            transactional_id=attempt.transactional_id,
+            action=actual,
+            changed=ended is not None and actual is action,
+            attempt=attempt,
+            open=view.open.get(attempt.transactional_id),
+            age_ms=view.age_ms(attempt.updated_at),
+            error=attempt.detail if error is None else " ".join(str(error).split()),
+            advice=self._advice(attempt, actual, error),
+        )
+
+    def _advice(self, attempt: AttemptRow, action: Action, error: Exception | None) -> str | None:
+        batch = BatchName(attempt.query_id, attempt.batch_id)
+        if action is Action.LOST:
+            return advice_if_lost(self._store, attempt.sink_id, batch)
+        if isinstance(error, StoreWentBackError):
+            return advice_if_it_went_back(self._store, attempt.sink_id, batch)
+        return None
 
     def _foreseen(self, view: SinkView, actions: Mapping[str, Action]) -> dict[str, Action]:
         """Return which of the transactions that are to be committed would be published again, by the log."""

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.sqlalchemy.examination import examine
 from spark_sink.attempt.states import (
     EVENTS,
     TERMINAL,
@@ -43,6 +44,7 @@ from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
     DETAIL_LENGTH,
     AttemptRow,
+    BatchInDoubt,
     BatchRow,
     BatchStatus,
     Decided,
@@ -66,8 +68,18 @@ class CommitStore:
     errors: Final = (SQLAlchemyError,)
     """See `ReachableStore.errors`."""
 
-    def __init__(self, engine: sa.Engine, *, schema: str | None = None, create_tables: bool = True) -> None:
-        """`create_tables`: whether the first plan of this object creates missing tables."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        schema: str | None = None,
+        create_tables: bool = True,
+        accept: Collection[str] = (),
+    ) -> None:
+        """`create_tables`: whether the first plan of this object creates missing tables.
+
+        `accept` names what the database cannot promise and is accepted (`core/database_safety.py`).
+        """
         self._engine = engine
         self._tables = StoreTables(schema)
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
@@ -76,12 +88,15 @@ class CommitStore:
         """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
         self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine), self._leave_no_trace)
         self._may_create = create_tables
+        self._accept = accept
         self._is_ready = False
 
     @classmethod
     def open(cls, options: StoreOptions) -> Self:
         """Open the store on this process's engine for the options. Raises SinkOptionError."""
-        return cls(engine_for(options), schema=options.schema, create_tables=options.create_tables)
+        return cls(
+            engine_for(options), schema=options.schema, create_tables=options.create_tables, accept=options.accept
+        )
 
     @property
     def engine(self) -> sa.Engine:
@@ -97,6 +112,11 @@ class CommitStore:
         """Return the time of the database's clock."""
         return self._transactions.read(_now)
 
+    @property
+    def schema(self) -> str | None:
+        """The schema of the tables; None for the database's default."""
+        return self._tables.schema
+
     def rest(self) -> None:
         """Close the connections that are not in use, because this process needs none for a while."""
         rest(self._engine)
@@ -109,6 +129,14 @@ class CommitStore:
         self._tables.create(self._engine)
 
     # ---- PLAN -----------------------------------------------------------------------------------------------
+
+    def examine(self) -> None:
+        """Check once, by the same rule as the writers of dual writes, whether the database keeps what is decided.
+
+        Warns of what breaks that with the loss of a machine only. Raises UnsafeDatabaseError for what breaks it in
+        normal operation, or if the database's process crashes, unless it was accepted. Changes nothing.
+        """
+        examine(self._engine, self._accept, lambda name: f"the option commitStore.accept={name}")
 
     def plan(
         self,
@@ -139,12 +167,12 @@ class CommitStore:
                 return None
             self._check_plan(connection, sink_id, sink.query_id, query_id, batch_id, on_new_checkpoint)
             if self._is_job_decided(connection, sink_id, query_id, batch_id):
-                return Planned(None, _claims(self._live(connection, sink_id)))
+                return self._planned(connection, sink_id, None, self._live(connection, sink_id))
+            generation = sink.generation + 1
             if query_id is None:
-                return Planned(sink.generation + 1, _claims(self._live(connection, sink_id)), begins_late=True)
-            return Planned(
-                sink.generation + 1, _claims(self._begin(connection, sink, query_id, on_new_checkpoint, inside))
-            )
+                return self._planned(connection, sink_id, generation, self._live(connection, sink_id), begins_late=True)
+            live = self._begin(connection, sink, query_id, on_new_checkpoint, inside)
+            return self._planned(connection, sink_id, generation, live)
 
         while (planned := self._transactions.write(steps)) is None:
             self._add_sink(sink_id)
@@ -211,7 +239,7 @@ class CommitStore:
         batch_id: int | None,
         on_new_checkpoint: OnNewCheckpoint,
     ) -> None:
-        rules.check_nothing_lost(sink_id, self._unacknowledged(connection, sink_id))
+        rules.check_nothing_lost(sink_id, self._unacknowledged(connection, sink_id), self.schema)
         rules.query_to_claim(sink_id, known, query_id, on_new_checkpoint)
         if query_id is not None and not self._is_job_decided(connection, sink_id, query_id, batch_id):
             rules.check_job(sink_id, known, query_id, on_new_checkpoint)
@@ -260,6 +288,23 @@ class CommitStore:
         t = self._batch.c
         lost = (t.sink_id == sink_id, t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
         return [batch_row(row) for row in connection.execute(sa.select(self._batch).where(*lost))]
+
+    def _planned(
+        self,
+        connection: sa.Connection,
+        sink_id: str,
+        generation: int | None,
+        live: list[AttemptRow],
+        *,
+        begins_late: bool = False,
+    ) -> Planned:
+        return Planned(generation, _claims(live), self._in_doubt(connection, sink_id) if live else (), begins_late)
+
+    def _in_doubt(self, connection: sa.Connection, sink_id: str) -> tuple[BatchInDoubt, ...]:
+        t = self._batch.c
+        query = sa.select(self._batch).where(t.sink_id == sink_id, t.status == BatchStatus.COMMIT)
+        rows = [batch_row(row) for row in connection.execute(query.order_by(t.generation, t.batch_id))]
+        return tuple(BatchInDoubt(row, _age_ms(connection, row.decided_at)) for row in rows)
 
     # ---- WRITE ----------------------------------------------------------------------------------------------
 
@@ -730,7 +775,11 @@ class CommitStore:
             if sink is None:
                 raise SinkError(f"the commit store has no sink {sink_id!r}; nothing was dropped")
             rules.check_ended(
-                sink_id, self._live(connection, sink_id), self._quiet_ms(connection, sink), min_age_ms=min_age_ms
+                sink_id,
+                self._live(connection, sink_id),
+                self._quiet_ms(connection, sink),
+                min_age_ms=min_age_ms,
+                schema=self.schema,
             )
             owners = owned_tables(connection, self._tables.schema)
             own = sorted((table for table, owner in owners.items() if owner == sink_id), key=str)
@@ -748,9 +797,8 @@ class CommitStore:
             sa.select(sa.func.max(sa.func.coalesce(b.done_at, b.decided_at))).where(b.sink_id == sink.sink_id),
         ]
         changes = [sink.updated_at, *(connection.scalar(query) for query in newest)]
-        now = _now(connection)
         latest: dt.datetime = max(change for change in changes if change is not None)
-        return max(0, round((now - latest) / dt.timedelta(milliseconds=1)))
+        return _age_ms(connection, latest)
 
     def mark_lost(self, sink_id: str, prepared: Mapping[str, PreparedTxnState], detail: str) -> int:
         """Record that Kafka has dropped these transactions of COMMITTING attempts; return how many there were.
@@ -855,6 +903,11 @@ def _now(connection: sa.Connection) -> dt.datetime:
     return now
 
 
+def _age_ms(connection: sa.Connection, since: dt.datetime) -> int:
+    """Return the time since then, by the database's clock."""
+    return max(0, round((_now(connection) - since) / dt.timedelta(milliseconds=1)))
+
+
 _NAMES_ITS_PAIR: Final = frozenset({Ending.COMMITTED, Ending.LOST})
 
 
@@ -873,7 +926,14 @@ def _followed_by(intact: Intact, inside: Steps | None) -> Steps:
 
 def _claims(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
     return tuple(
-        Claim(attempt.attempt_id, attempt.transactional_id, verdict, PreparedTxnState(attempt.prepared_state))
+        Claim(
+            attempt.attempt_id,
+            attempt.query_id,
+            attempt.batch_id,
+            attempt.transactional_id,
+            verdict,
+            PreparedTxnState(attempt.prepared_state),
+        )
         for attempt in live
         if (verdict := VERDICTS.get(attempt.status)) is not None
     )

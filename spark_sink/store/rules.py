@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from spark_sink import commands
 from spark_sink.attempt.states import AttemptEvent, AttemptStatus, after, before
 from spark_sink.errors import (
     AttemptCondemnedError,
@@ -109,15 +110,14 @@ def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
     return nearest is not None
 
 
-def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow]) -> None:
-    """Raise BatchLostError for the first of these LOST batches."""
+def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow], schema: str | None) -> None:
+    """Raise BatchLostError for the first of these LOST batches; `schema` is the store's."""
     for row in lost:
+        command = commands.acknowledge_lost(sink_id, row.query_id, row.batch_id, schema=schema)
         raise BatchLostError(
             f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has aborted a part of it, which "
             f"could not be published again (see `detail` of its LOST rows in dw_attempt); the sink {sink_id!r} is "
-            "stopped, and nothing new has begun. "
-            "Write the lost records again by other means, then call acknowledge_lost (`dualwrite spark "
-            "acknowledge-lost`)"
+            f"stopped, and nothing new has begun. Write the lost records again by other means, then run {command}"
         )
 
 
@@ -268,12 +268,14 @@ def decision_of(
     )
 
 
-def check_ended(sink_id: str, live: Sequence[AttemptRow], quiet_ms: int, *, min_age_ms: int) -> None:
-    """Raise SinkError unless nothing shows that the application of the sink is running."""
+def check_ended(
+    sink_id: str, live: Sequence[AttemptRow], quiet_ms: int, *, min_age_ms: int, schema: str | None
+) -> None:
+    """Raise SinkError unless nothing shows that the application of the sink is running; `schema` is the store's."""
     if live:
         raise SinkError(
             f"the sink {sink_id!r} has {len(live)} attempts that are not completed; nothing was dropped: complete them "
-            "first, with the application or with `dualwrite spark recover`"
+            f"first, with the application or with {commands.recover(sink_id, schema=schema)}"
         )
     if quiet_ms < min_age_ms:
         raise SinkError(

@@ -82,6 +82,10 @@ class TaskStore(ReachableStore, Protocol):
 class ClaimStore(ReachableStore, Protocol):
     """The part that FINISH uses."""
 
+    @property
+    def schema(self) -> str | None:
+        """The schema of the store's tables, for commands that a person is told; None for the default, or if none."""
+
     def claims(
         self, sink_id: str, verdicts: Collection[Verdict] = _EVERY_VERDICT, *, durably: bool = True
     ) -> tuple[Claim, ...]:
@@ -152,6 +156,9 @@ class OperatedStore(ClaimStore, OrphanStore, Protocol):
 
 class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
     """All that a sink uses."""
+
+    def examine(self) -> None:
+        """Check whether the store keeps what is decided. Raises UnsafeDatabaseError. Changes nothing."""
 
     def plan(
         self,

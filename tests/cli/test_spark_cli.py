@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ NAMES = [table.name for table in StoreTables(None).metadata.sorted_tables]
 REPORT_KEYS = {"applied", "clean", "sinks", "unseen", "found"}
 FOUND_KEYS = {
     *("sink", "query", "batch", "transactional_id", "status", "action", "changed", "left"),
-    *("state", "pair", "age_ms", "topic_partitions", "error"),
+    *("state", "pair", "age_ms", "topic_partitions", "error", "advice"),
 }
 VIEW_KEYS = {
     *("sink", "generation", "query", "quiet_ms", "newest_batch"),
@@ -364,9 +365,13 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
         assert (lost.code, lost.document["found"][0]["action"]) == (1, "lost")
         shown = call("spark", "status", *world.reach, "--json")
         assert (shown.code, [batch["batch"] for batch in shown.document["sinks"][0]["lost"]]) == (1, [0])
-        assert "CompleteAbort" in shown.document["sinks"][0]["attempts"][0]["detail"]
-        of_batch = ("--sink", "s", "--query", "query", "--batch", 0)
-        acknowledge = ("spark", "acknowledge-lost", *world.store_options, *of_batch)
+        detail = shown.document["sinks"][0]["attempts"][0]["detail"]
+        assert "CompleteAbort" in detail
+        assert "dualwrite recover" not in detail, "that command is for the writers of dual writes"
+        seen = [call("spark", "status", *world.reach).out, call("spark", "recover", *world.reach).out]
+        (command,) = {line.partition("`")[2].rstrip("`") for out in seen for line in out.splitlines() if "`" in line}
+        assert lost.document["found"][0]["advice"].endswith(f"run `{command}`")
+        acknowledge = (*shlex.split(command)[1:], *world.store_options)
         first, second = call(*acknowledge), call(*acknowledge)
         assert (first.code, first.out) == (
             0,
