@@ -68,10 +68,19 @@ class SinkView:
 class SinkViews:
     """Reads the state of sinks. `unseen` collects sentences about brokers that could not be queried."""
 
-    def __init__(self, store: CommitStore, admin: TransactionAdmin, *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: CommitStore,
+        admin: TransactionAdmin | None,
+        *,
+        now_ms: Callable[[], int],
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Without `admin` only the store is read. `timeout_ms` bounds each request to Kafka; None: as `admin` does."""
         self._store = store
         self._admin = admin
         self._now_ms = now_ms
+        self._timeout_ms = timeout_ms
 
     def all_ids(self) -> list[str]:
         """Return the ids of all sinks in the store."""
@@ -108,15 +117,19 @@ class SinkViews:
 
     def _open(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
         """Return the open transactions with ids of this sink, and not of another whose id begins with this sink's."""
-        listed = _partial_response(lambda: self._admin.transactions_of_prefix(f"{sink_id}-"), unseen)
+        if (admin := self._admin) is None:
+            return {}
+        listed = _partial_response(
+            lambda: admin.transactions_of_prefix(f"{sink_id}-", timeout_ms=self._timeout_ms), unseen
+        )
         own = re.compile(rf"{re.escape(sink_id)}-\d+-\d+")
         ids = [row.transactional_id for row in listed if row.state in _OPEN_STATES]
         return self._described([each for each in ids if own.fullmatch(each)], unseen)
 
     def _described(self, ids: Sequence[str], unseen: list[str]) -> dict[str, OpenTransaction]:
-        if not ids:
+        if not ids or (admin := self._admin) is None:
             return {}
-        described = _partial_response(lambda: self._admin.describe_transactions(ids), unseen)
+        described = _partial_response(lambda: admin.describe_transactions(ids, timeout_ms=self._timeout_ms), unseen)
         return {each: self._opened(found) for each, found in described.items() if found and found.state in _OPEN_STATES}
 
     def _opened(self, found: TransactionDescription) -> OpenTransaction:
