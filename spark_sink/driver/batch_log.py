@@ -39,10 +39,12 @@ def log_batch(
 ) -> None:
     """Log the line of a batch that was committed."""
     skipped = bool(results) and all(result.outcome is TaskOutcome.SKIPPED for result in results)
+    times = summary.times
     prepared = [result for result in results if result.outcome is TaskOutcome.PREPARED]
     log.info(
         "sink %s, batch %d of %s%s: "
-        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d phase_two_ms=%d",
+        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d "
+        "plan_ms=%d write_ms=%d decide_ms=%d complete_ms=%d",
         sink_id,
         batch_id,
         query_id,
@@ -54,7 +56,7 @@ def log_batch(
         summary.aborted,
         sum(result.records for result in prepared),
         sum(result.bytes for result in prepared),
-        summary.phase_two_ms,
+        *(seconds * 1000 for seconds in (times.plan_s, times.write_s, times.decide_s, times.complete_s)),
     )
     if len(prepared) > MANY_TRANSACTIONS:
         _warn_of_many(sink_id, len(prepared))

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sqlalchemy.exc import DBAPIError
 
-from spark_sink.attempt.states import Verdict
+from spark_sink.attempt.states import Claim, Verdict
 from spark_sink.attempt.writing import PartitionWriter
-from spark_sink.driver.finisher import Finisher, waits_s
-from spark_sink.errors import DecisionUnknownError, SinkError
-from spark_sink.handoff import Plan, TaskIdentity, TaskResult
+from spark_sink.driver.finisher import Finisher, Tally, waits_s
+from spark_sink.driver.phases import PhaseClock, PhaseTimes
+from spark_sink.driver.telemetry import BatchTelemetry
+from spark_sink.errors import BatchLostError, DecisionUnknownError, SinkError
+from spark_sink.handoff import Plan, PlanTime, TaskIdentity, TaskResult
 from spark_sink.options import RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
@@ -60,8 +62,7 @@ class CommitSummary:
     """Kafka transactions that this call aborted."""
     unfinished: int
     """Kafka transactions of losers that could not be aborted yet; the next plan aborts them."""
-    decision_ms: float
-    phase_two_ms: float
+    times: PhaseTimes
 
 
 class Sink:
@@ -90,6 +91,7 @@ class Sink:
         self._finisher = Finisher(
             options.sink_id, store, kafka, retries=options.commit_retries, pause=self._pause, sleep=sleep
         )
+        self._telemetry = BatchTelemetry(options.sink_id, options.telemetry_setup)
 
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
@@ -119,11 +121,13 @@ class Sink:
         Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError if a
         transaction could not be completed in Kafka. Then the batch has not begun.
         """
+        began_s = time.perf_counter()
         with unavailable_means("The batch has not begun: start the query again when the database is available"):
             planned = self._begin_generation(schema, query_id)
         self._pause(PausePoint.AFTER_GENERATION)
-        tally = self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
+        tally = self._finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
         if planned.claims:
+            self._telemetry.flush()
             _log.info(
                 "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
                 self._sink_id,
@@ -132,7 +136,7 @@ class Sink:
                 tally.aborted,
             )
         self._pause(PausePoint.AFTER_PLAN)
-        return Plan(self._sink_id, planned.generation)
+        return Plan(self._sink_id, planned.generation, PlanTime(time.perf_counter() - began_s, time.time()))
 
     def _begin_generation(self, schema: pa.Schema, query_id: str | None) -> Planned:
         if self._table is not None:
@@ -179,17 +183,19 @@ class Sink:
         plan can find out whether the batch is decided.
         """
         self._pause(PausePoint.COMMIT_START)
-        began_s = time.perf_counter()
+        clock = PhaseClock(results)
         decision = self._decision_of(query_id, batch_id, results, offsets_digest)
         other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
         with unavailable_means(f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"):
             self._check_still_prepared(decision, results)
             decided = self._decide(decision, sql_fn)
-        decided_s = time.perf_counter()
+        clock.decided()
+        self._telemetry.decided(decided, len(decision.winners))
         self._pause(PausePoint.AFTER_DECISION)
-        tally = self._finisher.finish(decided.claims, tuple(Verdict), required=(Verdict.COMMIT,))
+        tally = self._finish(decided.claims, tuple(Verdict), required=(Verdict.COMMIT,))
         self._pause(PausePoint.AFTER_FINISH)
-        ended_s = time.perf_counter()
+        clock.completed()
+        self._telemetry.completed(decided, tally, clock.times)
         self._delete_old_batches(decision)
         return CommitSummary(
             decided_anew=decided.anew,
@@ -198,8 +204,7 @@ class Sink:
             repaired=tally.repaired,
             aborted=tally.aborted,
             unfinished=tally.unfinished,
-            decision_ms=(decided_s - began_s) * 1000,
-            phase_two_ms=(ended_s - decided_s) * 1000,
+            times=clock.times,
         )
 
     def _check_still_prepared(self, decision: Decision, results: Sequence[TaskResult]) -> None:
@@ -300,16 +305,15 @@ class Sink:
         for generation in generations:
             self._store.give_up(self._sink_id, query_id=query_id, batch_id=batch_id, generation=generation)
         self._pause(PausePoint.AFTER_CONDEMNATION)
-        self._finisher.finish(None, (Verdict.ABORT,), required=())
+        self._finish(None, (Verdict.ABORT,), required=())
 
     def finish(self) -> CommitSummary:
         """Complete in Kafka what is decided or condemned. May run at any time, twice, or in two processes at once.
 
         Raises BatchLostError, StoreUnavailableError, and SinkError if Kafka did not complete a transaction.
         """
-        began_s = time.perf_counter()
         with unavailable_means("What is decided stays decided: the next plan completes it"):
-            tally = self._finisher.finish(None, tuple(Verdict), required=tuple(Verdict))
+            tally = self._finish(None, tuple(Verdict), required=tuple(Verdict))
         self._pause(PausePoint.AFTER_FINISH)
         return CommitSummary(
             decided_anew=False,
@@ -318,9 +322,20 @@ class Sink:
             repaired=tally.repaired,
             aborted=tally.aborted,
             unfinished=tally.unfinished,
-            decision_ms=0.0,
-            phase_two_ms=(time.perf_counter() - began_s) * 1000,
+            times=PhaseTimes(),
         )
+
+    def _finish(
+        self, claims: Sequence[Claim] | None, verdicts: Collection[Verdict], *, required: Collection[Verdict]
+    ) -> Tally:
+        """Complete claims as `Finisher.finish` does, and report it."""
+        try:
+            tally = self._finisher.finish(claims, verdicts, required=required)
+        except BatchLostError:
+            self._telemetry.lost()
+            raise
+        self._telemetry.ended(tally)
+        return tally
 
     def is_decided(self, query_id: str, batch_id: int) -> bool:
         """Return whether the batch is decided.
