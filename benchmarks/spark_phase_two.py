@@ -63,7 +63,7 @@ def prepare(side: ProducerSinkKafka, count: int) -> dict[str, Prepared]:
 
 def complete(side: ProducerSinkKafka, rows: Mapping[str, Prepared]) -> tuple[float, float]:
     """Commit the prepared transactions; return the wall time and this process's CPU time, in milliseconds."""
-    claims = [Claim(each, each, Verdict.COMMIT, row.state) for each, row in rows.items()]
+    claims = [Claim(each, "query", 0, each, Verdict.COMMIT, row.state) for each, row in rows.items()]
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     ended = side.end(claims, Rows(rows))
     wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s

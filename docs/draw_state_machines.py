@@ -12,6 +12,8 @@ from dualwrite.broker_emulator.groups.consumer.states import (
 )
 from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 from dualwrite.broker_emulator.security.login_states import NEXT_STATES, State
+from dualwrite.broker_emulator.share.states import NEXT_GROUP_STATES as NEXT_SHARE_GROUP_STATES
+from dualwrite.broker_emulator.share.states import NEXT_RECORD_STATES, RecordState, ShareGroupState
 from dualwrite.broker_emulator.transactions.states import mermaid_diagram
 from dualwrite.client.transactions.states import CALLS, EVENTS, Call, ProducerState
 from dualwrite.recipes.core.slot import TRANSITIONS, SlotState
@@ -63,6 +65,26 @@ def consumer_group_member_diagram() -> str:
     return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(MemberState.STABLE.name)}", *arrows]) + "\n"
 
 
+def share_group_diagram() -> str:
+    arrows = [
+        f"    {before} --> {after}: {cause}"
+        for before, following in NEXT_SHARE_GROUP_STATES.items()
+        for after, cause in following.items()
+    ]
+    first, last = ShareGroupState.EMPTY, ShareGroupState.DEAD
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *arrows, f"    {last} --> [*]"]) + "\n"
+
+
+def share_record_diagram() -> str:
+    arrows = [
+        f"    {_camel(before.name)} --> {_camel(after.name)}: {cause}"
+        for before, following in NEXT_RECORD_STATES.items()
+        for after, cause in following.items()
+    ]
+    ends = [f"    {_camel(state.name)} --> [*]" for state, following in NEXT_RECORD_STATES.items() if not following]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(RecordState.AVAILABLE.name)}", *arrows, *ends]) + "\n"
+
+
 def slot_diagram() -> str:
     arrows = [
         f"    {_camel(before)} --> {_camel(after)}"
@@ -95,6 +117,8 @@ def page() -> str:
             "dualwrite/broker_emulator/groups/consumer/states.py",
             consumer_group_member_diagram(),
         ),
+        ("A share group (KIP-932)", "dualwrite/broker_emulator/share/states.py", share_group_diagram()),
+        ("A record of a share group", "dualwrite/broker_emulator/share/states.py", share_record_diagram()),
         ("The login of a connection", "dualwrite/broker_emulator/security/login_states.py", login_diagram()),
         ("The producer", "dualwrite/client/transactions/states.py", producer_diagram()),
         ("A transactional id in a DualWriter", "dualwrite/recipes/core/slot.py", slot_diagram()),

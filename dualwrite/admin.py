@@ -235,7 +235,18 @@ class AsyncTransactionAdmin:
         is not known: they may be committed, open, aborted, or have another owner, which a producer that takes the id
         over finds out (`complete_transaction`).
         """
-        return await self._calls().commit_prepared(prepared, self._deadline_s(timeout_ms))
+        return await self._calls().end_by_pair(prepared, self._deadline_s(timeout_ms), commit=True)
+
+    async def abort_open_transactions(
+        self, pairs: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
+    ) -> set[str]:
+        """Abort open transactions, each by its own pair; return the ids whose transactions are aborted.
+
+        As `commit_prepared_transactions`: whatever has another pair is safe, however late a request is carried out.
+        **If a database has committed, this loses the records.** Refused for ids that another producer has taken over,
+        even if it kept the transaction (KIP-939); `force_terminate_transaction` aborts that.
+        """
+        return await self._calls().end_by_pair(pairs, self._deadline_s(timeout_ms), commit=False)
 
     async def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
@@ -454,6 +465,12 @@ class TransactionAdmin:
     ) -> set[str]:
         """See `AsyncTransactionAdmin.commit_prepared_transactions`."""
         return self._run(self._admin.commit_prepared_transactions(prepared, timeout_ms=timeout_ms))
+
+    def abort_open_transactions(
+        self, pairs: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
+    ) -> set[str]:
+        """See `AsyncTransactionAdmin.abort_open_transactions`."""
+        return self._run(self._admin.abort_open_transactions(pairs, timeout_ms=timeout_ms))
 
     def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None

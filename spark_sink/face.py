@@ -36,6 +36,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from spark_sink import commands
 from spark_sink.attempt.worker import OpenSink, checkpoint_root, sink_of, streaming_task, task_of
 from spark_sink.driver.batch_log import configure_worker_logging, log, log_batch
 from spark_sink.driver.checkpoint import Checkpoint, check_trigger, find_checkpoint
@@ -135,13 +136,20 @@ class DualWriteKafka(DataSource):
         if overwrite:
             raise SinkOptionError('a topic cannot be overwritten; use mode("append")')
         job = query_id_of_job(self._options.job_id or str(uuid.uuid4()), self._options.job_version)
-        return JobWriter(self._options, self.open_sink, self._plan(schema, job), job)
+        plan = self._plan(schema, job, _batch_of_job(self._options))
+        return JobWriter(self._options, self.open_sink, plan, job)
 
-    def _plan(self, schema: StructType, query_id: str | None) -> Plan:
-        return _plan(sink_of(self._options, self.open_sink), self._options, schema, query_id)
+    def _plan(self, schema: StructType, query_id: str | None, batch_id: int | None = None) -> Plan:
+        return _plan(sink_of(self._options, self.open_sink), self._options, schema, query_id, batch_id)
 
 
-def _plan(sink: Sink, options: SinkOptions, schema: StructType, query_id: str | None) -> Plan:
+def _batch_of_job(options: SinkOptions) -> int:
+    return BATCH_JOB_ID if options.job_version is None else options.job_version
+
+
+def _plan(
+    sink: Sink, options: SinkOptions, schema: StructType, query_id: str | None, batch_id: int | None = None
+) -> Plan:
     """Plan a batch with Spark's schema. Raises what `Sink.plan` does, and SinkOptionError for unsuitable columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -149,7 +157,7 @@ def _plan(sink: Sink, options: SinkOptions, schema: StructType, query_id: str | 
 
     columns = to_arrow_schema(schema, timezone="UTC")
     check_schema(columns, options)
-    return sink.plan(columns, query_id=query_id)
+    return sink.plan(columns, query_id=query_id, batch_id=batch_id)
 
 
 def _is_planner() -> bool:
@@ -207,10 +215,10 @@ class _Writer:
             self._sink.abort(results, query_id=query_id, batch_id=batch_id)
         except Exception:
             log.exception(
-                "sink %s: what batch %d has left could not be aborted now; the next batch or `dualwrite spark recover` "
-                "does it",
+                "sink %s: what batch %d has left could not be aborted now; the next batch or %s does it",
                 self._options.sink_id,
                 batch_id,
+                commands.recover(self._options.sink_id, schema=self._options.store.schema),
             )
 
 
@@ -249,7 +257,7 @@ class JobWriter(_Writer, DataSourceArrowWriter):
         super().__init__(options, open_sink, plan)
         self._planned = plan
         self._job = job
-        self._batch_id = BATCH_JOB_ID if options.job_version is None else options.job_version
+        self._batch_id = _batch_of_job(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write all rows of a task, in the task."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import NamedTuple, Self
 
 BATCH_JOB_ID = 0
 """A batch job (`df.write`) without a version is batch 0 of a query named after its `jobId`."""
@@ -27,8 +27,18 @@ class Plan:
     """The result of planning one batch: the fencing token that every task and the committer must present."""
 
     sink_id: str
-    generation: int
+    generation: int | None
+    """None for a batch job that is decided already: nothing of it is written, so nobody has to be fenced."""
+    begins_late: bool = False
+    """Whether the first task begins the generation, because the planner could not tell which query it plans for."""
     time: PlanTime | None = None
+
+
+class BatchName(NamedTuple):
+    """The name of a batch within its sink."""
+
+    query_id: str
+    batch_id: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class TaskResult:
     """The report of a task to the committer."""
 
     outcome: TaskOutcome
-    generation: int
+    generation: int | None
     query_id: str
     batch_id: int
     partition_id: int

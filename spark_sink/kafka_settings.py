@@ -6,10 +6,12 @@ Every name is translated, passed on, or refused with a sentence that says what t
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
 
-from dualwrite.config import ProducerConfig
+from dualwrite.config import AdminConfig, ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.java_client import translated
 from spark_sink.errors import SinkOptionError
@@ -23,6 +25,9 @@ _DECIDED_BY_THE_SINK: Final = {
     "value.serializer": "the column value is sent as it is: cast it to string or binary",
     "retries": "requests are retried until kafka.delivery.timeout.ms has passed",
 }
+
+_OF_ADMIN: Final = frozenset(each.name for each in fields(AdminConfig))
+"""The settings of connections, by names with underscores."""
 
 _SET_TOKEN_PROVIDER: Final = "set kafka.sasl.oauth.token.provider=package.module:function, which returns tokens"
 
@@ -80,8 +85,27 @@ def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
         settings = _partitioner(_compression_level(translated(given)))
         ProducerConfig.parse(resolved(settings), {})
     except ConfigError as error:
-        raise SinkOptionError(f"the producer's settings, which are the options kafka.*, are invalid: {error}") from None
+        raise SinkOptionError(
+            f"the producer's settings, which are the options kafka.*, are invalid: {in_terms_of_options(str(error))}"
+        ) from None
     return settings
+
+
+_OWN_OPTIONS: Final = {
+    "accept.bounded.guarantee=true": "txn.mode=resume",
+    "transaction.timeout.ms": "txn.timeoutMs",
+}
+"""Options of the sink itself, by the settings of the producer that they decide."""
+
+_NAMES: Final = sorted({each.name.replace("_", ".") for each in fields(ProducerConfig)} - _DECIDED_BY_THE_SINK.keys())
+_NAMED: Final = re.compile(rf"(?<![\w.])({'|'.join(re.escape(name) for name in _NAMES if '.' in name)})(?!\.?\w)")
+
+
+def in_terms_of_options(sentence: str) -> str:
+    """Return a sentence of the producer, which names its settings, with the names of the sink's options."""
+    for setting, option in _OWN_OPTIONS.items():
+        sentence = sentence.replace(setting, option)
+    return _NAMED.sub(r"kafka.\1", sentence)
 
 
 def resolved(settings: Mapping[str, str]) -> dict[str, Any]:
@@ -96,6 +120,11 @@ def resolved(settings: Mapping[str, str]) -> dict[str, Any]:
             f"kafka.{_TOKEN_PROVIDER} must name a function as package.module:function that every process of Spark can "
             f"import, not {provider!r}: {error}"
         ) from error
+
+
+def admin_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a producer's settings that an admin client has: the settings of connections."""
+    return {name: value for name, value in settings.items() if name.replace(".", "_") in _OF_ADMIN}
 
 
 def _refuse(name: str, value: str) -> None:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
+from dualwrite.recipes.core.database_safety import NAMES as WEAKNESSES
 from spark_sink.errors import SinkOptionError
 from spark_sink.kafka_settings import checked_settings
 
@@ -34,6 +35,13 @@ class OnNewCheckpoint(Enum):
 
     FAIL = "fail"
     ADOPT = "adopt"
+
+
+class OnOrphans(Enum):
+    """`onOrphans`: what to do with open transactions of the sink that no attempt in the store has."""
+
+    WARN = "warn"
+    ABORT = "abort"
 
 
 class RequireDigest(Enum):
@@ -79,6 +87,8 @@ class StoreOptions:
     timeout_ms: int = DEFAULT_STORE_TIMEOUT_MS
     """How long the database may be silent after a statement, or may have no connection to give."""
     connect_timeout_ms: int = DEFAULT_STORE_CONNECT_TIMEOUT_MS
+    accept: tuple[str, ...] = ()
+    """What the database cannot promise and is accepted, by the names of `docs/databases.md`."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,7 @@ class SinkOptions:
     query_name: str | None = None
     """Spark's own option."""
     require_digest: RequireDigest = RequireDigest.REPLAY
+    on_orphans: OnOrphans = OnOrphans.WARN
     job_version: int | None = None
     """Batch jobs only: of the job's runs, one is written only if its version is higher than all before."""
     telemetry_setup: str | None = None
@@ -136,6 +147,7 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
         checkpoint_location=own.text("checkpointLocation"),
         query_name=own.text("queryName"),
         require_digest=own.one_of("requireDigest", RequireDigest.REPLAY),
+        on_orphans=own.one_of("onOrphans", OnOrphans.WARN),
         job_id=_job_id(own),
         job_version=_job_version(own),
         telemetry_setup=_telemetry_setup(own),
@@ -155,10 +167,12 @@ NAMES: Final = (
     "commitStore.createTables",
     "commitStore.timeoutMs",
     "commitStore.connectTimeoutMs",
+    "commitStore.accept",
     "txn.mode",
     "txn.timeoutMs",
     "onNewCheckpoint",
     "requireDigest",
+    "onOrphans",
     "dual.table",
     "dual.columns",
     "dual.mode",
@@ -287,7 +301,16 @@ def _store(own: OptionValues) -> StoreOptions:
         create_tables=own.flag("commitStore.createTables", True),
         timeout_ms=own.number("commitStore.timeoutMs", DEFAULT_STORE_TIMEOUT_MS, 1000),
         connect_timeout_ms=own.number("commitStore.connectTimeoutMs", DEFAULT_STORE_CONNECT_TIMEOUT_MS, 1000),
+        accept=_accepted(own),
     )
+
+
+def _accepted(own: OptionValues) -> tuple[str, ...]:
+    accepted = own.names("commitStore.accept") or ()
+    unknown = sorted(set(accepted) - WEAKNESSES)
+    if unknown:
+        raise SinkOptionError(f"commitStore.accept: {unknown[0]!r} is not one of {', '.join(sorted(WEAKNESSES))}")
+    return accepted
 
 
 def check_store_url(name: str, url: str) -> None:

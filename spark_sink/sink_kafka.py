@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spark_sink.kafka_settings import resolved
+from spark_sink.kafka_settings import admin_settings, resolved
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import Pause
 
@@ -28,12 +30,15 @@ if TYPE_CHECKING:
     from spark_sink.attempt.states import Claim, ClaimRows, Ended, Prepared
     from spark_sink.attempt.task_transaction import ProducerTransaction
     from spark_sink.driver.completion import Completion
+    from spark_sink.driver.orphans import OrphanKafka
 
 COMPLETION_TIMEOUT_MS: Final = 20_000
 """The limit for taking ids over, and for completing their transactions, unless `kafka.max.block.ms` is set.
 
 Spark's trigger waits for both. What is not complete by then is retried `commit.retries` times.
 """
+
+_LOOK_MS: Final = 5_000
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +92,9 @@ class SinkKafka(Protocol):
     def not_open(self, prepared: Mapping[str, PreparedTxnState]) -> Sequence[str]:
         """Return those of these transactional ids whose open transaction is not the prepared one. Changes nothing."""
 
+    def transactions(self) -> AbstractContextManager[OrphanKafka]:
+        """Return the open transactions of sinks, for as long as the context is entered."""
+
     def close(self) -> None:
         """Close the connections. Never raises."""
 
@@ -123,6 +131,16 @@ class ProducerSinkKafka:
     def not_open(self, prepared: Mapping[str, PreparedTxnState]) -> Sequence[str]:
         """See `SinkKafka.not_open`. Raises the errors of an admin client."""
         return self._ready_completion().not_open(prepared)
+
+    @contextmanager
+    def transactions(self) -> Iterator[OrphanKafka]:
+        """See `SinkKafka.transactions`. Each call to Kafka takes at most 5 s: a batch waits for it."""
+        from dualwrite.admin import TransactionAdmin
+        from spark_sink.driver.open_transactions import OpenTransactions
+
+        self._keep_connections()
+        with TransactionAdmin(admin_settings(self._settings)) as admin:
+            yield OpenTransactions(admin, now_ms=lambda: int(time.time() * 1000), timeout_ms=_LOOK_MS)
 
     def _ready_completion(self) -> Completion:
         self._keep_connections()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,26 @@ def test_what_all_databases_share_knows_no_database(folder: str, graph: dict[str
         assert not external_imports(module, files[module]) & DATABASE_LIBRARIES, module
         recipes = {name.split(".")[2] for name in graph[module] if name.startswith(f"{RECIPES}.")}
         assert recipes <= set(SHARED), module
+
+
+@pytest.mark.parametrize("folder", ["driver", "attempt"])
+def test_the_steps_of_a_batch_know_only_the_port_of_the_store(folder: str) -> None:
+    files = source_files("spark_sink")
+    here = [name for name in files if name.startswith(f"spark_sink.{folder}.")]
+    assert len(here) > 3
+    for module in here:
+        at_import = set(_imported_at_once(files[module]))
+        assert not {name.partition(".")[0] for name in at_import} & DATABASE_LIBRARIES, module
+        assert "spark_sink.store.commit_store" not in at_import, module
+
+
+def _imported_at_once(path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports when it is imported itself: not for type checkers, nor in a function."""
+    for statement in ast.parse(path.read_text()).body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            yield statement.module or ""
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])

@@ -79,6 +79,13 @@ def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dial
     metavar="ID",
     help="The application of this sink is gone: abort what it left undecided. May be repeated.",
 )
+@click.option(
+    "--abort-orphans",
+    multiple=True,
+    metavar="ID",
+    help="Abort open transactions of this sink without a row, though the store cannot tell whether they are decided. "
+    "May be repeated.",
+)
 @round_options(
     apply="End what is found, or only report what would be done, which is the default and changes nothing.",
     min_age="Leave everything that has changed within this time to the application.",
@@ -95,6 +102,7 @@ def _recover(
     apply: bool,
     min_age: float,
     condemn: tuple[str, ...],
+    abort_orphans: tuple[str, ...],
     once: bool,
     interval: float | None,
     as_json: bool,
@@ -105,15 +113,29 @@ def _recover(
     the application, and several times at once. Undecided transactions are left to the application, which ends them when
     it is started again; if that will not happen, name its sink with --condemn.
 
+    A transaction without a row (no-row) is of a store that was lost or restored to an older state, or of another
+    program. This store cannot tell whether it is decided: if its batch was decided in the lost part of the store's
+    history, the table may have its rows, and --abort-orphans loses its records; without it, readers wait. So compare
+    table and topic first: you decide. What this store does know by its producer id and epoch is ended as it was
+    decided, without being asked for. A sink that the store does not have is left alone, because it may be the wrong
+    database.
+
     Exit code: 0 nothing is left; 1 something is left undecided, lost, without a row, or failed (without --apply: or
     would be ended); 2 wrong usage, or Kafka or the database cannot be reached.
     """
     check_rounds(once=once, interval=interval)
-    if condemn and interval is not None:
-        raise click.UsageError("--condemn is for a sink that you have examined: use it without --interval")
+    for option, named in (("--condemn", condemn), ("--abort-orphans", abort_orphans)):
+        if named and interval is not None:
+            raise click.UsageError(f"{option} is for a sink that you have examined: use it without --interval")
     with commit_store(database_url, schema) as store, access.admin(reached=interval is None) as admin:
         recovery = SinkRecovery(
-            store, _completion(access), admin, sink_ids=sink_ids, condemn=condemn, min_age_ms=int(min_age * 1000)
+            store,
+            _completion(access),
+            admin,
+            sink_ids=sink_ids,
+            condemn=condemn,
+            abort_orphans=abort_orphans,
+            min_age_ms=int(min_age * 1000),
         )
         if interval is None:
             ctx.exit(_round(recovery, apply=apply, as_json=as_json))
@@ -143,6 +165,8 @@ def _rounds(recovery: SinkRecovery, interval_s: float, *, apply: bool, as_json: 
 def _print_report(report: RecoveryReport) -> None:
     if report.found:
         print_table(_FOUND, [_found_cells(found) for found in report.found])
+    for advice in dict.fromkeys(found.advice for found in report.found if found.advice is not None):
+        click.echo(f"to do: {advice}")
     for each in report.unseen:
         click.echo(f"not checked: {each}")
     ended = sum(found.changed for found in report.found)
@@ -195,6 +219,7 @@ def _found_document(found: Found) -> dict[str, Any]:
         "age_ms": found.age_ms,
         "topic_partitions": [] if opened is None else list(opened.topic_partitions),
         "error": found.error,
+        "advice": found.advice,
     }
 
 

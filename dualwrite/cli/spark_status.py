@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import click
-import sqlalchemy as sa
 from rich.console import Group, RenderableType
 
 from dualwrite.admin import TransactionAdmin
@@ -18,7 +17,10 @@ from dualwrite.cli.live import interval_option, show_live
 from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
 from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
 from dualwrite.errors import DualWriteError, KafkaError
-from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews, lost_batches
+from spark_sink.driver.finisher import advice_if_lost
+from spark_sink.driver.open_transactions import OpenTransaction
+from spark_sink.driver.sink_view import SinkView, SinkViews, lost_batches
+from spark_sink.handoff import BatchName
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchRow, BatchStatus
 
@@ -77,7 +79,7 @@ def command(
     if as_json:
         print_json({"unseen": unseen, "sinks": [_document(view) for view in views]})
     else:
-        _print(views, unseen)
+        _print(store, views, unseen)
     ctx.exit(LEFT if unseen or any(view.orphans or lost_batches(view) for view in views) else 0)
 
 
@@ -92,12 +94,12 @@ def _look(
     return views.look(sink_ids or views.all_ids(), unseen)
 
 
-def _print(views: Sequence[SinkView], unseen: Sequence[str]) -> None:
+def _print(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str]) -> None:
     for number, each in enumerate(_tables(views)):
         if number:
             click.echo()
         print_table(each.headers, each.rows)
-    for remark in _remarks(views, unseen):
+    for remark in _remarks(store, views, unseen):
         click.echo(remark)
 
 
@@ -118,9 +120,9 @@ def live_view(
         except KafkaError as error:
             title = f"{clock}  {sentence(error)}"
             views = _look(store, None, sink_ids, unseen)
-    except (DualWriteError, sa.exc.SQLAlchemyError) as error:
+    except (DualWriteError, *store.errors) as error:
         return f"{clock}  {sentence(error)}"
-    return Group(title, *_remarks(views, unseen), *_fitted(views, width))
+    return Group(title, *_remarks(store, views, unseen), *_fitted(views, width))
 
 
 def _fitted(views: Sequence[SinkView], width: int) -> Iterator[RenderableType]:
@@ -158,12 +160,17 @@ def _tables(views: Sequence[SinkView]) -> list[_Table]:
     return [_Table(_SINKS, [_sink_cells(view) for view in views]), *(each for each in details if each.rows)]
 
 
-def _remarks(views: Sequence[SinkView], unseen: Sequence[str]) -> list[str]:
-    """Return a sentence about each transaction without a row, and about each broker that could not be queried."""
+def _remarks(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str]) -> list[str]:
+    """Return a sentence about each transaction without a row, broker that could not be queried, and lost batch."""
     return [
         *(_orphan_sentence(orphan) for view in views for orphan in view.orphans),
         *(f"not checked: {each}" for each in unseen),
+        *(f"to do: {_advice(store, batch)}" for view in views for batch in lost_batches(view)),
     ]
+
+
+def _advice(store: CommitStore, batch: BatchRow) -> str:
+    return advice_if_lost(store, batch.sink_id, BatchName(batch.query_id, batch.batch_id))
 
 
 def _orphan_sentence(orphan: OpenTransaction) -> str:

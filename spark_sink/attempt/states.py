@@ -102,6 +102,8 @@ class Claim:
     """An attempt whose transaction has to be completed, as its row was read at some time."""
 
     attempt_id: str
+    query_id: str
+    batch_id: int
     transactional_id: str
     verdict: Verdict
     prepared_state: PreparedTxnState

@@ -16,13 +16,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from dualwrite.errors import DualWriteError, FencedError, KafkaError, UnsupportedByBrokerError
+from dualwrite.errors import (
+    DualWriteError,
+    FencedError,
+    InvalidRecordError,
+    KafkaError,
+    UnsupportedByBrokerError,
+)
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState
 from spark_sink.attempt.record_encoder import by_topic
 from spark_sink.attempt.states import Prepared
 from spark_sink.errors import AttemptCondemnedError, SinkError, SinkOptionError
+from spark_sink.kafka_settings import in_terms_of_options
 from spark_sink.options import SinkOptions, TxnMode
 
 if TYPE_CHECKING:
@@ -34,6 +41,11 @@ _ABORT_TIMEOUT_S: Final = 5.0
 # INVALID_PRODUCER_EPOCH and PRODUCER_FENCED. In a leader's response to a record they are not fatal for a producer in
 # general; but a task uses the id for one transaction only, and need not query the coordinator as well.
 _FENCED: Final = (47, 90)
+
+_TIMEOUT_TOO_LONG: Final = 50
+"""INVALID_TRANSACTION_TIMEOUT."""
+_TOO_LARGE: Final = (10, 18)
+"""MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE, in a leader's response to a batch of records."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +84,7 @@ class ProducerTransaction:
         over, AbortableError and KafkaTimeoutError if Kafka did not accept the records, and SinkOptionError for a topic
         in which they could not be published again, if that is needed.
         """
-        with _fenced_means_condemned(self._transactional_id):
+        with _fenced_means_condemned(self._transactional_id), _refusals_in_terms_of_options():
             for topic, of_topic, size in by_topic(rows, self._topic):
                 if self._check is not None:
                     self._check.before_sending(topic)
@@ -86,7 +98,7 @@ class ProducerTransaction:
         Raises the errors of `write`, and SinkError if Kafka may abort the transaction against a decision and nothing
         says where its records are: then they could not be published again.
         """
-        with _fenced_means_condemned(self._transactional_id):
+        with _fenced_means_condemned(self._transactional_id), _refusals_in_terms_of_options():
             state = self._producer.prepare_transaction()
             if self._check is not None:
                 self._check.of_created()
@@ -229,15 +241,45 @@ def _check_tier(options: SinkOptions, producer: Producer) -> None:
 
 @contextmanager
 def _in_terms_of_options(options: SinkOptions) -> Iterator[None]:
-    """Reword errors of the producer, which name its settings, with the names of the sink's options."""
+    """Reword errors of the beginning, which name the producer's settings, with the names of the sink's options."""
     try:
         yield
     except KafkaError as error:
-        sentence = str(error).replace("accept.bounded.guarantee=true", "txn.mode=resume")
-        sentence = sentence.replace("transaction.timeout.ms", "txn.timeoutMs")
+        if error.error_code == _TIMEOUT_TOO_LONG:
+            raise SinkOptionError(
+                f"txn.timeoutMs={options.txn_timeout_ms} is more than the brokers allow with their "
+                "transaction.max.timeout.ms; nothing was written: set txn.timeoutMs to at most that, or have it raised "
+                "there"
+            ) from error
+        sentence = in_terms_of_options(str(error))
         if isinstance(error, UnsupportedByBrokerError):
             raise SinkOptionError(f"txn.mode={options.txn_mode.value}: {sentence}") from error
         raise error.reworded(sentence) from error
+
+
+@contextmanager
+def _refusals_in_terms_of_options() -> Iterator[None]:
+    """Reword errors about records with the names of the sink's options, and say what helps against their size."""
+    try:
+        yield
+    except InvalidRecordError as error:
+        sentence = in_terms_of_options(str(error))
+        raise InvalidRecordError(f"{sentence}{_BY_THE_PRODUCER if _MAX_REQUEST_SIZE in sentence else ''}") from error
+    except KafkaError as error:
+        sentence = in_terms_of_options(str(error))
+        raise error.reworded(f"{sentence}{_BY_THE_TOPIC if error.error_code in _TOO_LARGE else ''}") from error
+
+
+_MAX_REQUEST_SIZE: Final = "kafka.max.request.size"
+_BY_THE_PRODUCER: Final = (
+    f". Nothing of this attempt becomes visible: make the row smaller, or set {_MAX_REQUEST_SIZE} higher (and "
+    "max.message.bytes of the topic, if that is lower)"
+)
+_BY_THE_TOPIC: Final = (
+    ". A batch of records is larger than max.message.bytes of the topic (message.max.bytes of the brokers, where the "
+    "topic has none). Nothing of this attempt becomes visible: raise it; or, if no single row is larger, set "
+    "kafka.batch.size to less than it"
+)
 
 
 @contextmanager

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
 
-    from spark_sink.store.commit_store import CommitStore
     from spark_sink.store.dual_table import DualTableWriter
+    from spark_sink.store.sink_store import TaskStore
     from spark_sink.store.tables import Lease
 
 _PIECE_BYTES: Final = 33_554_432
@@ -26,7 +26,7 @@ class PartitionWriter:
     """WRITE for one sink."""
 
     def __init__(
-        self, options: SinkOptions, store: CommitStore, kafka: SinkKafka, table: DualTableWriter | None, pause: Pause
+        self, options: SinkOptions, store: TaskStore, kafka: SinkKafka, table: DualTableWriter | None, pause: Pause
     ) -> None:
         self._sink_id = options.sink_id
         self._policy = options.on_new_checkpoint
@@ -37,6 +37,11 @@ class PartitionWriter:
 
     def write(self, plan: Plan, task: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write one partition; see `Sink.write`."""
+        if plan.generation is None:
+            return _without_attempt(TaskOutcome.SKIPPED, plan, task)
+        if plan.begins_late:
+            discard = None if self._table is None else self._table.discard_all
+            self._store.begin(self._sink_id, plan.generation, task.query_id, self._policy, discard)
         if self._store.is_decided_for(self._sink_id, plan.generation, task, self._policy):
             return _without_attempt(TaskOutcome.SKIPPED, plan, task)
         filled = (batch for batch in rows if batch.num_rows)
@@ -120,7 +125,7 @@ class StagedRows:
     transaction that makes the attempt PREPARED. Readers of the table see none of them before the decision.
     """
 
-    def __init__(self, store: CommitStore, table: DualTableWriter, attempt_id: str, partition_id: int) -> None:
+    def __init__(self, store: TaskStore, table: DualTableWriter, attempt_id: str, partition_id: int) -> None:
         self._store = store
         self._table = table
         self._attempt_id = attempt_id

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
 
 if TYPE_CHECKING:
-    from spark_sink.driver.protocol import CommitSummary
+    from spark_sink.driver.finisher import CommitSummary, Tally
+    from spark_sink.store.tables import BatchInDoubt
 
 log = logging.getLogger("spark_sink")
 
@@ -43,7 +44,7 @@ def log_batch(
     prepared = [result for result in results if result.outcome is TaskOutcome.PREPARED]
     log.info(
         "sink %s, batch %d of %s%s: "
-        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d "
+        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d table_rows=%d "
         "plan_ms=%d write_ms=%d decide_ms=%d complete_ms=%d",
         sink_id,
         batch_id,
@@ -56,10 +57,34 @@ def log_batch(
         summary.aborted,
         sum(result.records for result in prepared),
         sum(result.bytes for result in prepared),
+        sum(result.staged_rows for result in prepared),
         *(seconds * 1000 for seconds in (times.plan_s, times.write_s, times.decide_s, times.complete_s)),
     )
     if len(prepared) > MANY_TRANSACTIONS:
         _warn_of_many(sink_id, len(prepared))
+
+
+def log_completed(batches: Sequence[BatchInDoubt], tally: Tally, complete_s: float, *, has_table: bool) -> None:
+    """Log a line for each batch that an earlier driver had decided, and a plan has completed.
+
+    `has_table`: whether the sink has a table, to which each row goes that is a record.
+    """
+    for row, age_ms in batches:
+        batch = BatchName(row.query_id, row.batch_id)
+        log.info(
+            "sink %s, batch %d of %s, which was decided %.1f s before this plan: "
+            "attempts=%d committed=%d repaired=%d records=%d table_rows=%d complete_ms=%d",
+            row.sink_id,
+            row.batch_id,
+            row.query_id,
+            age_ms / 1000,
+            row.attempts,
+            tally.committed_of.get(batch, 0),
+            tally.repaired_of.get(batch, 0),
+            row.records,
+            row.records if has_table else 0,
+            complete_s * 1000,
+        )
 
 
 def _warn_of_many(sink_id: str, transactions: int) -> None:

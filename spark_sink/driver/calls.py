@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.async_producer import AsyncProducer, run_in_background
-from dualwrite.errors import DualWriteError, FencedError, KafkaTimeoutError, OutcomeUnknown
+from dualwrite.errors import (
+    DualWriteError,
+    FencedError,
+    KafkaTimeoutError,
+    OutcomeUnknown,
+    PreparedTransactionLost,
+)
 from spark_sink.attempt.states import Claim, Ended, Ending
 from spark_sink.errors import SinkError
 
@@ -79,6 +85,15 @@ def ended_by(error: DualWriteError) -> Ended:
     """Return the ending of a claim whose completion failed."""
     is_another_s = isinstance(error, FencedError | AskAgainError)
     return Ended(Ending.LEFT if is_another_s else Ending.FAILED, error)
+
+
+def as_described(error: PreparedTransactionLost) -> PreparedTransactionLost:
+    """Return what Kafka says, without the error's advice, which is for producers and the writers of dual writes."""
+    pair = f"{error.described_producer_id}:{error.described_producer_epoch}"
+    return error.reworded(
+        f"Kafka describes the transactional id {error.transactional_id!r} as {error.described_state} at {pair}, so "
+        f"{error.prepared_state} was not committed."
+    )
 
 
 def may_retry(ended: Ended) -> bool:

@@ -16,25 +16,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dualwrite.admin import AsyncTransactionAdmin, TransactionDescription
 from dualwrite.async_producer import AsyncProducer
-from dualwrite.config import AdminConfig
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_log
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
-from spark_sink.driver.calls import AskAgainError, Calls, apart, ended_by, may_retry, release, wait_for
+from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, may_retry, release, wait_for
 from spark_sink.driver.repair import Owed, Repairs, records_gone
 from spark_sink.errors import SinkError, StoreWentBackError
+from spark_sink.kafka_settings import admin_settings
 from spark_sink.pause_points import Pause, PausePoint
 
 _NOTHING: Final = PreparedTxnState()
-
-_OF_ADMIN: Final = frozenset(each.name for each in fields(AdminConfig))
-"""The settings of connections, by names with underscores."""
 
 _ONGOING: Final = "Ongoing"
 
@@ -85,7 +82,7 @@ class Completion:
         completion.
         """
         self._settings = {**settings, "max.block.ms": step_timeout_ms}
-        self._admin_settings = {name: value for name, value in settings.items() if name.replace(".", "_") in _OF_ADMIN}
+        self._admin_settings = admin_settings(settings)
         self._calls = Calls(parallelism=parallelism, step_timeout_ms=step_timeout_ms)
         self._pause = pause
         self._repairs = Repairs(self._calls, pause)
@@ -298,7 +295,7 @@ async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -
     try:
         await producer.complete_transaction(row, take_over=False)
     except PreparedTransactionLost as error:
-        return _lost(claim, judgement, error)
+        return _lost(claim, judgement, as_described(error))
     _log_commit(claim, judgement)
     return Ended(Ending.COMMITTED, judged=row)
 
@@ -307,9 +304,7 @@ def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
     return StoreWentBackError(
         f"Kafka has committed {row.state} of the transactional id {claim.transactional_id!r}, but its row in "
         f"dw_attempt (attempt {claim.attempt_id}) wants it aborted: the commit store has lost the decision, by a "
-        "failover to a standby that did not have it, or by a restore. Nothing was changed, and the sink is stopped, "
-        "because its batch would be written to Kafka again. Bring the newer database back; or accept the second copy "
-        "in Kafka with acknowledge_lost (`dualwrite spark acknowledge-lost`)"
+        "failover to a standby that did not have it, or by a restore. Nothing was changed"
     )
 
 

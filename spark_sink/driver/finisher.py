@@ -6,18 +6,21 @@ Kafka then responds as it did before, because their transactional ids stay lease
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError
-
 from dualwrite.prepared_state import PreparedTxnState
+from spark_sink import commands
 from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
+from spark_sink.driver.phases import PhaseTimes
 from spark_sink.errors import BatchLostError, SinkError, StoreWentBackError
+from spark_sink.handoff import BatchName
+from spark_sink.kafka_settings import in_terms_of_options
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import SinkKafka
-from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.sink_store import ClaimStore
 
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
@@ -39,13 +42,35 @@ class Tally:
     aborted: int
     unfinished: int
     """Claims without a required verdict that could not be completed; the next plan completes them."""
+    committed_of: Mapping[BatchName, int]
+    """The same by batch; 0 for one that has none."""
+    repaired_of: Mapping[BatchName, int]
+
+
+@dataclass(frozen=True)
+class CommitSummary:
+    """The result of COMMIT or FINISH."""
+
+    decided_anew: bool
+    """False if the decision existed before, and after FINISH alone."""
+    records: int
+    """Records of the batch; 0 after FINISH alone."""
+    committed: int
+    """Kafka transactions that this call committed."""
+    repaired: int
+    """How many of them Kafka had aborted, so that their records were published again."""
+    aborted: int
+    """Kafka transactions that this call aborted."""
+    unfinished: int
+    """Kafka transactions of losers that could not be aborted yet; the next plan aborts them."""
+    times: PhaseTimes
 
 
 class StoredClaims:
     """The rows of claims in the store, for `SinkKafka.end`."""
 
     def __init__(
-        self, store: CommitStore, sink_id: str, claims: Sequence[Claim], pause: Pause = lambda point: None
+        self, store: ClaimStore, sink_id: str, claims: Sequence[Claim], pause: Pause = lambda point: None
     ) -> None:
         self._store = store
         self._sink_id = sink_id
@@ -82,7 +107,7 @@ class Finisher:
     def __init__(
         self,
         sink_id: str,
-        store: CommitStore,
+        store: ClaimStore,
         kafka: SinkKafka,
         *,
         retries: int,
@@ -105,14 +130,17 @@ class Finisher:
         last retry. What was completed stays completed.
         """
         waits = waits_s(self._retries)
-        committed = repaired = aborted = 0
+        committed: Counter[BatchName] = Counter()
+        repaired: Counter[BatchName] = Counter()
+        aborted = 0
         reason: Exception | None = None
         left = self._store.claims(self._sink_id, verdicts) if claims is None else claims
         while left:
             ended, reason = self._try(left)
-            committed += _count(ended, Ending.COMMITTED)
-            repaired += sum(end.repaired for end in ended.values() if end.ending is Ending.COMMITTED)
-            aborted += _count(ended, Ending.ABORTED)
+            done = [(claim, end) for claim in left if (end := ended.get(claim.attempt_id)) is not None]
+            committed.update(_batch_of(claim) for claim, end in done if end.ending is Ending.COMMITTED)
+            repaired.update(_batch_of(claim) for claim, end in done if end.repaired and end.ending is Ending.COMMITTED)
+            aborted += sum(end.ending is Ending.ABORTED for _, end in done)
             left = self._left(left, ended, verdicts)
             if not left or not any(claim.verdict in required for claim in left):
                 break
@@ -120,7 +148,7 @@ class Finisher:
             if wait_s is None:
                 raise self._unfinished(left, reason)
             self._sleep(wait_s)
-        return Tally(committed, repaired, aborted, len(left))
+        return Tally(committed.total(), repaired.total(), aborted, len(left), committed, repaired)
 
     def _try(self, claims: Sequence[Claim]) -> tuple[Mapping[str, Ended], Exception | None]:
         """Complete the claims once. Return the endings that the store has recorded, and the first failure, if any."""
@@ -128,12 +156,9 @@ class Finisher:
             ended = self._kafka.end(claims, StoredClaims(self._store, self._sink_id, claims, self._pause))
             self._pause(PausePoint.BEFORE_STATUSES)
             ended = self._store.record(self._sink_id, ended)
-        except DBAPIError as error:
+        except self._store.errors as error:
             return {}, error  # Kafka completes the same transactions again at the next try
-        self._raise_lost(claims, ended)
-        for end in ended.values():
-            if isinstance(end.error, StoreWentBackError):
-                raise end.error
+        self._raise_what_stops(claims, ended)
         return ended, next((end.error for end in ended.values() if end.ending is Ending.FAILED), None)
 
     def _left(
@@ -144,32 +169,57 @@ class Finisher:
             return ()
         try:
             return self._store.claims(self._sink_id, verdicts)
-        except DBAPIError:
+        except self._store.errors:
             return claims  # the next try drops those that no longer have the same verdict
 
-    def _raise_lost(self, claims: Sequence[Claim], ended: Mapping[str, Ended]) -> None:
-        for claim in claims:
-            end = ended.get(claim.attempt_id)
-            if end is not None and end.ending is Ending.LOST:
+    def _raise_what_stops(self, claims: Sequence[Claim], ended: Mapping[str, Ended]) -> None:
+        """Raise BatchLostError or StoreWentBackError, with what an operator has to do, for what no retry changes."""
+        stopped = [(claim, ended[claim.attempt_id]) for claim in claims if claim.attempt_id in ended]
+        for claim, end in stopped:
+            if end.ending is Ending.LOST:
                 raise BatchLostError(
                     f"the sink {self._sink_id!r} had decided to commit {end.judged} of the transactional id "
                     f"{claim.transactional_id!r} (attempt {claim.attempt_id}), but Kafka has aborted it, and it cannot "
                     f"be published again, because its row has no manifest or the log has lost its records: {end.error} "
-                    "The rest of the batch is visible. The sink is stopped: write the lost records again by other "
-                    "means, then call acknowledge_lost (`dualwrite spark acknowledge-lost`)"
+                    "The rest of the batch is visible. The sink is stopped: "
+                    f"{advice_if_lost(self._store, self._sink_id, _batch_of(claim))}"
+                ) from end.error
+        for claim, end in stopped:
+            if isinstance(end.error, StoreWentBackError):
+                raise StoreWentBackError(
+                    f"{end.error}. The sink is stopped, because its batch would be written to Kafka again: "
+                    f"{advice_if_it_went_back(self._store, self._sink_id, _batch_of(claim))}"
                 ) from end.error
 
     def _unfinished(self, left: Sequence[Claim], reason: Exception | None) -> SinkError:
         ids = ", ".join(sorted(claim.transactional_id for claim in left)[:5])
-        why = "another process was completing them at the same time" if reason is None else str(reason)
+        concurrent = "another process was completing them at the same time"
+        why = concurrent if reason is None else in_terms_of_options(str(reason))
+        command = commands.recover(self._sink_id, schema=self._store.schema)
         return SinkError(
             f"{len(left)} Kafka transactions of the sink {self._sink_id!r} could not be completed ({ids}): {why}. What "
-            "is decided stays decided; the next plan, or `dualwrite spark recover`, completes them"
+            f"is decided stays decided; the next plan, or {command}, completes them"
         )
 
 
 _OVER: Final = frozenset({Ending.COMMITTED, Ending.ABORTED})
 
 
-def _count(ended: Mapping[str, Ended], ending: Ending) -> int:
-    return sum(end.ending is ending for end in ended.values())
+def _batch_of(claim: Claim) -> BatchName:
+    return BatchName(claim.query_id, claim.batch_id)
+
+
+def advice_if_lost(store: ClaimStore, sink_id: str, batch: BatchName) -> str:
+    """Return what an operator has to do about a lost batch."""
+    return (
+        "write the lost records again by other means, then run "
+        f"{commands.acknowledge_lost(sink_id, *batch, schema=store.schema)}"
+    )
+
+
+def advice_if_it_went_back(store: ClaimStore, sink_id: str, batch: BatchName) -> str:
+    """Return what an operator has to do about a batch whose decision the store has lost."""
+    return (
+        "bring the newer database back; or accept the second copy in Kafka, and run "
+        f"{commands.acknowledge_lost(sink_id, *batch, schema=store.schema)}"
+    )

@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sqlalchemy.exc import DBAPIError
-
 from spark_sink.attempt.states import Claim, Verdict
 from spark_sink.attempt.writing import PartitionWriter
-from spark_sink.driver.finisher import Finisher, Tally, waits_s
+from spark_sink.driver.batch_log import log_completed
+from spark_sink.driver.finisher import CommitSummary, Finisher, Tally, waits_s
+from spark_sink.driver.orphans import OrphanWatch
 from spark_sink.driver.phases import PhaseClock, PhaseTimes
 from spark_sink.driver.telemetry import BatchTelemetry
 from spark_sink.errors import BatchLostError, DecisionUnknownError, SinkError
@@ -27,15 +26,14 @@ from spark_sink.options import RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
 from spark_sink.store import rules
-from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.tables import Decided, Decision, Planned
-from spark_sink.store.transactions import unavailable_means
+from spark_sink.store.sink_store import SinkStore, unavailable_means
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
 
     from spark_sink.store.dual_table import DualTableWriter
+    from spark_sink.store.tables import Decided, Decision, Planned
 
 _log = logging.getLogger(__name__)
 
@@ -46,32 +44,13 @@ _PRUNE_EVERY: Final = 16
 """Generations between two prunings, so that retention costs little. Up to as many more batches are kept."""
 
 
-@dataclass(frozen=True)
-class CommitSummary:
-    """The result of COMMIT or FINISH."""
-
-    decided_anew: bool
-    """False if the decision existed before, and after FINISH alone."""
-    records: int
-    """Records of the batch; 0 after FINISH alone."""
-    committed: int
-    """Kafka transactions that this call committed."""
-    repaired: int
-    """How many of them Kafka had aborted, so that their records were published again."""
-    aborted: int
-    """Kafka transactions that this call aborted."""
-    unfinished: int
-    """Kafka transactions of losers that could not be aborted yet; the next plan aborts them."""
-    times: PhaseTimes
-
-
 class Sink:
     """One sink in one process. Only one thread at a time may use it."""
 
     def __init__(
         self,
         options: SinkOptions,
-        store: CommitStore,
+        store: SinkStore,
         kafka: SinkKafka,
         *,
         pause: Pause | None = None,
@@ -92,6 +71,7 @@ class Sink:
             options.sink_id, store, kafka, retries=options.commit_retries, pause=self._pause, sleep=sleep
         )
         self._telemetry = BatchTelemetry(options.sink_id, options.telemetry_setup)
+        self._orphans = OrphanWatch(options.sink_id, store, kafka.transactions, options.on_orphans)
 
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
@@ -99,6 +79,8 @@ class Sink:
 
         Raises SinkOptionError.
         """
+        from spark_sink.store.commit_store import CommitStore
+
         return cls(options, CommitStore.open(options.store), ProducerSinkKafka(options, pause=pause), pause=pause)
 
     def close(self) -> None:
@@ -115,37 +97,51 @@ class Sink:
 
     # ---- PLAN -----------------------------------------------------------------------------------------------
 
-    def plan(self, schema: pa.Schema, *, query_id: str | None) -> Plan:
+    def plan(self, schema: pa.Schema, *, query_id: str | None, batch_id: int | None = None) -> Plan:
         """Fence older drivers, complete the transactions they left, and return the fencing token for one batch.
 
-        Raises SinkOptionError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and SinkError if a
-        transaction could not be completed in Kafka. Then the batch has not begun.
+        What can be refused is refused before anybody is fenced. So a query whose id is not known here fences nobody
+        until its first task has told it, and neither does a batch job, given with its `batch_id`, that is decided.
+
+        Raises SinkOptionError, UnsafeDatabaseError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and
+        SinkError if a transaction could not be completed in Kafka. Then the batch has not begun.
         """
         began_s = time.perf_counter()
-        with unavailable_means("The batch has not begun: start the query again when the database is available"):
-            planned = self._begin_generation(schema, query_id)
+        consequence = "The batch has not begun: start the query again when the database is available"
+        with unavailable_means(self._store, consequence):
+            planned = self._begin_generation(schema, query_id, batch_id)
         self._pause(PausePoint.AFTER_GENERATION)
-        tally = self._finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
-        if planned.claims:
-            self._telemetry.flush()
-            _log.info(
-                "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
-                self._sink_id,
-                tally.committed,
-                tally.repaired,
-                tally.aborted,
-            )
+        self._complete_what_was_left(planned)
+        self._orphans.look(planned.generation)
         self._pause(PausePoint.AFTER_PLAN)
-        return Plan(self._sink_id, planned.generation, PlanTime(time.perf_counter() - began_s, time.time()))
+        plan_time = PlanTime(time.perf_counter() - began_s, time.time())
+        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time)
 
-    def _begin_generation(self, schema: pa.Schema, query_id: str | None) -> Planned:
-        if self._table is not None:
-            self._table.create(self._store.engine, schema)
+    def _begin_generation(self, schema: pa.Schema, query_id: str | None, batch_id: int | None) -> Planned:
+        table = self._table
+        self._store.examine()
         return self._store.plan(
             self._sink_id,
             query_id=query_id,
+            batch_id=batch_id,
             on_new_checkpoint=self._options.on_new_checkpoint,
-            inside=None if self._table is None else self._table.discard_all,
+            beforehand=None if table is None else lambda engine: table.create(engine, schema),
+            inside=None if table is None else table.discard_all,
+        )
+
+    def _complete_what_was_left(self, planned: Planned) -> None:
+        began_s = time.perf_counter()
+        tally = self._finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
+        if not planned.claims:
+            return
+        self._telemetry.completed_late(len(planned.in_doubt))
+        log_completed(planned.in_doubt, tally, time.perf_counter() - began_s, has_table=self._table is not None)
+        _log.info(
+            "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
+            self._sink_id,
+            tally.committed,
+            tally.repaired,
+            tally.aborted,
         )
 
     # ---- WRITE ----------------------------------------------------------------------------------------------
@@ -157,7 +153,7 @@ class Sink:
         and Kafka's errors. Then this attempt does not become visible, and Spark may try again.
         """
         try:
-            with unavailable_means("This attempt does not become visible, and Spark may try again"):
+            with unavailable_means(self._store, "This attempt does not become visible, and Spark may try again"):
                 return self._partitions.write(plan, task, rows)
         finally:
             self._store.rest()
@@ -186,7 +182,8 @@ class Sink:
         clock = PhaseClock(results)
         decision = self._decision_of(query_id, batch_id, results, offsets_digest)
         other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
-        with unavailable_means(f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"):
+        consequence = f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"
+        with unavailable_means(self._store, consequence):
             self._check_still_prepared(decision, results)
             decided = self._decide(decision, sql_fn)
         clock.decided()
@@ -260,7 +257,7 @@ class Sink:
             self._sleep(wait_s)
             try:
                 decided = self._store.resolve(decision)
-            except DBAPIError:
+            except self._store.errors:
                 continue
             if decided is not None:
                 return decided
@@ -275,7 +272,7 @@ class Sink:
             return
         try:
             self._store.prune(self._sink_id, self._options.retention_batches)
-        except DBAPIError:
+        except self._store.errors:
             _log.warning(
                 "old batches of the sink %s could not be deleted; it is tried again later", self._sink_id, exc_info=True
             )
@@ -312,7 +309,7 @@ class Sink:
 
         Raises BatchLostError, StoreUnavailableError, and SinkError if Kafka did not complete a transaction.
         """
-        with unavailable_means("What is decided stays decided: the next plan completes it"):
+        with unavailable_means(self._store, "What is decided stays decided: the next plan completes it"):
             tally = self._finish(None, tuple(Verdict), required=tuple(Verdict))
         self._pause(PausePoint.AFTER_FINISH)
         return CommitSummary(

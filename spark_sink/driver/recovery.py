@@ -10,7 +10,8 @@ The store's row decides, as it does for the sink itself: recovery commits COMMIT
 which any number of processes may do at once, and repeatedly. Ages do not matter for that; they only keep recovery from
 doing the work of a process that is about to do it. An undecided attempt (OPEN, PREPARED) belongs to its application:
 recovery aborts it only if an operator has named the sink as one whose application is gone, and no fact contradicts.
-A decided transaction that Kafka has aborted is published again, as the sink does itself.
+A decided transaction that Kafka has aborted is published again, as the sink does itself. A transaction without a row is
+aborted only if an operator has named its sink for that (`orphans.py`).
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.republish import Fate, Judgement
 from spark_sink.attempt.states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
-from spark_sink.driver.finisher import StoredClaims
-from spark_sink.driver.sink_view import OpenTransaction, SinkView, SinkViews
-from spark_sink.store.commit_store import CommitStore
+from spark_sink.driver.finisher import StoredClaims, advice_if_it_went_back, advice_if_lost
+from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
+from spark_sink.driver.orphans import Orphan, Orphans
+from spark_sink.driver.sink_view import SinkView, SinkViews
+from spark_sink.errors import StoreWentBackError
+from spark_sink.handoff import BatchName
+from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow
 
 __all__ = ["Action", "Found", "RecoveryReport", "SinkRecovery"]
@@ -116,6 +119,8 @@ class Found:
     open: OpenTransaction | None
     age_ms: int
     error: str | None = None
+    advice: str | None = None
+    """What an operator has to do, where no retry helps."""
 
     @property
     def is_left(self) -> bool:
@@ -155,6 +160,9 @@ class EndsTransactions(Protocol):
 class SinkRecovery:
     """Finds the open transactions of some sinks, or of all in the store, and completes them as the store has decided.
 
+    `abort_orphans` names sinks whose open transactions without a row are aborted if they are older than `min_age_ms`,
+    although they may be decided in a part of the store's history that is lost.
+
     `condemn` names sinks whose application is certainly gone; their undecided attempts are aborted, unless a row of the
     sink has changed within `min_age_ms`. If the application is running after all, its batch fails and its next start
     continues; nothing is lost or duplicated. `min_age_ms` keeps recovery out of the way of a process that is about to
@@ -163,22 +171,26 @@ class SinkRecovery:
 
     def __init__(
         self,
-        store: CommitStore,
+        store: OperatedStore,
         kafka: EndsTransactions,
         admin: TransactionAdmin,
         *,
         sink_ids: Iterable[str] = (),
         condemn: Iterable[str] = (),
+        abort_orphans: Iterable[str] = (),
         min_age_ms: int = DEFAULT_MIN_AGE_MS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._failures: tuple[type[Exception], ...] = (DualWriteError, *store.errors)
         self._kafka = kafka
-        self._admin = admin
         self._condemn = frozenset(condemn)
-        self._sink_ids = tuple(dict.fromkeys([*sink_ids, *self._condemn]))
+        self._abort_orphans = frozenset(abort_orphans)
+        self._sink_ids = tuple(dict.fromkeys([*sink_ids, *self._condemn, *self._abort_orphans]))
         self._min_age_ms = min_age_ms
         self._views = SinkViews(store, admin, now_ms=lambda: int(clock() * 1000))
+        transactions = OpenTransactions(admin, now_ms=lambda: int(clock() * 1000))
+        self._orphans = Orphans(store, transactions, min_age_ms=min_age_ms)
 
     def plan(self) -> RecoveryReport:
         """Report what `recover()` would do now. Changes nothing, and takes no lock."""
@@ -205,7 +217,7 @@ class SinkRecovery:
         while not stopped.is_set():
             try:
                 report = self._round(apply=apply)
-            except (DualWriteError, SQLAlchemyError) as error:
+            except self._failures as error:
                 failed(error)
             else:
                 heard(report)
@@ -217,15 +229,15 @@ class SinkRecovery:
         unseen: list[str] = []
         views = self._views.look(self._sink_ids or self._views.all_ids(), unseen)
         unseen += [f"the commit store has no sink {view.sink_id!r}" for view in views if view.row is None]
-        found = [found for view in views for found in self._of_sink(view, apply=apply)]
+        found = [found for view in views for found in self._of_sink(view, unseen, apply=apply)]
         return RecoveryReport(tuple(found), len(views), tuple(unseen), apply)
 
-    def _of_sink(self, view: SinkView, *, apply: bool) -> list[Found]:
+    def _of_sink(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Found]:
         actions = {attempt.attempt_id: self._action(view, attempt) for attempt in view.attempts}
         ended = self._carried_out(view, actions) if apply else {}
         foreseen = {} if apply else self._foreseen(view, actions)
         found = [
-            _found(
+            self._found(
                 view,
                 attempt,
                 foreseen.get(attempt.attempt_id, actions[attempt.attempt_id]),
@@ -233,7 +245,15 @@ class SinkRecovery:
             )
             for attempt in view.attempts
         ]
-        return [*found, *(_orphan(view, each) for each in view.orphans)]
+        return [*found, *(_orphan(view, each) for each in self._ended_orphans(view, unseen, apply=apply))]
+
+    def _ended_orphans(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Orphan]:
+        """Judge the orphans, and end them if `apply`; a store that does not have the sink may be the wrong one."""
+        is_known = view.row is not None
+        may_abort = is_known and view.sink_id in self._abort_orphans
+        if apply and is_known:
+            return self._orphans.end(view.sink_id, view.orphans, unseen, may_abort=may_abort)
+        return self._orphans.judge(view.sink_id, view.orphans, may_abort=may_abort)
 
     def _action(self, view: SinkView, attempt: AttemptRow) -> Action:
         if attempt.status is AttemptStatus.LOST:
@@ -253,6 +273,31 @@ class SinkRecovery:
             return {}
         ended = self._kafka.end(claims, StoredClaims(self._store, view.sink_id, claims))
         return self._store.record(view.sink_id, ended)
+
+    def _found(self, view: SinkView, attempt: AttemptRow, planned: Action, ended: Ended | None) -> Found:
+        """Report an attempt; `ended` is None if nothing was tried."""
+        action = Action.REPAIR if ended is not None and ended.repaired else planned
+        actual = action if ended is None else AFTERWARDS.get(ended.ending, action)
+        error = None if ended is None else ended.error
+        return Found(
+            sink_id=view.sink_id,
+            transactional_id=attempt.transactional_id,
+            action=actual,
+            changed=ended is not None and actual is action,
+            attempt=attempt,
+            open=view.open.get(attempt.transactional_id),
+            age_ms=view.age_ms(attempt.updated_at),
+            error=attempt.detail if error is None else " ".join(str(error).split()),
+            advice=self._advice(attempt, actual, error),
+        )
+
+    def _advice(self, attempt: AttemptRow, action: Action, error: Exception | None) -> str | None:
+        batch = BatchName(attempt.query_id, attempt.batch_id)
+        if action is Action.LOST:
+            return advice_if_lost(self._store, attempt.sink_id, batch)
+        if isinstance(error, StoreWentBackError):
+            return advice_if_it_went_back(self._store, attempt.sink_id, batch)
+        return None
 
     def _foreseen(self, view: SinkView, actions: Mapping[str, Action]) -> dict[str, Action]:
         """Return which of the transactions that are to be committed would be published again, by the log."""
@@ -302,5 +347,7 @@ def _found(view: SinkView, attempt: AttemptRow, planned: Action, ended: Ended | 
     )
 
 
-def _orphan(view: SinkView, found: OpenTransaction) -> Found:
-    return Found(view.sink_id, found.transactional_id, Action.NO_ROW, False, None, found, found.age_ms)
+def _orphan(view: SinkView, orphan: Orphan) -> Found:
+    found, error = orphan.found, orphan.error
+    action = Action(orphan.end.value) if error is None else Action.FAILED
+    return Found(view.sink_id, found.transactional_id, action, orphan.changed, None, found, found.age_ms, error)

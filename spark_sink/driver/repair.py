@@ -18,7 +18,7 @@ from dualwrite.async_producer import AsyncProducer
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.recipes.core.republish import Judgement, Republished, publish_again
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared
-from spark_sink.driver.calls import AskAgainError, Calls, apart, ended_by, wait_for
+from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, wait_for
 from spark_sink.errors import SinkError
 from spark_sink.pause_points import Pause, PausePoint
 
@@ -135,7 +135,7 @@ async def _commit(published: _Published) -> Ended:
     try:
         await published.owed.producer.commit_transaction()
     except PreparedTransactionLost as error:  # what was published again is now what is owed
-        return ended_by(AskAgainError(str(error)))
+        return ended_by(AskAgainError(str(as_described(error))))
     except DualWriteError as error:
         return ended_by(error)
     return Ended(Ending.COMMITTED, judged=published.anew.state, repaired=True)

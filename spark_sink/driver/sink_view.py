@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-import sqlalchemy as sa
-
-from dualwrite.admin import TransactionAdmin, TransactionDescription
-from dualwrite.errors import IncompleteAnswerError
+from dualwrite.admin import TransactionAdmin
 from spark_sink.attempt.states import LIVE, AttemptStatus
-from spark_sink.store.commit_store import CommitStore
+from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
+from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, SinkRow
 
-ResponseT = TypeVar("ResponseT")
-
-_OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _SHOWN_STATUSES: Final = LIVE | {AttemptStatus.LOST}
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A transaction that blocks read_committed consumers."""
-
-    transactional_id: str
-    state: str
-    pair: str
-    """Producer id and epoch, formatted as in a prepared state."""
-    age_ms: int
-    """By this machine's clock."""
-    topic_partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +31,7 @@ class SinkView:
     orphans: tuple[OpenTransaction, ...]
     """Open transactions with an id that no attempt has: nothing in this store decides them."""
     now: dt.datetime
-    """The time of the database's clock."""
+    """The time of the store's clock."""
 
     def age_ms(self, since: dt.datetime) -> int:
         """Return the time since then, at least 0."""
@@ -70,17 +51,15 @@ class SinkViews:
 
     def __init__(
         self,
-        store: CommitStore,
+        store: OperatedStore,
         admin: TransactionAdmin | None,
         *,
         now_ms: Callable[[], int],
         timeout_ms: int | None = None,
     ) -> None:
-        """Without `admin` only the store is read. `timeout_ms` bounds each request to Kafka; None: as `admin` does."""
+        """Without `admin` only the store is read. `timeout_ms` limits each call to Kafka; None: as `admin` does."""
         self._store = store
-        self._admin = admin
-        self._now_ms = now_ms
-        self._timeout_ms = timeout_ms
+        self._kafka = None if admin is None else OpenTransactions(admin, now_ms=now_ms, timeout_ms=timeout_ms)
 
     def all_ids(self) -> list[str]:
         """Return the ids of all sinks in the store."""
@@ -104,7 +83,7 @@ class SinkViews:
         attempts = [a for a in self._store.attempts(sink_id, _SHOWN_STATUSES) if _is_of_interest(a, batches)]
         live = {attempt.transactional_id for attempt in attempts if attempt.status in LIVE}
         strangers = [transactional_id for transactional_id in before if transactional_id not in live]
-        after = self._described(strangers, unseen)
+        after = {} if self._kafka is None else self._kafka.described(strangers, unseen)
         return SinkView(
             sink_id=sink_id,
             row=row,
@@ -112,40 +91,11 @@ class SinkViews:
             batches=tuple(batches),
             open={each: found for each, found in before.items() if each in live},
             orphans=tuple(found for each, found in after.items() if found.pair == before[each].pair),
-            now=self._database_now(),
+            now=self._store.now(),
         )
 
     def _open(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
-        """Return the open transactions with ids of this sink, and not of another whose id begins with this sink's."""
-        if (admin := self._admin) is None:
-            return {}
-        listed = _partial_response(
-            lambda: admin.transactions_of_prefix(f"{sink_id}-", timeout_ms=self._timeout_ms), unseen
-        )
-        own = re.compile(rf"{re.escape(sink_id)}-\d+-\d+")
-        ids = [row.transactional_id for row in listed if row.state in _OPEN_STATES]
-        return self._described([each for each in ids if own.fullmatch(each)], unseen)
-
-    def _described(self, ids: Sequence[str], unseen: list[str]) -> dict[str, OpenTransaction]:
-        if not ids or (admin := self._admin) is None:
-            return {}
-        described = _partial_response(lambda: admin.describe_transactions(ids, timeout_ms=self._timeout_ms), unseen)
-        return {each: self._opened(found) for each, found in described.items() if found and found.state in _OPEN_STATES}
-
-    def _opened(self, found: TransactionDescription) -> OpenTransaction:
-        started_ms = found.transaction_start_time_ms
-        return OpenTransaction(
-            transactional_id=found.transactional_id,
-            state=found.state,
-            pair=f"{found.producer_id}:{found.producer_epoch}",
-            age_ms=0 if started_ms is None else max(0, self._now_ms() - started_ms),
-            topic_partitions=tuple(f"{topic}-{partition}" for topic, partition in sorted(found.topic_partitions)),
-        )
-
-    def _database_now(self) -> dt.datetime:
-        with self._store.engine.connect() as connection:
-            now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
-        return now
+        return {} if self._kafka is None else self._kafka.of_sink(sink_id, unseen)
 
 
 def _is_of_interest(attempt: AttemptRow, batches: Iterable[BatchRow]) -> bool:
@@ -159,13 +109,3 @@ def _is_of_interest(attempt: AttemptRow, batches: Iterable[BatchRow]) -> bool:
 def lost_batches(view: SinkView) -> list[BatchRow]:
     """Return the lost batches that no operator has acknowledged; they stop the query."""
     return [batch for batch in view.batches if batch.status is BatchStatus.LOST and not batch.is_closed]
-
-
-def _partial_response(ask: Callable[[], ResponseT], unseen: list[str]) -> ResponseT:
-    """Return the response as far as it is complete; add a sentence to `unseen` for each broker without one."""
-    try:
-        return ask()
-    except IncompleteAnswerError as error:
-        unseen.extend(dict.fromkeys(" ".join(str(failure).split()) for failure in error.failures.values()))
-        partial: ResponseT = error.partial
-        return partial

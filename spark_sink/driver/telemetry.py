@@ -1,7 +1,7 @@
 """Metrics of batches through OpenTelemetry, from the driver's side; a no-op if its API is not installed.
 
 They are reported where a batch is planned and committed: with `format()` in Python processes that Spark starts beside
-the driver, with foreachBatch in the application's own. What they mean: docs/observability.md.
+the driver, with foreachBatch where its function runs. What they mean: docs/observability.md.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.recipes.core.telemetry import SCOPE
-from spark_sink.driver.finisher import Tally
-from spark_sink.driver.phases import PhaseTimes
-from spark_sink.store.tables import Decided
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
+
+    from spark_sink.driver.finisher import Tally
+    from spark_sink.driver.phases import PhaseTimes
+    from spark_sink.store.tables import Decided
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +123,12 @@ class BatchTelemetry:
                 found.phases.record(seconds, {**self._attributes, "phase": phase})
         self.flush()
 
+    def completed_late(self, batches: int) -> None:
+        """Count batches that earlier drivers had decided and a plan has completed, and flush."""
+        if batches and (found := self._ready()) is not None:
+            self._batch(found, BatchOutcome.COMPLETED, batches)
+        self.flush()
+
     def lost(self) -> None:
         """Count a batch that a completion has found lost, and flush: the query ends."""
         if (found := self._ready()) is not None:
@@ -132,8 +139,8 @@ class BatchTelemetry:
         """Count the transactions that a completion has ended."""
         if (found := self._ready()) is None:
             return
-        if tally.repaired:
-            self._batch(found, BatchOutcome.REPAIRED)
+        if repaired := sum(count > 0 for count in tally.repaired_of.values()):
+            self._batch(found, BatchOutcome.REPAIRED, repaired)
         for outcome, count in (
             (TransactionOutcome.COMMITTED, tally.committed - tally.repaired),
             (TransactionOutcome.REPAIRED, tally.repaired),
@@ -143,13 +150,13 @@ class BatchTelemetry:
                 found.transactions.add(count, {**self._attributes, "outcome": outcome})
 
     def flush(self) -> None:
-        """Call what the setup returned, because Spark may end this process without a word."""
+        """Call what the setup returned, because Spark may end this process before the next export."""
         flush = None if self._setup is None else set_up(self._setup, os.getpid())
         if flush is not None:
             _guarded(flush, "what telemetry.setup returned")
 
-    def _batch(self, found: Instruments, outcome: BatchOutcome) -> None:
-        found.batches.add(1, {**self._attributes, "outcome": outcome})
+    def _batch(self, found: Instruments, outcome: BatchOutcome, count: int = 1) -> None:
+        found.batches.add(count, {**self._attributes, "outcome": outcome})
 
     def _ready(self) -> Instruments | None:
         if self._setup is not None:

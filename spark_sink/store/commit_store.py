@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.sqlalchemy.examination import examine
 from spark_sink.attempt.states import (
     EVENTS,
     TERMINAL,
@@ -37,11 +38,13 @@ from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
 from spark_sink.store.connections import engine_for, rest
 from spark_sink.store.retired_slots import RetiredSlots
+from spark_sink.store.sink_store import Steps
 from spark_sink.store.staging_tables import drop_staging, owned_tables
 from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
     DETAIL_LENGTH,
     AttemptRow,
+    BatchInDoubt,
     BatchRow,
     BatchStatus,
     Decided,
@@ -54,19 +57,29 @@ from spark_sink.store.tables import (
     batch_row,
     sink_row,
 )
-from spark_sink.store.transactions import Intact, StoreTransactions, locking
-
-Steps = Callable[[sa.Connection], object]
-"""Statements of the caller, to run in a transaction of the store."""
+from spark_sink.store.transactions import Intact, StoreTransactions, is_unreachable, locking
 
 _LEASE_TRIES: Final = 50
 
 
 class CommitStore:
-    """The commit store on one engine. Threads may share it; processes may not."""
+    """A `SinkStore` on one engine. Threads may share it; processes may not."""
 
-    def __init__(self, engine: sa.Engine, *, schema: str | None = None, create_tables: bool = True) -> None:
-        """`create_tables`: whether the first plan of this object creates missing tables."""
+    errors: Final = (SQLAlchemyError,)
+    """See `ReachableStore.errors`."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        schema: str | None = None,
+        create_tables: bool = True,
+        accept: Collection[str] = (),
+    ) -> None:
+        """`create_tables`: whether the first plan of this object creates missing tables.
+
+        `accept` names what the database cannot promise and is accepted (`core/database_safety.py`).
+        """
         self._engine = engine
         self._tables = StoreTables(schema)
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
@@ -75,16 +88,34 @@ class CommitStore:
         """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
         self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine), self._leave_no_trace)
         self._may_create = create_tables
+        self._accept = accept
         self._is_ready = False
 
     @classmethod
     def open(cls, options: StoreOptions) -> Self:
         """Open the store on this process's engine for the options. Raises SinkOptionError."""
-        return cls(engine_for(options), schema=options.schema, create_tables=options.create_tables)
+        return cls(
+            engine_for(options), schema=options.schema, create_tables=options.create_tables, accept=options.accept
+        )
 
     @property
     def engine(self) -> sa.Engine:
         return self._engine
+
+    def unreachable(self, error: Exception) -> str | None:
+        """See `ReachableStore.unreachable`."""
+        if isinstance(error, DBAPIError) and is_unreachable(error):
+            return f"the commit store's database cannot be reached ({error.orig})"
+        return None
+
+    def now(self) -> dt.datetime:
+        """Return the time of the database's clock."""
+        return self._transactions.read(_now)
+
+    @property
+    def schema(self) -> str | None:
+        """The schema of the tables; None for the database's default."""
+        return self._tables.schema
 
     def rest(self) -> None:
         """Close the connections that are not in use, because this process needs none for a while."""
@@ -99,40 +130,145 @@ class CommitStore:
 
     # ---- PLAN -----------------------------------------------------------------------------------------------
 
+    def examine(self) -> None:
+        """Check once, by the same rule as the writers of dual writes, whether the database keeps what is decided.
+
+        Warns of what breaks that with the loss of a machine only. Raises UnsafeDatabaseError for what breaks it in
+        normal operation, or if the database's process crashes, unless it was accepted. Changes nothing.
+        """
+        examine(self._engine, self._accept, lambda name: f"the option commitStore.accept={name}")
+
     def plan(
-        self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, inside: Steps | None = None
+        self,
+        sink_id: str,
+        *,
+        query_id: str | None,
+        on_new_checkpoint: OnNewCheckpoint,
+        batch_id: int | None = None,
+        beforehand: Callable[[sa.Engine], object] | None = None,
+        inside: Steps | None = None,
     ) -> Planned:
         """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
 
-        `query_id` is None if it is not known. `inside` runs in the transaction. Raises CheckpointMismatchError,
-        BatchLostError while a lost batch of the sink is not acknowledged, and SinkError for tables that are missing or
-        too old; then nothing has changed.
+        Not without need, because the driver that is fenced may be the right one. If `query_id` is None, because it is
+        not known, the first task begins the generation (`begin`). A batch job that is decided needs none; only a job
+        knows its `batch_id` here. `beforehand` creates what `inside` needs, which runs in the transaction that begins;
+        what it changes may be in use by a query that this one must not disturb, so a refusal comes first. Raises what
+        `check_plan` does; then nothing has changed.
         """
-        if not self._is_ready:
-            if self._may_create:
-                self.create_tables()
-            else:
-                self._tables.check(self._engine)
-            self._is_ready = True
+        if beforehand is not None:
+            self.check_plan(sink_id, query_id=query_id, batch_id=batch_id, on_new_checkpoint=on_new_checkpoint)
+            beforehand(self._engine)
+        self._make_ready()
 
         def steps(connection: sa.Connection) -> Planned | None:
             sink = self._locked_sink(connection, sink_id)
             if sink is None:
                 return None
-            rules.check_nothing_lost(sink_id, self._unacknowledged(connection, sink_id))
-            claimed = rules.query_to_claim(sink_id, sink.query_id, query_id, on_new_checkpoint)
-            self._renew(connection, sink, claimed)
-            live = self._live(connection, sink_id)
-            if any(attempt.status in rules.CONDEMNABLE for attempt in live):
-                self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink_id))
-                live = self._live(connection, sink_id)
-            if inside is not None:
-                inside(connection)
-            return Planned(sink.generation + 1, _claims(live))
+            self._check_plan(connection, sink_id, sink.query_id, query_id, batch_id, on_new_checkpoint)
+            if self._is_job_decided(connection, sink_id, query_id, batch_id):
+                return self._planned(connection, sink_id, None, self._live(connection, sink_id))
+            generation = sink.generation + 1
+            if query_id is None:
+                return self._planned(connection, sink_id, generation, self._live(connection, sink_id), begins_late=True)
+            live = self._begin(connection, sink, query_id, on_new_checkpoint, inside)
+            return self._planned(connection, sink_id, generation, live)
 
         while (planned := self._transactions.write(steps)) is None:
             self._add_sink(sink_id)
         return planned
+
+    def check_plan(
+        self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, batch_id: int | None = None
+    ) -> None:
+        """Raise what `plan` would raise; change nothing.
+
+        Raises CheckpointMismatchError for another query than the one that the sink belongs to, BatchLostError while a
+        lost batch of the sink is not acknowledged, and SinkError for tables that are missing or too old.
+        """
+        self._make_ready()
+
+        def steps(connection: sa.Connection) -> None:
+            known = connection.scalar(sa.select(self._sink.c.query_id).where(self._sink.c.sink_id == sink_id))
+            self._check_plan(connection, sink_id, known, query_id, batch_id, on_new_checkpoint)
+
+        self._transactions.read(steps)
+
+    def begin(
+        self,
+        sink_id: str,
+        generation: int | None,
+        query_id: str,
+        on_new_checkpoint: OnNewCheckpoint,
+        inside: Steps | None,
+    ) -> None:
+        """Begin the generation of a plan that `begins_late`, unless another of its tasks has.
+
+        Two plans of one query that saw the same generation before share this one. That is safe, because a batch has one
+        decision, which names the attempts of one driver and condemns all others. Raises SinkFencedError, and what
+        `check_plan` does.
+        """
+        query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
+        if self._transactions.read(lambda connection: connection.scalar(query)) == generation:
+            return
+
+        def steps(connection: sa.Connection) -> None:
+            sink = self._locked_sink(connection, sink_id)
+            current = None if sink is None else sink.generation
+            if rules.check_may_begin(sink_id, current, generation) and sink is not None:
+                self._check_plan(connection, sink_id, sink.query_id, query_id, None, on_new_checkpoint)
+                self._begin(connection, sink, query_id, on_new_checkpoint, inside)
+
+        self._transactions.write(steps)
+
+    def _make_ready(self) -> None:
+        if self._is_ready:
+            return
+        if self._may_create:
+            self.create_tables()
+        else:
+            self._tables.check(self._engine)
+        self._is_ready = True
+
+    def _check_plan(
+        self,
+        connection: sa.Connection,
+        sink_id: str,
+        known: str | None,
+        query_id: str | None,
+        batch_id: int | None,
+        on_new_checkpoint: OnNewCheckpoint,
+    ) -> None:
+        rules.check_nothing_lost(sink_id, self._unacknowledged(connection, sink_id), self.schema)
+        rules.query_to_claim(sink_id, known, query_id, on_new_checkpoint)
+        if query_id is not None and not self._is_job_decided(connection, sink_id, query_id, batch_id):
+            rules.check_job(sink_id, known, query_id, on_new_checkpoint)
+
+    def _is_job_decided(
+        self, connection: sa.Connection, sink_id: str, query_id: str | None, batch_id: int | None
+    ) -> bool:
+        if query_id is None or batch_id is None or not rules.is_job(query_id):
+            return False
+        return self._found(connection, sink_id, query_id, batch_id) is not None
+
+    def _begin(
+        self,
+        connection: sa.Connection,
+        sink: SinkRow,
+        query_id: str,
+        on_new_checkpoint: OnNewCheckpoint,
+        inside: Steps | None,
+    ) -> list[AttemptRow]:
+        """Begin the next generation; return the live attempts, none of which can win any more."""
+        claimed = rules.query_to_claim(sink.sink_id, sink.query_id, query_id, on_new_checkpoint)
+        self._renew(connection, sink, claimed)
+        live = self._live(connection, sink.sink_id)
+        if any(attempt.status in rules.CONDEMNABLE for attempt in live):
+            self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink.sink_id))
+            live = self._live(connection, sink.sink_id)
+        if inside is not None:
+            inside(connection)
+        return live
 
     def _renew(self, connection: sa.Connection, sink: SinkRow, claimed: str | None) -> None:
         values = {"generation": sink.generation + 1, "updated_at": sa.func.now()}
@@ -153,9 +289,26 @@ class CommitStore:
         lost = (t.sink_id == sink_id, t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
         return [batch_row(row) for row in connection.execute(sa.select(self._batch).where(*lost))]
 
+    def _planned(
+        self,
+        connection: sa.Connection,
+        sink_id: str,
+        generation: int | None,
+        live: list[AttemptRow],
+        *,
+        begins_late: bool = False,
+    ) -> Planned:
+        return Planned(generation, _claims(live), self._in_doubt(connection, sink_id) if live else (), begins_late)
+
+    def _in_doubt(self, connection: sa.Connection, sink_id: str) -> tuple[BatchInDoubt, ...]:
+        t = self._batch.c
+        query = sa.select(self._batch).where(t.sink_id == sink_id, t.status == BatchStatus.COMMIT)
+        rows = [batch_row(row) for row in connection.execute(query.order_by(t.generation, t.batch_id))]
+        return tuple(BatchInDoubt(row, _age_ms(connection, row.decided_at)) for row in rows)
+
     # ---- WRITE ----------------------------------------------------------------------------------------------
 
-    def is_decided_for(self, sink_id: str, generation: int, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
+    def is_decided_for(self, sink_id: str, generation: int | None, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
         """Return whether the task's batch is decided. Raises SinkFencedError, CheckpointMismatchError."""
         decisions = self._decided_from(sink_id, task.query_id, task.batch_id)
         nearest = sa.select(sa.func.min(self._batch.c.batch_id)).where(*decisions).scalar_subquery()
@@ -168,7 +321,7 @@ class CommitStore:
         rules.query_to_claim(sink_id, known, task.query_id, policy)
         return rules.is_decided(task.query_id, task.batch_id, decided)
 
-    def lease(self, sink_id: str, generation: int, task: TaskIdentity) -> Lease | None:
+    def lease(self, sink_id: str, generation: int | None, task: TaskIdentity) -> Lease | None:
         """Open an attempt and lease it a transactional id; return None if the batch was decided in the meantime.
 
         Raises SinkFencedError.
@@ -180,7 +333,9 @@ class CommitStore:
                 continue  # another attempt of the same partition has just taken the slot
         return self._transactions.write(lambda connection: self._lease(connection, sink_id, generation, task))
 
-    def _lease(self, connection: sa.Connection, sink_id: str, generation: int, task: TaskIdentity) -> Lease | None:
+    def _lease(
+        self, connection: sa.Connection, sink_id: str, generation: int | None, task: TaskIdentity
+    ) -> Lease | None:
         # The lock makes plans and decisions wait; the next statements see what they did before it was granted.
         query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
         rules.check_generation(sink_id, connection.scalar(locking(query, connection, shared=True)), generation)
@@ -515,6 +670,46 @@ class CommitStore:
         is_open = sa.exists().where(*of_batch, a.live_txn_id.is_not(None))
         connection.execute(decided.where(~is_open).values(status=BatchStatus.DONE, done_at=sa.func.now()))
 
+    # ---- orphans --------------------------------------------------------------------------------------------
+
+    def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+        """Return those of these open transactions, given as pairs by id, whose ids no live attempt has.
+
+        With the status of the attempt that had the id and the pair; None: the store has no such attempt.
+        """
+        return self._transactions.read(lambda connection: self._orphans(connection, sink_id, pairs)) if pairs else {}
+
+    def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+        """Return what `orphans` does, durably, and retire the ids: no task leases one of them afterwards.
+
+        Raises SinkError for a sink that the store does not have, and NotDurableError.
+        """
+
+        def steps(connection: sa.Connection) -> dict[str, AttemptStatus | None]:
+            if self._locked_sink(connection, sink_id) is None:
+                raise SinkError(
+                    f"the commit store has no sink {sink_id!r}, so it cannot tell what is an orphan of it; nothing was "
+                    "changed. If this is the right database, start the application once, which creates the sink"
+                )
+            found = self._orphans(connection, sink_id, pairs)
+            self._retired.retire_ids(connection, [(sink_id, each) for each in found])
+            return found
+
+        return self._transactions.read_durably(steps) if pairs else {}
+
+    def _orphans(
+        self, connection: sa.Connection, sink_id: str, pairs: Mapping[str, str]
+    ) -> dict[str, AttemptStatus | None]:
+        live = {attempt.transactional_id for attempt in self._live(connection, sink_id)}
+        strangers = {each: pair for each, pair in pairs.items() if each not in live}
+        t = self._attempt.c
+        query = sa.select(t.txn_id, t.prepared_state, t.status).where(
+            t.sink_id == sink_id, t.txn_id.in_(list(strangers)), t.prepared_state.in_(list(strangers.values()))
+        )
+        rows = connection.execute(query).all() if strangers else ()
+        known = {each: AttemptStatus(status) for each, pair, status in rows if strangers[each] == pair}
+        return {each: known.get(each) for each in strangers}
+
     # ---- operators ------------------------------------------------------------------------------------------
 
     def sinks(self) -> list[SinkRow]:
@@ -580,7 +775,11 @@ class CommitStore:
             if sink is None:
                 raise SinkError(f"the commit store has no sink {sink_id!r}; nothing was dropped")
             rules.check_ended(
-                sink_id, self._live(connection, sink_id), self._quiet_ms(connection, sink), min_age_ms=min_age_ms
+                sink_id,
+                self._live(connection, sink_id),
+                self._quiet_ms(connection, sink),
+                min_age_ms=min_age_ms,
+                schema=self.schema,
             )
             owners = owned_tables(connection, self._tables.schema)
             own = sorted((table for table, owner in owners.items() if owner == sink_id), key=str)
@@ -598,9 +797,8 @@ class CommitStore:
             sa.select(sa.func.max(sa.func.coalesce(b.done_at, b.decided_at))).where(b.sink_id == sink.sink_id),
         ]
         changes = [sink.updated_at, *(connection.scalar(query) for query in newest)]
-        now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
         latest: dt.datetime = max(change for change in changes if change is not None)
-        return max(0, round((now - latest) / dt.timedelta(milliseconds=1)))
+        return _age_ms(connection, latest)
 
     def mark_lost(self, sink_id: str, prepared: Mapping[str, PreparedTxnState], detail: str) -> int:
         """Record that Kafka has dropped these transactions of COMMITTING attempts; return how many there were.
@@ -700,6 +898,16 @@ class CommitStore:
         return connection.execute(sa.update(self._attempt).where(permitted, *where).values(changed)).rowcount
 
 
+def _now(connection: sa.Connection) -> dt.datetime:
+    now: dt.datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+    return now
+
+
+def _age_ms(connection: sa.Connection, since: dt.datetime) -> int:
+    """Return the time since then, by the database's clock."""
+    return max(0, round((_now(connection) - since) / dt.timedelta(milliseconds=1)))
+
+
 _NAMES_ITS_PAIR: Final = frozenset({Ending.COMMITTED, Ending.LOST})
 
 
@@ -718,7 +926,14 @@ def _followed_by(intact: Intact, inside: Steps | None) -> Steps:
 
 def _claims(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
     return tuple(
-        Claim(attempt.attempt_id, attempt.transactional_id, verdict, PreparedTxnState(attempt.prepared_state))
+        Claim(
+            attempt.attempt_id,
+            attempt.query_id,
+            attempt.batch_id,
+            attempt.transactional_id,
+            verdict,
+            PreparedTxnState(attempt.prepared_state),
+        )
         for attempt in live
         if (verdict := VERDICTS.get(attempt.status)) is not None
     )

@@ -311,8 +311,8 @@ class DualTableWriter:
             yield
         except _REFUSALS as error:
             raise DualTableError(
-                f"the database refuses to {purpose} of {self._options.table}: {_first_line(error)}. Nothing of the "
-                "batch is visible; correct the data or the table, and start the query again"
+                f"the database refuses to {purpose} of dual.table={self._options.table}: {_first_line(error)}. Nothing "
+                "of the batch is visible; correct the data or the table, and start the query again"
             ) from error
 
 
@@ -327,7 +327,11 @@ def _own_columns(
 
 
 def _first_line(error: DatabaseError) -> str:
-    return str(error.orig).strip().splitlines()[0]
+    """Return what the database says, with the column, which PostgreSQL names only in the context of a COPY."""
+    sentence = str(error.orig).strip().splitlines()[0]
+    context = getattr(getattr(error.orig, "diag", None), "context", None) or ""
+    column = re.search(r"^COPY .*?, line \d+, column (.+?)(?::|$)", context)
+    return sentence if column is None else f"{sentence} (column {column[1]})"
 
 
 def _type_names(columns: Columns) -> dict[str, str]:

@@ -8,11 +8,11 @@ delays the request, would abort what the next holder of the id has prepared, dec
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
 
-from spark_sink.store.rules import slot_of
+from spark_sink.store.rules import partition_of, slot_of
 from spark_sink.store.tables import StoreTables
 
 
@@ -35,10 +35,14 @@ class RetiredSlots:
     def retire(self, connection: sa.Connection, attempt_ids: Collection[str]) -> None:
         """Retire the ids of these attempts, and those with smaller slots in their partitions."""
         a = self._attempt.c
-        query = sa.select(a.sink_id, a.partition_id, a.txn_id).where(a.attempt_id.in_(list(attempt_ids)))
+        query = sa.select(a.sink_id, a.txn_id).where(a.attempt_id.in_(list(attempt_ids)))
+        self.retire_ids(connection, [(sink_id, each) for sink_id, each in connection.execute(query)])
+
+    def retire_ids(self, connection: sa.Connection, ids: Iterable[tuple[str, str]]) -> None:
+        """Retire these transactional ids of sinks, and those with smaller slots in their partitions."""
         first: dict[tuple[str, int], int] = {}
-        for sink_id, partition_id, transactional_id in connection.execute(query):
-            partition = (sink_id, partition_id)
+        for sink_id, transactional_id in ids:
+            partition = (sink_id, partition_of(transactional_id))
             first[partition] = max(first.get(partition, 0), slot_of(transactional_id) + 1)
         for (sink_id, partition_id), first_slot in first.items():
             self._raise(connection, sink_id, partition_id, first_slot)

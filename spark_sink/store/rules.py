@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from spark_sink import commands
 from spark_sink.attempt.states import AttemptEvent, AttemptStatus, after, before
 from spark_sink.errors import (
     AttemptCondemnedError,
@@ -71,6 +72,27 @@ def query_to_claim(
     return query_id
 
 
+def check_job(sink_id: str, known: str | None, query_id: str, on_new_checkpoint: OnNewCheckpoint) -> None:
+    """Raise CheckpointMismatchError for a batch job that would fence the stream to which the sink belongs."""
+    if known is not None and is_job(query_id) and on_new_checkpoint is OnNewCheckpoint.FAIL:
+        raise CheckpointMismatchError(
+            f"the sink {sink_id!r} belongs to the query {known}, and this is a batch job: if that query is running, "
+            "the job would stop it in the middle of a batch. Nothing was written, and the query was not disturbed. "
+            "Give the job a sinkId of its own; or, if the query is stopped, set onNewCheckpoint=adopt for this job"
+        )
+
+
+def check_may_begin(sink_id: str, current: int | None, mine: int | None) -> bool:
+    """Return whether the generation `mine` has still to begin; False if another task of it was faster.
+
+    Raises SinkFencedError if there was another plan since.
+    """
+    if current is not None and mine is not None and current == mine - 1:
+        return True
+    check_generation(sink_id, current, mine)
+    return False
+
+
 def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
     """Return whether the batch is decided. `nearest` is the oldest decided batch of its query that is not older.
 
@@ -88,15 +110,14 @@ def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
     return nearest is not None
 
 
-def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow]) -> None:
-    """Raise BatchLostError for the first of these LOST batches."""
+def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow], schema: str | None) -> None:
+    """Raise BatchLostError for the first of these LOST batches; `schema` is the store's."""
     for row in lost:
+        command = commands.acknowledge_lost(sink_id, row.query_id, row.batch_id, schema=schema)
         raise BatchLostError(
             f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has aborted a part of it, which "
             f"could not be published again (see `detail` of its LOST rows in dw_attempt); the sink {sink_id!r} is "
-            "stopped, and nothing new has begun. "
-            "Write the lost records again by other means, then call acknowledge_lost (`dualwrite spark "
-            "acknowledge-lost`)"
+            f"stopped, and nothing new has begun. Write the lost records again by other means, then run {command}"
         )
 
 
@@ -226,7 +247,7 @@ def decision_of(
     if others or len(generations) > 1:
         raise SinkError(
             f"the results for batch {batch_id} of the query {query_id} are not of one batch and one generation "
-            f"(generations {sorted(generations)}, {len(others)} of other batches); nothing was decided"
+            f"(generations {sorted(map(str, generations))}, {len(others)} of other batches); nothing was decided"
         )
     chosen = sorted((r for r in results if r.outcome is TaskOutcome.PREPARED), key=lambda r: r.partition_id)
     if len({result.partition_id for result in chosen}) < len(chosen):
@@ -247,12 +268,14 @@ def decision_of(
     )
 
 
-def check_ended(sink_id: str, live: Sequence[AttemptRow], quiet_ms: int, *, min_age_ms: int) -> None:
-    """Raise SinkError unless nothing shows that the application of the sink is running."""
+def check_ended(
+    sink_id: str, live: Sequence[AttemptRow], quiet_ms: int, *, min_age_ms: int, schema: str | None
+) -> None:
+    """Raise SinkError unless nothing shows that the application of the sink is running; `schema` is the store's."""
     if live:
         raise SinkError(
             f"the sink {sink_id!r} has {len(live)} attempts that are not completed; nothing was dropped: complete them "
-            "first, with the application or with `dualwrite spark recover`"
+            f"first, with the application or with {commands.recover(sink_id, schema=schema)}"
         )
     if quiet_ms < min_age_ms:
         raise SinkError(
@@ -272,6 +295,11 @@ def smallest_free_slot(prefix: str, leased: Collection[str], first: int) -> int:
 def slot_of(transactional_id: str) -> int:
     """Return the slot of a transactional id: the number at its end."""
     return int(transactional_id.rpartition("-")[2])
+
+
+def partition_of(transactional_id: str) -> int:
+    """Return the partition of a transactional id: the number before its slot."""
+    return int(transactional_id.split("-")[-2])
 
 
 def expired(rows: Sequence[BatchRow], keep: int) -> list[BatchRow]:

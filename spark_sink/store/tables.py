@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
 from dualwrite.recipes.sqlalchemy.tables import exact_text
+from spark_sink import commands
 from spark_sink.attempt.states import AttemptStatus, Claim
 from spark_sink.errors import SinkError
 
@@ -97,7 +98,7 @@ class StoreTables:
         Safe if several processes do it at once, while an older version writes, or after one that died half-way.
         """
         self._create(engine)
-        add_manifest(engine, self.attempt, missing_manifest)
+        add_manifest(engine, self.attempt, lambda: missing_manifest(self.schema))
 
     def _create(self, engine: sa.Engine) -> None:
         for _ in range(_CREATION_TRIES):
@@ -120,25 +121,25 @@ class StoreTables:
     def check(self, engine: sa.Engine) -> None:
         """Raise SinkError if a table is missing, or a column that an older version did not create."""
         if not self.exist(engine):
-            raise missing_tables()
+            raise missing_tables(self.schema)
         if lacks_manifest(engine, self.attempt):
-            raise missing_manifest()
+            raise missing_manifest(self.schema)
 
 
-def missing_tables() -> SinkError:
+def missing_tables(schema: str | None) -> SinkError:
     """Return the error for a database without a commit store."""
     return SinkError(
         "the tables dw_sink, dw_batch, dw_attempt and dw_retired are not all in this database; nothing was written: "
-        "create them with `dualwrite spark init-store`, or let the sink do it (commitStore.createTables=true)"
+        f"create them with {commands.init_store(schema=schema)}, or let the sink do it (commitStore.createTables=true)"
     )
 
 
-def missing_manifest() -> SinkError:
+def missing_manifest(schema: str | None) -> SinkError:
     """Return the error for a table that an older version created."""
     return SinkError(
         "the table dw_attempt lacks the column manifest, because an older version of dualwrite created it; nothing was "
-        "changed: let the owner of the table add the column with `dualwrite spark init-store`, or let the sink do it "
-        "(commitStore.createTables=true)"
+        f"changed: let the owner of the table add the column with {commands.init_store(schema=schema)}, or let the "
+        "sink do it (commitStore.createTables=true)"
     )
 
 
@@ -194,6 +195,13 @@ class BatchRow:
         return self.status is BatchStatus.DONE or self.acknowledged_at is not None
 
 
+class BatchInDoubt(NamedTuple):
+    """A decided batch that is not completed in Kafka, with the time since its decision, by the database's clock."""
+
+    row: BatchRow
+    age_ms: int
+
+
 @dataclass(frozen=True)
 class AttemptRow:
     """One attempt of one task."""
@@ -229,8 +237,13 @@ class Lease:
 class Planned:
     """A new generation, with the claims that the older ones left."""
 
-    generation: int
+    generation: int | None
+    """None if a batch job is decided already."""
     claims: tuple[Claim, ...]
+    in_doubt: tuple[BatchInDoubt, ...]
+    """The decided batches of these claims."""
+    begins_late: bool = False
+    """Whether it has not begun: its first task begins it, once it is known to be of the right query."""
 
 
 @dataclass(frozen=True)

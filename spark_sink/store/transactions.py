@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from threading import Lock
 from typing import Any, Final, TypeVar
 
@@ -15,7 +14,7 @@ from dualwrite.recipes.core.store import wait_given_up
 from dualwrite.recipes.sql.postgres import RAISE, WITNESS_MESSAGE
 from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
-from spark_sink.errors import DecisionUnknownError, SinkError, StoreUnavailableError
+from spark_sink.errors import DecisionUnknownError, SinkError
 
 ResultT = TypeVar("ResultT")
 
@@ -172,7 +171,7 @@ class StoreTransactions:
         try:
             return steps()
         except (OperationalError, ProgrammingError) as error:
-            missing = None if _is_unreachable(error) else self._missing()
+            missing = None if is_unreachable(error) else self._missing()
             if missing is None:
                 raise
             raise missing from error
@@ -187,20 +186,7 @@ class StoreTransactions:
         return None
 
 
-@contextmanager
-def unavailable_means(consequence: str) -> Iterator[None]:
-    """Raise StoreUnavailableError, which states the consequence, if the database cannot be reached."""
-    try:
-        yield
-    except DBAPIError as error:
-        if not _is_unreachable(error):
-            raise
-        raise StoreUnavailableError(
-            f"the commit store's database cannot be reached ({error.orig}). {consequence}"
-        ) from error
-
-
-def _is_unreachable(error: DBAPIError) -> bool:
+def is_unreachable(error: DBAPIError) -> bool:
     """Return whether no connection could be made, for which SQLAlchemy has no statement, or it broke."""
     return error.connection_invalidated or (isinstance(error, OperationalError) and error.statement is None)
 

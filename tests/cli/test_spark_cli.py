@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ NAMES = [table.name for table in StoreTables(None).metadata.sorted_tables]
 REPORT_KEYS = {"applied", "clean", "sinks", "unseen", "found"}
 FOUND_KEYS = {
     *("sink", "query", "batch", "transactional_id", "status", "action", "changed", "left"),
-    *("state", "pair", "age_ms", "topic_partitions", "error"),
+    *("state", "pair", "age_ms", "topic_partitions", "error", "advice"),
 }
 VIEW_KEYS = {
     *("sink", "generation", "query", "quiet_ms", "newest_batch"),
@@ -223,6 +224,7 @@ def test_rounds_go_on_until_it_is_told_to_stop(world: World) -> None:
     [
         (("--once", "--interval", 1), "--once and --interval cannot be used together"),
         (("--condemn", "s", "--interval", 1), "--condemn is for a sink that you have examined"),
+        (("--abort-orphans", "s", "--interval", 1), "--abort-orphans is for a sink that you have examined"),
     ],
 )
 def test_wrong_usage_is_one_line(sqlite_world: World, call: Call, arguments: tuple[object, ...], said: str) -> None:
@@ -276,6 +278,24 @@ def test_a_transaction_without_a_row_is_shown_even_if_the_store_is_lost(sqlite_w
         (view,) = call("spark", "status", *world.reach, "--sink", "lost", "--json").document["sinks"]
         assert (view["generation"], [each["transactional_id"] for each in view["no_row"]]) == (None, ["lost-3-0"])
         producer.abort_transaction()
+
+
+def test_an_orphan_is_ended_only_on_order_and_by_a_store_that_has_its_sink(sqlite_world: World, call: Call) -> None:
+    world = sqlite_world
+    world.write("s", 0, [["a"]], die_at=PausePoint.COMMIT_START)
+    with world.engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM dw_attempt"))
+    order = ("spark", "recover", *world.reach, "--json", "--abort-orphans", "s")
+    young = call(*order, "--apply")
+    assert (young.code, young.document["found"][0]["action"]) == (0, "young")
+    for more, code, action, changed in (
+        (("--min-age", 0), 1, "abort", False),
+        (("--min-age", 0, "--apply"), 0, "abort", True),
+    ):
+        done = call(*order, *more)
+        (found,) = done.document["found"]
+        assert (done.code, found["action"], found["changed"], found["status"]) == (code, action, changed, None)
+    assert (world.values(), world.open_ids()) == ([], [])
 
 
 def shown_live(world: World, *sink_ids: str, width: int = 200) -> str:
@@ -414,9 +434,14 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
         assert (lost.code, lost.document["found"][0]["action"]) == (1, "lost")
         shown = call("spark", "status", *world.reach, "--json")
         assert (shown.code, [batch["batch"] for batch in shown.document["sinks"][0]["lost"]]) == (1, [0])
-        assert "CompleteAbort" in shown.document["sinks"][0]["attempts"][0]["detail"]
-        of_batch = ("--sink", "s", "--query", "query", "--batch", 0)
-        acknowledge = ("spark", "acknowledge-lost", *world.store_options, *of_batch)
+        detail = shown.document["sinks"][0]["attempts"][0]["detail"]
+        assert "CompleteAbort" in detail
+        assert "dualwrite recover" not in detail, "that command is for the writers of dual writes"
+        seen = [call("spark", "status", *world.reach).out, call("spark", "recover", *world.reach).out]
+        (command,) = {line.partition("`")[2].rstrip("`") for out in seen for line in out.splitlines() if "`" in line}
+        assert lost.document["found"][0]["advice"].endswith(f"run `{command}`")
+        assert command in shown_live(world, width=1_000)
+        acknowledge = (*shlex.split(command)[1:], *world.store_options)
         first, second = call(*acknowledge), call(*acknowledge)
         assert (first.code, first.out) == (
             0,

@@ -63,8 +63,8 @@ class Comparison:
         self._used: list[str] = []
         self.known: Counter[str] = Counter()
         """What has been found already, and how often since: a sequence goes on behind it if it changes nothing."""
-        self.unsteady: Counter[str] = Counter()
-        """What differed only once: Kafka's answer depends on its other clients, or on time."""
+        self.unsteady: Difference | None = None
+        """What the last sequence differed in only once: Kafka's answer depends on its other clients, or on time."""
         self.explained: Counter[str] = Counter()
         """The rows of the page of differences that were met."""
         ours, theirs = emulated.versions(), real.versions()
@@ -74,13 +74,14 @@ class Comparison:
 
     def compare(self, seed: str) -> Difference | None:
         """Play the sequence of this seed; return how the brokers differ, if they do each time it is played."""
+        self.unsteady = None
         found = self.play(seed, make_sequence(seed, self.versions))
         if found is None:
             return None
         for _ in range(_CONFIRMATIONS):
             again = self.play(seed, found.steps)
             if again is None or again.about != found.about:
-                self.unsteady[found.about] += 1
+                self.unsteady = found
                 return None
         row = explanation_of(found.about, found.steps)
         if row is not None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.differential.comparison import Difference
 from tests.differential.workers import Order, Result
 
 _PROGRESS_EVERY_S: Final = 15.0
@@ -25,6 +26,7 @@ class Report:
     first: dict[str, str] = field(default_factory=dict)
     """The first sequence in which it was met."""
     unsteady: Counter[str] = field(default_factory=Counter)
+    """How often each kind was met that did not differ again; the first one is printed, as it cannot be replayed."""
     explained: Counter[str] = field(default_factory=Counter)
     failures: int = 0
     given_up: list[str] = field(default_factory=list)
@@ -45,7 +47,6 @@ class Report:
         else:
             self.played += 1
         self.kinds.update(result.known)
-        self.unsteady.update(result.unsteady)
         self.explained.update(result.explained)
         if result.found is not None:
             about = result.found.about
@@ -53,9 +54,16 @@ class Report:
                 print(result.found, flush=True)
                 self.first[about] = result.seed
             self.kinds[about] += 1
+        if result.unsteady is not None:
+            self._add_unsteady(result.unsteady)
         if time.monotonic() - self._said_s >= _PROGRESS_EVERY_S:
             print(self.progress(), flush=True)
             self._said_s, self._said_played = time.monotonic(), self.played
+
+    def _add_unsteady(self, difference: Difference) -> None:
+        if difference.about not in self.unsteady:
+            print(f"not when played again: {difference}", flush=True)
+        self.unsteady[difference.about] += 1
 
     def _add_failure(self, result: Result, failure: str) -> None:
         self.failures += 1

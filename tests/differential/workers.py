@@ -45,8 +45,8 @@ class Result:
     """A difference of a new kind."""
     known: Mapping[str, int] = field(default_factory=dict)
     """How often differences of known kinds were met."""
-    unsteady: Mapping[str, int] = field(default_factory=dict)
-    """How often something differed that did not when it was played again."""
+    unsteady: Difference | None = None
+    """A difference that was not there when the sequence was played again."""
     explained: Mapping[str, int] = field(default_factory=dict)
     """How often a row of the page of differences was met."""
     failure: str | None = None
@@ -188,8 +188,8 @@ def _compare(emulated: str, real: str) -> Comparison:
 
 def _play(comparison: Comparison, order: Order) -> Result:
     comparison.known = Counter(dict.fromkeys(order.known, 0))
-    comparison.unsteady, comparison.explained = Counter(), Counter()
+    comparison.explained = Counter()
     found = comparison.compare(order.seed)
     if found is not None and order.shrinks:
         found = comparison.shrink(found)
-    return Result(order.seed, found, dict(+comparison.known), dict(comparison.unsteady), dict(comparison.explained))
+    return Result(order.seed, found, dict(+comparison.known), comparison.unsteady, dict(comparison.explained))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import WITNESS_ID
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.support.databases import MariaDbDatabase, SqliteDatabase, unique
-from tests.support.servers.mariadb import MariaDbServer
+from tests.support.servers.mariadb import MariaDbServer, global_setting
 
 STATE = PreparedTxnState("42:7")
 GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
@@ -94,17 +93,6 @@ def test_a_refusal_says_how_to_accept_it() -> None:
     answer_for(of_mysql(GALERA), {"galera"})
 
 
-@contextmanager
-def global_setting(database: MariaDbDatabase, name: str, value: int) -> Iterator[None]:
-    with database.aside.connect() as connection:
-        before = connection.exec_driver_sql(f"SELECT @@GLOBAL.{name}").scalar()
-        connection.exec_driver_sql(f"SET GLOBAL {name} = {value}")
-        try:
-            yield
-        finally:
-            connection.exec_driver_sql(f"SET GLOBAL {name} = {before}")
-
-
 @pytest.fixture
 def mariadb(mariadb_server: MariaDbServer) -> Iterator[MariaDbDatabase]:
     made = MariaDbDatabase(mariadb_server)
@@ -119,7 +107,7 @@ def writer_on(engine: sa.Engine, emulator: Emulator) -> DualWriter:
 def test_a_server_that_forgets_in_a_crash_is_refused_before_anything_is_written(
     mariadb: MariaDbDatabase, emulator: Emulator
 ) -> None:
-    with global_setting(mariadb, "innodb_flush_log_at_trx_commit", 0):
+    with global_setting(mariadb.aside, "innodb_flush_log_at_trx_commit", 0):
         with (
             writer_on(mariadb.engine, emulator) as writer,
             pytest.raises(UnsafeDatabaseError, match="innodb_flush_log_at_trx_commit: 0"),

@@ -16,6 +16,7 @@ from tests.emulator.security.login_answers import DIFFERENCES as OF_LOGINS
 from .raw_wire.config_cases import EMULATED_DIFFERENTLY as OF_CONFIGS
 from .raw_wire.test_access import EMULATED_DIFFERENTLY as OF_ACCESS
 from .raw_wire.test_consumer_groups import DIFFERENCES as OF_CONSUMER_GROUPS
+from .raw_wire.test_share_groups import DIFFERENCES as OF_SHARE_GROUPS
 
 OF_THE_CLUSTER: Final[Mapping[str, str]] = {
     "what is replicated": (
@@ -65,6 +66,7 @@ def _sections() -> dict[str, dict[str, str]]:
         "Logins": {name: difference.reason for name, difference in OF_LOGINS.items()},
         "Access": {f"{request} with {rules}": reason for (request, rules), reason in OF_ACCESS.items()},
         "Consumer groups of KIP-848": dict(OF_CONSUMER_GROUPS),
+        "Share groups": dict(OF_SHARE_GROUPS),
     }
 
 

@@ -7,7 +7,8 @@ epoch (KIP-890), so no pair is used twice. The log remembers how each ended, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow as pa
 from dualwrite.errors import FencedError, KafkaError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
+from spark_sink.driver.open_transactions import OpenTransaction, is_of_sink
 from spark_sink.errors import AttemptCondemnedError, StoreWentBackError
 from spark_sink.pause_points import Pause, PausePoint
 
@@ -79,6 +81,14 @@ class FakeBroker:
         """Abort the ongoing transaction, as a broker does after its timeout, or an operator by force."""
         self._end(self._held(name), commit=False)
 
+    def end_pair(self, name: str, pair: PreparedTxnState, *, commit: bool) -> bool:
+        """Do EndTxn by the pair of the open transaction; return whether it was that one."""
+        held = self._held(name)
+        if held.ongoing != pair or held.epoch != pair.producer_epoch:
+            return False
+        self._end(held, commit=commit)
+        return True
+
     def _held(self, name: str) -> _Id:
         if self.down or name in self.down_ids:
             raise KafkaTimeoutError("the brokers are away")
@@ -135,6 +145,30 @@ class FakeTransaction:
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
+
+
+class FakeOpenTransactions:
+    """What one process sees of the open transactions; `age_ms` is how old they are."""
+
+    age_ms = 3_600_000
+
+    def __init__(self, side: FakeKafkaSide) -> None:
+        self._side = side
+
+    def of_sink(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
+        return self.described([each for each in self._side.alive.open_ids if is_of_sink(sink_id, each)], unseen)
+
+    def described(self, ids: Collection[str], unseen: list[str]) -> dict[str, OpenTransaction]:
+        pairs = {each: self._side.alive.ongoing(each) for each in ids}
+        return {
+            each: OpenTransaction(each, "Ongoing", str(pair), self.age_ms, ("orders-0",))
+            for each, pair in pairs.items()
+            if pair
+        }
+
+    def end(self, pairs: Mapping[str, str], *, commit: bool) -> set[str]:
+        broker = self._side.alive
+        return {each for each, pair in pairs.items() if broker.end_pair(each, PreparedTxnState(pair), commit=commit)}
 
 
 class FakeKafkaSide:
@@ -196,6 +230,10 @@ class FakeKafkaSide:
                 ended[claim.attempt_id] = Ended(Ending.FAILED, error)
             self._pause(PausePoint.AMONG_COMPLETIONS)
         return ended
+
+    @contextmanager
+    def transactions(self) -> Iterator[FakeOpenTransactions]:
+        yield FakeOpenTransactions(self)
 
     def _complete(self, claim: Claim, epoch: int, row: PreparedTxnState, rows: ClaimRows) -> Ended:
         """Commit the transaction that the row names, or publish it again if it was aborted; else abort."""

@@ -73,7 +73,7 @@ def mine() -> bool:
 def claim(transactional_id: str, verdict: Verdict, prepared: Prepared | None = None) -> Claim:
     """Return a claim with an attempt, and a row, of its own."""
     prepared = prepared or Prepared(PreparedTxnState())
-    made = Claim(f"attempt-{next(_attempts)}", transactional_id, verdict, prepared.state)
+    made = Claim(f"attempt-{next(_attempts)}", "query", 0, transactional_id, verdict, prepared.state)
     Rows.add(made.attempt_id, prepared)
     return made
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from spark_sink.attempt.states import LIVE
-from spark_sink.driver.protocol import CommitSummary, Sink
+from spark_sink.driver.finisher import CommitSummary
+from spark_sink.driver.protocol import Sink
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import OnNewCheckpoint, SinkOptions, StoreOptions, TxnMode
 from spark_sink.pause_points import PausePoint

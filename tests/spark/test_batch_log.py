@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import subprocess
 import sys
@@ -13,15 +14,16 @@ import pytest
 from spark_sink.attempt import worker
 from spark_sink.attempt.worker import sink_of
 from spark_sink.driver import batch_log
-from spark_sink.driver.batch_log import MANY_TRANSACTIONS, log_batch
+from spark_sink.driver.batch_log import MANY_TRANSACTIONS, log_batch, log_completed
+from spark_sink.driver.finisher import CommitSummary, Tally
 from spark_sink.driver.phases import PhaseTimes
-from spark_sink.driver.protocol import CommitSummary
-from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
 from spark_sink.options import SinkOptions, parse
+from spark_sink.store.tables import BatchInDoubt, BatchRow, BatchStatus
 
 
 def result(partition: int, outcome: TaskOutcome = TaskOutcome.PREPARED) -> TaskResult:
-    return TaskResult(outcome, 1, "q", 7, partition, f"attempt-{partition}", 10, 100)
+    return TaskResult(outcome, 1, "q", 7, partition, f"attempt-{partition}", 10, 100, staged_rows=9)
 
 
 def summary(committed: int, aborted: int = 0) -> CommitSummary:
@@ -38,7 +40,7 @@ def test_a_batch_has_a_line_with_what_it_did(caplog: pytest.LogCaptureFixture) -
     log_batch("s", "q", 7, [result(0), result(1), result(2, TaskOutcome.EMPTY)], summary(2, aborted=1))
     assert caplog.messages == [
         "sink s, batch 7 of q: "
-        "attempts=3 prepared=2 committed=2 repaired=0 aborted=1 records=20 bytes=200 "
+        "attempts=3 prepared=2 committed=2 repaired=0 aborted=1 records=20 bytes=200 table_rows=18 "
         "plan_ms=31 write_ms=2500 decide_ms=1 complete_ms=12"
     ]
 
@@ -46,6 +48,23 @@ def test_a_batch_has_a_line_with_what_it_did(caplog: pytest.LogCaptureFixture) -
 def test_a_batch_that_was_decided_before_says_so(caplog: pytest.LogCaptureFixture) -> None:
     log_batch("s", "q", 7, [result(0, TaskOutcome.SKIPPED)], summary(0))
     assert caplog.messages[0].startswith("sink s, batch 7 of q, which was decided before: attempts=0 ")
+
+
+def test_what_a_plan_completes_has_a_line_for_each_batch(caplog: pytest.LogCaptureFixture) -> None:
+    done = BatchName("q", 7)
+    tally = Tally(5, 1, 0, 0, {done: 3, BatchName("job:j", 0): 2}, {done: 1})
+    decided_at = dt.datetime(2026, 11, 20)
+    batches = [
+        BatchInDoubt(BatchRow("s", *name, BatchStatus.COMMIT, 1, 4, 40, None, decided_at, None, None), age_ms)
+        for name, age_ms in ((done, 61_000), (BatchName("job:j", 0), 90))
+    ]
+    log_completed(batches, tally, 0.0124, has_table=True)
+    assert caplog.messages == [
+        "sink s, batch 7 of q, which was decided 61.0 s before this plan: "
+        "attempts=4 committed=3 repaired=1 records=40 table_rows=40 complete_ms=12",
+        "sink s, batch 0 of job:j, which was decided 0.1 s before this plan: "
+        "attempts=4 committed=2 repaired=0 records=40 table_rows=40 complete_ms=12",
+    ]
 
 
 def test_many_transactions_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -81,8 +100,8 @@ from types import SimpleNamespace
 from spark_sink.face import JobWriter
 from spark_sink.handoff import Plan
 from spark_sink.options import parse
+from spark_sink.driver.finisher import CommitSummary
 from spark_sink.driver.phases import PhaseTimes
-from spark_sink.driver.protocol import CommitSummary
 options = parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"})
 sink = SimpleNamespace(commit=lambda *results, **about: CommitSummary(True, 0, 0, 0, 0, 0, PhaseTimes()))
 JobWriter(options, lambda _: sink, Plan("s", 1), "job:1").commit([])

@@ -53,7 +53,9 @@ def sink() -> str:
 
 
 def plan(store: CommitStore, sink: str, query_id: str | None = QUERY) -> int:
-    return store.plan(sink, query_id=query_id, on_new_checkpoint=FAIL).generation
+    generation = store.plan(sink, query_id=query_id, on_new_checkpoint=FAIL).generation
+    assert generation is not None
+    return generation
 
 
 def leased(store: CommitStore, sink: str, generation: int, batch_id: int = 0, partition: int = 0) -> str:
@@ -107,7 +109,7 @@ def test_tables_are_created_by_many_at_once(
 
             def create(number: int) -> None:
                 together.wait(WITHIN_S)
-                CommitStore(empty).plan("s", query_id=None, on_new_checkpoint=FAIL)
+                CommitStore(empty).plan("s", query_id=QUERY, on_new_checkpoint=FAIL)
 
             list(threads.map(create, range(4)))
         assert [(row.sink_id, row.generation) for row in CommitStore(empty).sinks()] == [("s", 4)]
@@ -497,7 +499,7 @@ def test_a_restored_older_checkpoint(store: CommitStore, sink: str) -> None:
 
 
 def test_a_sink_belongs_to_one_query(store: CommitStore, sink: str) -> None:
-    generation = plan(store, sink, None)
+    generation = plan(store, sink, "job:first")  # batch jobs have no checkpoint
     assert [row.query_id for row in store.sinks() if row.sink_id == sink] == [None]
     assert not store.is_decided_for(sink, generation, task(0, 0, "other"), FAIL)
     store.decide(decision(sink, generation), FAIL)  # the first to know the query claims the sink for it
@@ -508,8 +510,10 @@ def test_a_sink_belongs_to_one_query(store: CommitStore, sink: str) -> None:
         store.is_decided_for(sink, generation, task(0, 0, "other"), FAIL)
     with pytest.raises(CheckpointMismatchError):
         store.decide(decision(sink, generation, query_id="other"), FAIL)
-    assert plan(store, sink, "job:nightly") == generation + 1  # batch jobs have no checkpoint
-    assert plan(store, sink, None) == generation + 2
+    with pytest.raises(CheckpointMismatchError, match="batch job"):
+        plan(store, sink, "job:nightly")
+    assert store.plan(sink, query_id="job:nightly", on_new_checkpoint=ADOPT).generation == generation + 1
+    assert plan(store, sink) == generation + 2
 
     adopted = store.plan(sink, query_id="other", on_new_checkpoint=ADOPT)
     assert not store.is_decided_for(sink, adopted.generation, task(0, 0, "other"), FAIL)
@@ -593,17 +597,17 @@ def test_a_part_of_a_sink_is_condemned(store: CommitStore, sink: str) -> None:
 
 
 def test_old_batches_are_forgotten_with_their_attempts(store: CommitStore, sink: str) -> None:
-    for batch_id in range(5):
-        decided(store, sink, batch_id)
     for number in range(4):
         decided(store, sink, 0, f"job:{number}")
+    for batch_id in range(5):
+        decided(store, sink, batch_id)
     generation = plan(store, sink)
     winner = prepared(store, sink, generation, 5)
     store.decide(decision(sink, generation, winner, batch_id=5), FAIL)
 
     assert store.prune(sink, 2) == 4 + 2
     kept = [(row.query_id, row.batch_id) for row in store.batches(sink)]
-    assert kept == [(QUERY, 5), ("job:3", 0), ("job:2", 0), (QUERY, 4)]
+    assert kept == [(QUERY, 5), (QUERY, 4), ("job:3", 0), ("job:2", 0)]
     assert len(store.attempts(sink)) == 4
     assert store.prune(sink, 2) == 0
     assert store.batches(sink, [BatchStatus.COMMIT])[0].batch_id == 5

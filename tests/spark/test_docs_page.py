@@ -21,6 +21,7 @@ DEFAULTS = {
     ),
     "onNewCheckpoint": options.OnNewCheckpoint.FAIL.value,
     "requireDigest": options.RequireDigest.REPLAY.value,
+    "onOrphans": options.OnOrphans.WARN.value,
     "dual.mode": options.DualMode.INSERT.value,
     "commit.parallelism": str(options.DEFAULT_COMMIT_PARALLELISM),
     "commit.retries": str(options.DEFAULT_COMMIT_RETRIES),

@@ -6,7 +6,7 @@ import pytest
 
 from dualwrite.config import ProducerConfig
 from spark_sink.errors import SinkOptionError
-from spark_sink.kafka_settings import checked_settings, resolved
+from spark_sink.kafka_settings import checked_settings, in_terms_of_options, resolved
 
 SERVERS = {"bootstrap.servers": "h:1"}
 
@@ -89,7 +89,7 @@ def test_what_is_taken(given: dict[str, str], settings: dict[str, str]) -> None:
         ({"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_SSL"}, "not one of PLAIN"),
         ({"ssl.truststore.location": "/t.jks", "security.protocol": "SSL"}, "JKS.*only Java reads.*ssl.ca.location"),
         ({"ssl.truststore.type": "PEM"}, "has no effect without kafka.ssl.truststore.location"),
-        ({"lingerms": "3"}, "unknown setting 'lingerms'; did you mean linger.ms"),
+        ({"lingerms": "3"}, "unknown setting 'lingerms'; did you mean kafka.linger.ms"),
         ({"linger.ms": "soon"}, "linger.ms.*whole number"),
         ({"sasl.oauth.token.provider": "nowhere.at.all:x"}, "package.module:function"),
     ],
@@ -138,3 +138,26 @@ def test_tokens_come_from_a_function_that_every_process_can_import() -> None:
     config = ProducerConfig.parse(resolved(settings), {})
     assert config.sasl_oauth_token_provider is not None
     assert config.sasl_oauth_token_provider() == "t"
+
+
+@pytest.mark.parametrize(
+    ("of_the_producer", "of_the_sink"),
+    [
+        (
+            "not within delivery.timeout.ms=5 (or max.block.ms).",
+            "not within kafka.delivery.timeout.ms=5 (or kafka.max.block.ms).",
+        ),
+        ("transaction.timeout.ms is too long", "txn.timeoutMs is too long"),
+        ("set accept.bounded.guarantee=true", "set txn.mode=resume"),
+        ("kafka.linger.ms stays, and so do transaction.max.timeout.ms and acks", None),
+    ],
+)
+def test_errors_name_the_options_of_the_sink(of_the_producer: str, of_the_sink: str | None) -> None:
+    assert in_terms_of_options(of_the_producer) == (of_the_sink or of_the_producer)
+
+
+def test_settings_that_contradict_each_other_are_named_as_options() -> None:
+    with pytest.raises(
+        SinkOptionError, match=r"kafka\.delivery\.timeout\.ms must be at least kafka\.linger\.ms \+ kafka"
+    ):
+        checked_settings({**SERVERS, "delivery.timeout.ms": "10"})

@@ -83,7 +83,7 @@ def test_values_may_be_python_s_where_options_are_a_mapping() -> None:
         ("topics", "a", "did you mean topic?"),
         ("commitStore.uri", "a", "did you mean commitStore.url?"),
         ("colour", "red", "the options are sinkId, topic,"),
-        ("kafka.linger.msec", "1", "did you mean linger.ms?"),
+        ("kafka.linger.msec", "1", "did you mean kafka.linger.ms?"),
         ("path", "/data", "start() and save() take no path"),
         ("subscribe", "a", "an option of the source"),
         ("asyncProgressTrackingEnabled", "true", "asynchronous progress tracking is refused"),

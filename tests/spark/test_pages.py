@@ -6,13 +6,14 @@ import json
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import URL_VARIABLE, PostgresServer
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from examples import spark_stream
 from examples.flights.events import read_events
 from examples.flights.topic import read_topic as read_records
@@ -24,8 +25,10 @@ from examples.flights_spark.tables import METADATA, read_rows, read_totals
 from examples.flights_spark.verdict import judge
 from spark_sink import register
 from tests.support.databases import PostgresDatabase
+from tests.support.servers.apache_kafka import ApacheKafka
 from tests.support.spark_session import start_session
 from tests.support.topics import read_topic
+from tests.support.unavailable import skip
 from tests.test_docs import ROOT, examples
 
 pytestmark = pytest.mark.timeout(300)  # a JVM takes a minute to start where all cores are busy
@@ -54,10 +57,34 @@ def select(store: PostgresDatabase, sql: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in connection.execute(sa.text(sql))]
 
 
-def run(code: str, directory: Path, emulator: Emulator, store: PostgresDatabase, **names: object) -> dict[str, Any]:
+class Broker(Protocol):
+    """A broker that examples write to."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
+@pytest.fixture(params=["emulator", "Apache Kafka"])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """Yield the emulator, and a released Apache Kafka with the settings that it comes with."""
+    if request.param == "emulator":
+        with Emulator() as emulator:
+            yield emulator
+        return
+    try:
+        kafka = ApacheKafka().start()
+    except ServerUnavailableError as error:
+        skip(error)
+    try:
+        yield kafka
+    finally:
+        kafka.stop()
+
+
+def run(code: str, directory: Path, broker: Broker, store: PostgresDatabase, **names: object) -> dict[str, Any]:
     """Return an example with the servers of the test instead of those that it shows."""
     for shown, real in {
-        "127.0.0.1:9092": emulator.bootstrap_servers,
+        "127.0.0.1:9092": broker.bootstrap_servers,
         "postgresql+psycopg://localhost/shop": url_of(store),
         '"commitStore.urlEnv": "ORDERS_STORE_URL"': f'"commitStore.url": "{url_of(store)}"',
         '"incoming"': f'"{directory}/incoming"',
@@ -78,15 +105,12 @@ def test_the_readme_shows_a_part_of_the_quick_start() -> None:
     }
 
 
-def test_the_quick_start_writes_topic_and_table(emulator: Emulator, store: PostgresDatabase, tmp_path: Path) -> None:
-    emulator.create_topic("orders", 2)
-    execute(store, "CREATE TABLE orders (id BIGINT PRIMARY KEY, item TEXT)")
-    (tmp_path / "incoming").mkdir()
-    (tmp_path / "incoming" / "1.json").write_text('{"id": 1, "item": "lamp"}\n{"id": 2, "item": "chair"}\n')
+def test_the_quick_start_writes_topic_and_table(broker: Broker, store: PostgresDatabase, tmp_path: Path) -> None:
+    """As it is printed: it makes its input and its table, and the broker creates the topic."""
     start_session()
-    run(QUICK_START, tmp_path, emulator, store)
+    run(QUICK_START, tmp_path, broker, store)
     assert select(store, "SELECT id, item FROM orders ORDER BY id") == [(1, "lamp"), (2, "chair")]
-    assert sorted(read_topic(emulator.bootstrap_servers, "orders")) == [
+    assert sorted(read_topic(broker.bootstrap_servers, "orders")) == [
         ("1", '{"id":1,"item":"lamp"}'),
         ("2", '{"id":2,"item":"chair"}'),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.retired_slots import RetiredSlots
 from tests.spark.fake_kafka import FakeKafkaSide
-from tests.spark.sink_model import SCHEMA, Stalling, World, new_store, partitioned, run_batch, task
+from tests.spark.sink_model import QUERY, SCHEMA, Stalling, World, new_store, partitioned, run_batch, task
 from tests.spark.spark_model import Query
 from tests.spark.store_engines import engine_on, sqlite_engine
 
@@ -241,10 +242,14 @@ def test_a_plan_logs_what_it_completes(store: CommitStore, caplog: pytest.LogCap
     with caplog.at_level(logging.INFO, "spark_sink"):
         world.process().plan()
         world.process().plan()
-    lines = [each.message for each in caplog.records if "has left" in each.message]
-    assert lines == [
-        f"sink {world.options.sink_id}: completed what an earlier batch has left: committed=2 repaired=0 aborted=0"
-    ]
+    of_batch, of_all = (each.message for each in caplog.records if each.name.startswith("spark_sink"))
+    sink, records = world.options.sink_id, len(BATCHES[0])
+    assert re.fullmatch(
+        rf"sink {sink}, batch 0 of {QUERY}, which was decided \d+\.\d s before this plan: "
+        rf"attempts=2 committed=2 repaired=0 records={records} table_rows=0 complete_ms=\d+",
+        of_batch,
+    )
+    assert of_all == f"sink {sink}: completed what an earlier batch has left: committed=2 repaired=0 aborted=0"
 
 
 def test_a_loser_that_prepares_after_the_next_batch(store: CommitStore) -> None:

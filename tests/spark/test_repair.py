@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -511,10 +512,13 @@ def test_without_a_manifest_it_is_lost(site: RepairSite) -> None:
     site.decided("a", "b")
     let_end(site, Way.TIMEOUT)
     _set_manifests(site, dict.fromkeys(_manifests(site)))
-    with pytest.raises(BatchLostError, match=r"could not be published again|cannot be published again"):
+    advice = f"run `dualwrite spark acknowledge-lost --sink s --query {QUERY} --batch 0`"
+    with pytest.raises(BatchLostError, match=r"could not be published again|cannot be published again") as lost:
         site.finish()
+    assert str(lost.value).endswith(advice)
+    assert "dualwrite recover" not in str(lost.value), "that command is for the writers of dual writes"
     assert [attempt.status for attempt in site.attempts()] == [AttemptStatus.LOST] * 2
-    with pytest.raises(BatchLostError, match="acknowledge-lost"):
+    with pytest.raises(BatchLostError, match=re.escape(advice)):
         site.write(1, "c")
 
 

@@ -17,7 +17,8 @@ import pytest
 from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.errors import KafkaError
 from dualwrite.guarantee import Tier
-from spark_sink.driver.protocol import CommitSummary, Sink
+from spark_sink.driver.finisher import CommitSummary
+from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskResult
 from spark_sink.pause_points import PausePoint

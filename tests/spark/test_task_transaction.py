@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dualwrite.broker_emulator.faults import DropReply, Fault
-from dualwrite.errors import FatalError, InvalidRecordError, KafkaTimeoutError
+from dualwrite.errors import AbortableError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import Ending, Prepared, Verdict
@@ -169,8 +169,13 @@ def test_modes(tier: Tier, mode: str, refusal: str | None) -> None:
 
 
 def test_a_bound_that_the_broker_does_not_allow() -> None:
-    with kafka_world(Tier.BOUNDED) as world, pytest.raises(FatalError, match=r"txn\.timeoutMs is more"):
-        world.side(txn__timeoutMs=900_001).open("s-0-0", mine)
+    sentence = (
+        r"txn\.timeoutMs=900001 is more than .* transaction\.max\.timeout\.ms; nothing was written: set txn\.time"
+    )
+    with kafka_world(Tier.BOUNDED) as world:
+        with pytest.raises(SinkOptionError, match=sentence):
+            world.side(txn__timeoutMs=900_001).open("s-0-0", mine)
+        assert world.open_ids() == []
 
 
 def test_a_broker_that_is_away_is_waited_for_as_long_as_was_said() -> None:
@@ -200,6 +205,38 @@ def test_rows_that_cannot_be_sent_end_the_attempt_with_a_sentence(newest: KafkaW
     transaction.abort()
     transaction.close()
     assert newest.open_ids() == []
+
+
+def test_a_row_that_is_larger_than_a_request_names_the_option(newest: KafkaWorld) -> None:
+    transaction = newest.side(kafka__max__request__size=1_000).open("s-0-0", mine)
+    sentence = (
+        r"row 1 takes up to \d+ bytes, more than kafka\.max\.request\.size=1000; .*"
+        r"Nothing of this attempt becomes visible: make the row smaller, or set kafka\.max\.request\.size higher"
+    )
+    with pytest.raises(InvalidRecordError, match=sentence):
+        transaction.write(rows("small", "x" * 1_000))
+    transaction.abort()
+    transaction.close()
+    assert newest.open_ids() == []
+    assert newest.committed() == []
+
+
+def test_a_batch_that_is_larger_than_the_topic_allows_names_the_options(newest: KafkaWorld) -> None:
+    newest.emulator.set_config({"max.message.bytes": "1000"}, topic="orders")
+    transaction = newest.side().open("s-0-0", mine)
+    sentence = (
+        r"a batch of \d+ bytes exceeds 1000;.*larger than max\.message\.bytes of the topic.*"
+        r"Nothing of this attempt becomes visible: raise it; or, .* set kafka\.batch\.size to less"
+    )
+    with pytest.raises(AbortableError, match=sentence):
+        transaction.write(rows(*["x" * 300] * 20))
+        transaction.prepare()
+    transaction.abort()
+    transaction.close()
+    assert newest.open_ids() == []
+    fitting = newest.side(kafka__batch__size=900)
+    commit(newest, "s-0-0", newest.prepared(fitting, "s-0-0", *["x" * 300] * 20))
+    assert len(newest.committed()) == 20, "the advice helps"
 
 
 def test_connections_are_kept_from_one_task_to_the_next(newest: KafkaWorld) -> None:

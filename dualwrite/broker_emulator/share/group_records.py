@@ -220,7 +220,11 @@ def apply(group: ShareGroup | None, key: ShareRecordKey, value: bytes | None) ->
     """Apply one record to a group; None if the group does not exist (any more)."""
     if value is None:
         return None if group is None or key.kind == GROUP else _without(group, key)
-    return _APPLY[key.kind](group or ShareGroup(group_id=key.group_id), key.member_id, FlexibleReader(value, 2))
+    reader = FlexibleReader(value)
+    version = reader.int16()
+    if version != _VERSION:  # later releases add tagged fields only
+        raise ValueError(f"value of version {version} for key {key.kind}")
+    return _APPLY[key.kind](group or ShareGroup(group_id=key.group_id), key.member_id, reader)
 
 
 def replay_record(groups: dict[str, ShareGroup], header: BatchHeader, record: Record) -> bool:
@@ -256,8 +260,7 @@ def records_between(before: ShareGroup | None, after: ShareGroup | None) -> list
     """Return the records that turn the group `before` into `after`; None: there is no group."""
     if after is None:
         return [] if before is None else list(_tombstones(before))
-    known = before or ShareGroup(group_id=after.group_id, group_epoch=0)
-    return list(_changes(known, after))
+    return list(_changes(before or ShareGroup(group_id=after.group_id), after))
 
 
 def _tombstones(group: ShareGroup) -> Iterator[KeyValue]:

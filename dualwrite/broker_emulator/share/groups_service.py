@@ -29,6 +29,7 @@ from dualwrite.broker_emulator.share.membership import (
 )
 from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey
+from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_step
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
@@ -147,7 +148,7 @@ class ShareGroups:
 
     async def _initialize(self, group_id: str) -> None:
         try:
-            group = self.groups[group_id]
+            group = self.known(group_id)
             done: dict[UUID, StateTopic] = {}
             for topic_id, topic in group.initializing.items():
                 for index in sorted(topic.partitions):
@@ -186,9 +187,10 @@ class ShareGroups:
         group = self.known(group_id)
         _check_empty(group)
         await self._delete_state(group, {topic.topic_id for topic in topics})
+        await self._end_deleting(group_id)
 
     async def _delete_state(self, group: ShareGroup, topic_ids: Iterable[UUID]) -> None:
-        """Delete the state of a group in some topics, as far as there is any."""
+        """Delete the state of a group in some topics, as far as there is any; they stay marked in the group."""
         having: dict[UUID, StateTopic] = {}
         for topic_id in topic_ids:
             of = [known[topic_id] for known in (group.initialized, group.initializing) if topic_id in known]
@@ -207,24 +209,34 @@ class ShareGroups:
         for topic_id, topic in having.items():
             for index in sorted(topic.partitions):
                 await self._state(self._cluster.share_states.delete(StateKey(group.group_id, topic_id, index)))
-        now = self.known(group.group_id)
-        await self._store(now, replace(now, deleting={}))
+
+    async def _end_deleting(self, group_id: str) -> None:
+        """Store that the state of the marked topics is deleted."""
+        group = self.known(group_id)
+        await self._store(group, replace(group, deleting={}))
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Delete a group without members, with the state of its partitions (DeleteGroups)."""
-        group = self.groups[group_id]
-        if group.members:
-            return ErrorCode.non_empty_group
         try:
+            group = self.known(group_id)
+            _check_empty(group)
             await self._delete_state(group, {**group.initialized, **group.initializing}.keys())
-            await self._store(self.groups[group_id], None)
+            group = self.known(group_id)
+            if group.members:  # someone joined meanwhile
+                await self._end_deleting(group_id)
+            _check_empty(group)
+            check_group_step(group_id, group.state, ShareGroupState.DEAD)
+            await self._store(group, None)
         except RefusedError as refused:
             return refused.error
         return ErrorCode.none
 
     async def forget_topics(self, names: Collection[str]) -> None:
         """Delete the state of all groups in deleted topics with these names."""
-        for group in list(self.groups.values()):
+        for group_id in list(self.groups):
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
             known = {**group.initialized, **group.initializing}
             gone = [
                 topic_id
@@ -232,9 +244,11 @@ class ShareGroups:
                 if topic.name in names and self._cluster.topic_by_id(topic_id) is None
             ]
             try:
-                await self._delete_state(group, gone)
+                if gone:
+                    await self._delete_state(group, gone)
+                    await self._end_deleting(group_id)
             except RefusedError as refused:
-                logger.warning("share state of group %r not deleted: %s", group.group_id, refused.message)
+                logger.warning("share state of group %r not deleted: %s", group_id, refused.message)
 
     async def _state(self, work: Coroutine[Any, Any, None]) -> None:
         try:

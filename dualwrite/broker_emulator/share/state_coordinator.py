@@ -7,6 +7,8 @@ the oldest snapshot that is still in use are deleted from time to time, as the t
 from __future__ import annotations
 
 import base64
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+
+logger = logging.getLogger(__name__)
 
 UPDATES_PER_SNAPSHOT: Final = 500
 """Kafka's default of share.coordinator.snapshot.update.records.per.snapshot."""
@@ -129,11 +133,12 @@ class StateShard:
             raise StateError(ErrorCode.fenced_leader_epoch)
         self._check_exists(key)
         if leader_epoch > state.leader_epoch:
-            state = self._snapshot(key, state, leader_epoch=leader_epoch)
+            fence = ShareStateUpdate(leader_epoch, state.start_offset, state.delivery_complete_count, ())
+            state = self._update(key, state, fence)
         return state
 
     def write(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> None:
-        """Append an update, or a snapshot after many of them. Raises StateError."""
+        """Store an update. Raises StateError."""
         _check_partition(key)
         state = self._initialized(key, "Write")
         if update.leader_epoch < state.leader_epoch:
@@ -141,13 +146,7 @@ class StateShard:
         if state_epoch < state.state_epoch:
             raise StateError(ErrorCode.fenced_state_epoch)
         self._check_exists(key)
-        after = state.updated(update)
-        if after.updates > UPDATES_PER_SNAPSHOT:
-            self._snapshot(key, after, leader_epoch=after.leader_epoch)
-            return
-        record = state_records.encode_update(state.snapshot_epoch, update)
-        self._append(state_records.encode_key(state_records.UPDATE, key), record)
-        self._states[key] = after
+        self._update(key, state, update)
 
     def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
         """Give a share-partition a new state, in place of any older one. Raises StateError."""
@@ -168,6 +167,7 @@ class StateShard:
                 write_timestamp_ms=now_ms,
             ),
         )
+        self._prune()
 
     def delete(self, key: StateKey) -> None:
         """Delete the state, if there is any. Raises StateError."""
@@ -181,6 +181,7 @@ class StateShard:
             self._append(state_records.encode_key(state_records.SNAPSHOT, key), None)
             del self._states[key]
             self._snapshot_offsets.pop(key, None)
+            self._prune()
 
     def summary(self, key: StateKey) -> Summary:
         """Return the summary of a state, also if there is none. Raises StateError."""
@@ -215,27 +216,27 @@ class StateShard:
 
     # the log
 
-    def _snapshot(self, key: StateKey, state: ShareState, *, leader_epoch: int) -> ShareState:
-        """Store a state as the next snapshot."""
-        return self._store_snapshot(
-            key,
-            ShareState(
-                snapshot_epoch=state.snapshot_epoch + 1,
-                state_epoch=state.state_epoch,
-                leader_epoch=leader_epoch,
-                start_offset=state.start_offset,
-                delivery_complete_count=state.delivery_complete_count,
-                create_timestamp_ms=state.create_timestamp_ms,
-                write_timestamp_ms=self._cluster.clock.now_ms(),
-                batches=state.batches,
-            ),
-        )
+    def _update(self, key: StateKey, state: ShareState, update: ShareStateUpdate) -> ShareState:
+        """Append an update, or a snapshot after many of them, and return the new state. Raises StateError."""
+        after = state.updated(update)
+        if after.updates > UPDATES_PER_SNAPSHOT:
+            self._store_snapshot(key, self._next_snapshot(after))
+        else:
+            whole = update._replace(start_offset=after.start_offset)
+            record = state_records.encode_update(state.snapshot_epoch, whole)
+            self._append(state_records.encode_key(state_records.UPDATE, key), record)
+            self._states[key] = after
+        self._prune()
+        return after
 
-    def _store_snapshot(self, key: StateKey, state: ShareState) -> ShareState:
+    def _next_snapshot(self, state: ShareState) -> ShareState:
+        now_ms = self._cluster.clock.now_ms()
+        return replace(state, snapshot_epoch=state.snapshot_epoch + 1, write_timestamp_ms=now_ms, updates=0)
+
+    def _store_snapshot(self, key: StateKey, state: ShareState) -> None:
         record = state_records.encode_snapshot(state)
         self._snapshot_offsets[key] = self._append(state_records.encode_key(state_records.SNAPSHOT, key), record)
         self._states[key] = state
-        return state
 
     def _append(self, key: bytes, value: bytes | None) -> int:
         """Append one record and return its offset. Raises StateError."""
@@ -248,17 +249,24 @@ class StateShard:
         if result.error is not ErrorCode.none:
             raise StateError(APPEND_ERRORS.get(result.error, result.error))
         self._appended += 1
-        if self._appended >= _PRUNED_EVERY:
-            self._appended = 0
-            self._prune()
         return result.base_offset
 
     def _prune(self) -> None:
-        """Delete the records before the oldest snapshot, after taking those again that hold back the others."""
+        """Delete the records before the oldest snapshot now and then, after renewing those that hold back the others.
+
+        A snapshot is of the state as it is known, so this comes after the last record has changed that.
+        """
+        if self._appended < _PRUNED_EVERY:
+            return
+        self._appended = 0
         log = self._partition.log
-        for key, offset in list(self._snapshot_offsets.items()):
-            if log.log_end_offset - offset > _PRUNED_EVERY and key in self._states:
-                self._snapshot(key, self._states[key], leader_epoch=self._states[key].leader_epoch)
+        try:
+            for key, offset in list(self._snapshot_offsets.items()):
+                if log.log_end_offset - offset > _PRUNED_EVERY:
+                    self._store_snapshot(key, self._next_snapshot(self._states[key]))
+        except StateError as error:  # what was asked for is stored; the next time is soon enough
+            logger.warning("%s not pruned: %s", self._partition.name, error)
+            return
         oldest = min(self._snapshot_offsets.values(), default=log.log_end_offset)
         log.delete_records(min(oldest, log.high_watermark))
 

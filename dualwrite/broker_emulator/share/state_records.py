@@ -65,7 +65,7 @@ def encode_snapshot(state: ShareState) -> bytes:
 
 def decode_snapshot(value: bytes) -> ShareState:
     """Decode the value of key 0."""
-    reader = FlexibleReader(value, 2)
+    reader = _value_reader(value)
     snapshot_epoch, state_epoch, leader_epoch = reader.int32(), reader.int32(), reader.int32()
     start_offset, create_ms, write_ms = reader.int64(), reader.int64(), reader.int64()
     batches = _read_batches(reader)
@@ -97,11 +97,19 @@ def encode_update(snapshot_epoch: int, update: ShareStateUpdate) -> bytes:
 
 def decode_update(value: bytes) -> ShareStateUpdate:
     """Decode the value of key 1."""
-    reader = FlexibleReader(value, 2)
+    reader = _value_reader(value)
     reader.int32()  # the epoch of the snapshot, which the records before it have given
     leader_epoch, start_offset = reader.int32(), reader.int64()
     batches = _read_batches(reader)
     return ShareStateUpdate(leader_epoch, start_offset, _read_count(reader), batches)
+
+
+def _value_reader(value: bytes) -> FlexibleReader:
+    reader = FlexibleReader(value)
+    version = reader.int16()
+    if version != _VERSION:  # later releases add tagged fields only
+        raise ValueError(f"value of version {version}")
+    return reader
 
 
 def _encode_batches(batches: tuple[StateBatch, ...]) -> bytes:

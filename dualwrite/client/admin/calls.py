@@ -349,22 +349,22 @@ class AdminCalls:
             raise failure(Api.WRITE_TXN_MARKERS, error_code, partition)
         return f"WriteTxnMarkers was answered with {error_name(error_code)}" if error_code else None, True
 
-    async def commit_prepared(self, pairs: Mapping[str, PreparedTxnState], deadline_s: float) -> set[str]:
-        """Send EndTxn(commit) for each id with its own pair, all at once; return the ids that were committed."""
+    async def end_by_pair(self, pairs: Mapping[str, PreparedTxnState], deadline_s: float, *, commit: bool) -> set[str]:
+        """Send EndTxn for each id with its own pair, all at once; return the ids that were ended so."""
         located = await self._driver.coordinators(list(pairs), deadline_s)
-        committed: set[str] = set()
+        ended: set[str] = set()
 
-        async def commit(transactional_id: str, node_id: int) -> None:
+        async def end(transactional_id: str, node_id: int) -> None:
             try:
                 version = await self._driver.transaction_version(node_id, deadline_s)
-                call = codec.commit_prepared(transactional_id, pairs[transactional_id], version)
+                call = codec.end_by_pair(transactional_id, pairs[transactional_id], version, commit=commit)
                 if await self._driver.request_once(node_id, call, deadline_s) == 0:
-                    committed.add(transactional_id)
+                    ended.add(transactional_id)
             except (NoResponseError, KafkaError) as error:
-                _log.debug("commit of %s of %s: %s", pairs[transactional_id], transactional_id, error)
+                _log.debug("the end of %s of %s: %s", pairs[transactional_id], transactional_id, error)
 
-        await asyncio.gather(*(commit(*each) for each in located.nodes.items()))
-        return committed
+        await asyncio.gather(*(end(*each) for each in located.nodes.items()))
+        return ended
 
     async def force_terminate(
         self, transactional_id: str, timeout_ms_for_2pc: int, deadline_s: float

@@ -193,10 +193,10 @@ def _coordinators(body: memoryview, version: int) -> dict[str, Reply[m.Broker]]:
     }
 
 
-def commit_prepared(transactional_id: str, pair: PreparedTxnState, transaction_version: int) -> Call[int]:
-    """Return the EndTxn that commits the transaction of `pair`; its response is an error code."""
+def end_by_pair(transactional_id: str, pair: PreparedTxnState, transaction_version: int, *, commit: bool) -> Call[int]:
+    """Return the EndTxn that commits or aborts the transaction of `pair`; its response is an error code."""
     versions = codec.versions_in_transaction(Api.END_TXN, transaction_version)
-    request = m.EndTxn(transactional_id, pair.producer_id, pair.producer_epoch, True, transaction_version)
+    request = m.EndTxn(transactional_id, pair.producer_id, pair.producer_epoch, commit, transaction_version)
 
     def decode(body: memoryview, version: int) -> int:
         response = codec.decode(request, body, version)

@@ -133,15 +133,26 @@ def checked_names(accepted: Any) -> Collection[str]:
     return set(accepted)
 
 
-def answer_for(findings: Iterable[Finding], accepted: Collection[str] = ()) -> None:
-    """Log the warnings, and raise UnsafeDatabaseError for the first refused finding that was not accepted."""
+def execution_option(name: str) -> str:
+    """Return the execution option of an Engine that accepts a finding."""
+    return f"the Engine's execution_options={{{ACCEPT_OPTION!r}: [{name!r}]}}"
+
+
+def answer_for(
+    findings: Iterable[Finding],
+    accepted: Collection[str] = (),
+    accepted_by: Callable[[str], str] = execution_option,
+) -> None:
+    """Log the warnings, and raise UnsafeDatabaseError for the first refused finding that was not accepted.
+
+    `accepted_by` returns the setting that accepts a name, for the error.
+    """
     for finding in findings:
         if finding.name in accepted:
             continue
         if finding.is_refused:
             raise UnsafeDatabaseError(
                 f"this database cannot keep the promises of a dual write ({finding.name}: {finding.found}): "
-                f"{finding.why}; nothing was written. The Engine's execution_options={{{ACCEPT_OPTION!r}: "
-                f"[{finding.name!r}]}} accepts it"
+                f"{finding.why}; nothing was written. It is accepted by {accepted_by(finding.name)}"
             )
         _log.warning("the database's %s is %s: %s", finding.name, finding.found, finding.why)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import weakref
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -15,16 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.database_safety import (
-    ACCEPT_OPTION,
-    MYSQL_SETTINGS_QUERY,
-    OF_DIALECT,
-    POSTGRES_NAMES,
-    POSTGRES_SETTINGS_QUERY,
-    Answers,
-    answer_for,
-    checked_names,
-)
+from dualwrite.recipes.core.database_safety import ACCEPT_OPTION, checked_names
 from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
     manifest_in,
@@ -53,6 +43,7 @@ from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
+from dualwrite.recipes.sqlalchemy.examination import examine, file_of
 from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     INSERT_TIMEOUT_MS,
@@ -164,9 +155,6 @@ class _RowLock(Protocol):
     ) -> str | None:
         """Read the row without locking it, and write, so that a commit proves the durability of what was read."""
 
-    def settings(self, connection: sa.Connection) -> Answers:
-        """Query the settings by which `database_safety.py` judges the database."""
-
 
 class _UpdateRowLock:
     """The row lock for any database: an UPDATE that changes nothing locks its row everywhere.
@@ -208,9 +196,6 @@ class _UpdateRowLock:
             f"whether a commit is durable can be checked on {', '.join(_SHOW_WHAT_IS_NOT_DURABLE)} only"
         )
 
-    def settings(self, connection: sa.Connection) -> Answers:
-        return {}
-
 
 _text = cache(sa.text)
 
@@ -251,10 +236,6 @@ class _PostgresRowLock(_UpdateRowLock):
         text: str | None = connection.scalar(_text(statements.pinned.sql(WITNESS)), {"id": transactional_id})
         return text
 
-    def settings(self, connection: sa.Connection) -> Answers:
-        row = connection.exec_driver_sql(POSTGRES_SETTINGS_QUERY).one()
-        return {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
-
 
 class _MySqlRowLock(_UpdateRowLock):
     """MySQL and MariaDB: the statements of `mysql_row_lock.py`."""
@@ -279,9 +260,6 @@ class _MySqlRowLock(_UpdateRowLock):
             connection.execute(statements.change_witness, {"id": WITNESS_ID}, execution_options=AS_NAMED)
         return text
 
-    def settings(self, connection: sa.Connection) -> Answers:
-        return {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_SETTINGS_QUERY)}
-
 
 class _SqliteWriteLock(_UpdateRowLock):
     """SQLite, which has one write lock for the whole file: an UPDATE that changes nothing takes it at once.
@@ -305,22 +283,12 @@ class _SqliteWriteLock(_UpdateRowLock):
         self, connection: sa.Connection, statements: Statements, transactional_id: str
     ) -> str | None:
         text: str | None = connection.scalar(statements.select, {"id": transactional_id}, execution_options=AS_NAMED)
-        sync(_file_of(connection))
+        sync(file_of(connection))
         return text
-
-    def settings(self, connection: sa.Connection) -> Answers:
-        journal = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
-        return {"journal_mode": str(journal), "file": _file_of(connection)}
 
     def assert_transaction(self, connection: sa.Connection) -> None:
         if not getattr(connection.connection.driver_connection, "in_transaction", True):
             raise IllegalStateError(_AUTOCOMMIT)
-
-
-def _file_of(connection: sa.Connection) -> str:
-    """Return the file of the SQLite database; empty for a database in memory."""
-    (main,) = (row for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
-    return str(main[2] or "")
 
 
 _AUTOCOMMIT = (
@@ -364,10 +332,6 @@ def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
     ensure_identity(engine, pinned)
 
 
-# The pools of the engines that were examined; engines that differ only in execution options share a pool.
-_examined: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
-
-
 class SqlAlchemyStateStore:
     """Reads and writes the state rows in the transaction of a `sqlalchemy.Connection`."""
 
@@ -382,15 +346,7 @@ class SqlAlchemyStateStore:
 
     def examine(self) -> None:
         """Check once for guarantees that the database lacks. Raises UnsafeDatabaseError unless that was accepted."""
-        dialect = self._engine.dialect.name
-        if self._engine.pool in _examined or dialect not in OF_DIALECT:
-            return
-        accepted = checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ()))
-        judge = OF_DIALECT[dialect]
-        answer_for(judge({"host": self._engine.url.host or ""}), accepted)
-        with self._engine.connect() as connection:
-            answer_for(judge(self._row_lock.settings(connection)), accepted)
-        _examined.add(self._engine.pool)
+        examine(self._engine, checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ())))
 
     def create_tables(self) -> None:
         """Create missing tables."""

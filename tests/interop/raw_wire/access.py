@@ -19,10 +19,21 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.broker_emulator.security.listener import Listener
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
-from tests.interop.raw_wire.access_requests import ANY_ACL, COMMITTED, REQUESTS, Scene, ask, codes, message
+from tests.interop.raw_wire.access_requests import (
+    ADMIN_AND_CLIENT_REQUESTS,
+    ANY_ACL,
+    COMMITTED,
+    Scene,
+    ask,
+    codes,
+    message,
+)
+from tests.interop.raw_wire.access_share_requests import SHARE_REQUESTS
 from tests.interop.wire import GROUP, NOBODY, TRANSACTION, Wire, wait_for, wait_until
 from tests.support.servers.apache_kafka import ApacheKafka
 
+REQUESTS = {**ADMIN_AND_CLIENT_REQUESTS, **SHARE_REQUESTS}
+"""All that the cases name."""
 PASSWORD = "password"
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -144,6 +155,7 @@ def real_kafka(users: Iterable[str], version: str) -> ApacheKafka:
         two_phase_commit=True,
         listeners={"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT"},
         properties={
+            "group.share.assignment.interval.ms": "0",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": ANONYMOUS,
             "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
@@ -163,6 +175,7 @@ def emulated_kafka(users: Iterable[str], profile: Profile) -> Emulator:
             unstable_api_versions_enable=True,
             transaction_state_log_num_partitions=5,
             offsets_topic_num_partitions=5,
+            properties={"group.share.assignment.interval.ms": "0"},
         ),
         listeners=[Listener(), Listener("SASL", sasl=Sasl(mechanisms=["PLAIN"], plain_users=passwords))],
         super_users=[ANONYMOUS],

@@ -431,4 +431,84 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("", {"nobody": 31}),
         ("ALTER cluster", {"nobody": 91}),
     ],
+    "share_group_heartbeat": [
+        ("", {"": 30}),
+        ("READ group *", {"": 29}),
+        ("DESCRIBE group *, READ topic *", {"": 30}),
+        ("READ group share-?, DESCRIBE topic known", {"": 0}),
+    ],
+    "share_group_describe": [
+        ("", {"share-?": 30}),
+        ("READ topic *", {"share-?": 30}),
+        ("DESCRIBE group share-?", {"share-?": 29}),
+        ("DESCRIBE group share-?, DESCRIBE topic known", {"share-?": 0, "share-? operations": 256, "share-?/known": 0}),
+        ("READ group *, READ topic *", {"share-?": 0, "share-? operations": 264, "share-?/known": 0}),
+    ],
+    "share_fetch": [
+        ("", {"": 30}),
+        ("READ topic *", {"": 30}),
+        ("DESCRIBE group *, READ topic *", {"": 30}),
+        ("READ group share-?", {"": 0, "#known": 29}),
+        ("READ group share-?, DESCRIBE topic known", {"": 0, "#known": 29}),
+        ("READ group share-?, READ topic known", {"": 0, "#known": 0}),
+    ],
+    "share_fetch_of_unknown_id": [
+        ("READ group share-?, READ topic *", {"": -1}),
+    ],
+    "share_acknowledge": [
+        ("", {"": 30}),
+        ("READ topic *", {"": 30}),
+        ("DESCRIBE group *, READ topic *", {"": 30}),
+        ("READ group share-?", {"": 0, "#known": 29}),
+        ("READ group share-?, DESCRIBE topic known", {"": 0, "#known": 29}),
+        ("READ group share-?, READ topic known", {"": 0, "#known": 0}),
+    ],
+    "share_acknowledge_of_unknown_id": [
+        ("READ group share-?, READ topic *", {"": -1}),
+    ],
+    **{
+        api: [
+            ("", {"#known": 31}),
+            ("READ group *, READ topic *, DESCRIBE cluster", {"#known": 31}),
+            ("ALTER cluster", {"#known": 31}),
+            ("CLUSTER_ACTION cluster", {"#known": 0}),
+        ]
+        for api in (
+            "initialize_share_group_state",
+            "read_share_group_state",
+            "write_share_group_state",
+            "delete_share_group_state",
+            "read_share_group_state_summary",
+        )
+    },
+    "describe_share_group_offsets": [
+        ("", {"share-?": 30}),
+        ("DESCRIBE topic *", {"share-?": 30}),
+        ("DESCRIBE group share-?", {"share-?": 0, "share-?/known": 29, "share-?/missing": 29}),
+        ("DESCRIBE group share-?, DESCRIBE topic known", {"share-?": 0, "share-?/known": 0, "share-?/missing": 29}),
+        ("READ group *, DESCRIBE topic *", {"share-?": 0, "share-?/known": 0, "share-?/missing": 0}),
+    ],
+    "describe_all_share_group_offsets": [
+        ("", {"share-?": 30}),
+        ("DESCRIBE group share-?", {"share-?": 0}),
+        ("DESCRIBE group share-?, DESCRIBE topic known", {"share-?": 0, "share-?/known": 0}),
+        ("DESCRIBE group share-?, READ topic *", {"share-?": 0, "share-?/known": 0}),
+    ],
+    "alter_share_group_offsets": [
+        ("", {"": 30}),
+        ("READ topic *", {"": 30}),
+        ("DESCRIBE group *, READ topic *", {"": 30}),
+        ("READ group share-?", {"": 0, "known": 29, "missing": 29}),
+        ("READ group share-?, DESCRIBE topic *", {"": 0, "known": 29, "missing": 29}),
+        ("READ group share-?, READ topic known", {"": 0, "known": 0, "missing": 29}),
+        ("READ group share-?, READ topic *", {"": 0, "known": 0, "missing": 3}),
+    ],
+    "delete_share_group_offsets": [
+        ("", {"": 30}),
+        ("READ group *, READ topic *", {"": 30}),
+        ("DELETE group share-?", {"": 0, "known": 29, "missing": 29}),
+        ("DELETE group share-?, DESCRIBE topic *", {"": 0, "known": 29, "missing": 29}),
+        ("DELETE group share-?, READ topic known", {"": 0, "known": 0, "missing": 29}),
+        ("DELETE group share-?, READ topic *", {"": 0, "known": 0, "missing": 3}),
+    ],
 }

@@ -591,14 +591,6 @@ def alter_user_scram_credentials(scene: Scene) -> ApiMessage:
 
 # -- what of an answer is compared
 
-REQUESTS: Mapping[str, Callable[[Scene], Request]] = {
-    function.__name__: function
-    for function in list(globals().values())
-    if callable(function) and getattr(function, "__annotations__", {}).get("return") in ("ApiMessage", "KioRequest")
-    if not function.__name__.startswith("_") and function.__name__ != "message"
-}
-"""By the name of the function."""
-
 _NAMES = ("name", "topic", "group_id", "transactional_id", "key", "entity_name", "resource_name", "user", "topic_name")
 _SHOWN = ("error_code", "partition_error_code")
 
@@ -647,3 +639,17 @@ def _name(value: dict[str, Any], known_id: str) -> str:
     if "topic_id" in value:
         return "#known" if str(value["topic_id"]) == known_id else "#"
     return ""
+
+
+def requests_of(module: Mapping[str, Any]) -> dict[str, Callable[[Scene], Request]]:
+    """Return the functions of a module that make requests, by their names."""
+    return {
+        name: function
+        for name, function in list(module.items())
+        if callable(function) and getattr(function, "__annotations__", {}).get("return") in ("ApiMessage", "KioRequest")
+        if not name.startswith("_") and name != "message"
+    }
+
+
+ADMIN_AND_CLIENT_REQUESTS = requests_of(globals())
+"""All but those of share groups."""

@@ -13,8 +13,8 @@ import subprocess
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -79,6 +79,18 @@ class MariaDbServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+@contextmanager
+def global_setting(engine: sa.Engine, name: str, value: int) -> Iterator[None]:
+    """Change a setting of the whole server for the time of a block."""
+    with engine.connect() as connection:
+        before = connection.exec_driver_sql(f"SELECT @@GLOBAL.{name}").scalar()
+        connection.exec_driver_sql(f"SET GLOBAL {name} = {value}")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"SET GLOBAL {name} = {before}")
 
 
 def _by_url(resources: ExitStack) -> sa.URL:

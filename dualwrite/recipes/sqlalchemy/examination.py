@@ -1,0 +1,66 @@
+"""Examine a database once, with an engine, for guarantees that it lacks: `core/database_safety.py` has the rules."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import sqlalchemy as sa
+
+from dualwrite.recipes.core.database_safety import (
+    MYSQL_SETTINGS_QUERY,
+    OF_DIALECT,
+    POSTGRES_NAMES,
+    POSTGRES_SETTINGS_QUERY,
+    Answers,
+    answer_for,
+    execution_option,
+)
+
+# The pools of the engines that were examined; engines that differ only in execution options share a pool.
+_examined: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
+
+
+def examine(engine: sa.Engine, accepted: Collection[str], accepted_by: Callable[[str], str] = execution_option) -> None:
+    """Log what is weak, and raise UnsafeDatabaseError unless what is missing is among the `accepted` names.
+
+    Once for each pool; the names are those of `checked_names`. `accepted_by` returns the setting that accepts a name.
+    """
+    dialect = engine.dialect.name
+    if engine.pool in _examined or dialect not in OF_DIALECT:
+        return
+    judge = OF_DIALECT[dialect]
+    answer_for(judge({"host": engine.url.host or ""}), accepted, accepted_by)
+    with engine.connect() as connection:
+        answer_for(judge(_SETTINGS_OF[dialect](connection)), accepted, accepted_by)
+    _examined.add(engine.pool)
+
+
+def file_of(connection: sa.Connection) -> str:
+    """Return the file of the SQLite database; empty for a database in memory."""
+    (main,) = (row for row in connection.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
+    return str(main[2] or "")
+
+
+def _of_postgres(connection: sa.Connection) -> Answers:
+    row = connection.exec_driver_sql(POSTGRES_SETTINGS_QUERY).one()
+    return {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
+
+
+def _of_mysql(connection: sa.Connection) -> Answers:
+    return {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_SETTINGS_QUERY)}
+
+
+def _of_sqlite(connection: sa.Connection) -> Answers:
+    journal = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+    return {"journal_mode": str(journal), "file": file_of(connection)}
+
+
+_SETTINGS_OF: Final[Mapping[str, Callable[[sa.Connection], Answers]]] = {
+    "postgresql": _of_postgres,
+    "mysql": _of_mysql,
+    "mariadb": _of_mysql,
+    "sqlite": _of_sqlite,
+}
+"""How each dialect is asked for its settings."""

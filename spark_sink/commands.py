@@ -1,0 +1,31 @@
+"""The commands of `dualwrite spark` that messages tell an operator to run, with their arguments, ready for a shell.
+
+How the database and the brokers are reached is left to the environment (docs/cli.md): a URL may have a password in it.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+
+def acknowledge_lost(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
+    """Return the command after which a query goes on in spite of a batch; `schema` is the store's, if not the default.
+
+    It declares that the records of a lost batch were dealt with, or accepts that Kafka gets those of a batch twice.
+    """
+    return _command("acknowledge-lost", "--sink", sink_id, "--query", query_id, "--batch", str(batch_id), schema=schema)
+
+
+def recover(sink_id: str, *, schema: str | None) -> str:
+    """Return the command that completes what is decided, without the application."""
+    return _command("recover", "--apply", "--sink", sink_id, schema=schema)
+
+
+def init_store(*, schema: str | None) -> str:
+    """Return the command that creates what is missing of the store's tables."""
+    return _command("init-store", schema=schema)
+
+
+def _command(name: str, *arguments: str, schema: str | None) -> str:
+    in_schema = () if schema is None else ("--schema", schema)
+    return f"`{shlex.join(['dualwrite', 'spark', name, *arguments, *in_schema])}`"

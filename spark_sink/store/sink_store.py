@@ -1,0 +1,220 @@
+"""The commit store as PLAN, WRITE, COMMIT, ABORT and FINISH use it: the port `SinkStore`.
+
+`CommitStore` implements it in a SQL database. What depends on the database stays behind the port: its errors, its
+clock, and how a commit that got no response is found out.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spark_sink.attempt.states import AttemptStatus, Claim, Ended, Prepared, Verdict
+from spark_sink.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from dualwrite.prepared_state import PreparedTxnState
+    from spark_sink.handoff import TaskIdentity
+    from spark_sink.options import OnNewCheckpoint
+    from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, Decided, Decision, Lease, Planned, SinkRow
+
+Steps = Callable[["sa.Connection"], object]
+"""Statements of the caller, to run in a transaction of the store."""
+
+_EVERY_VERDICT: Final = tuple(Verdict)
+
+
+class ReachableStore(Protocol):
+    """A store that can be away."""
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """The errors of the store itself, which say nothing about a batch: the same call may succeed later."""
+
+    def unreachable(self, error: Exception) -> str | None:
+        """Return what one of `errors` says about the store, if it could not be reached; else None."""
+
+
+class TaskStore(ReachableStore, Protocol):
+    """The part that tasks use."""
+
+    def rest(self) -> None:
+        """Release what this process does not need for a while. Never raises."""
+
+    def begin(
+        self,
+        sink_id: str,
+        generation: int | None,
+        query_id: str,
+        on_new_checkpoint: OnNewCheckpoint,
+        inside: Steps | None,
+    ) -> None:
+        """Begin the generation of a plan that `begins_late`, unless another of its tasks has.
+
+        Two plans of one query that saw the same generation before share this one. That is safe, because a batch has one
+        decision, which names the attempts of one driver and condemns all others. Raises SinkFencedError, and what
+        `SinkStore.plan` does.
+        """
+
+    def is_decided_for(self, sink_id: str, generation: int | None, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
+        """Return whether the task's batch is decided. Raises SinkFencedError, CheckpointMismatchError."""
+
+    def lease(self, sink_id: str, generation: int | None, task: TaskIdentity) -> Lease | None:
+        """Open an attempt and lease it a transactional id; return None if the batch was decided in the meantime.
+
+        Raises SinkFencedError.
+        """
+
+    def is_open(self, attempt_id: str) -> bool:
+        """Return whether the attempt still belongs to its task."""
+
+    def stage(self, attempt_id: str, steps: Steps) -> None:
+        """Run `steps` in a transaction in which the attempt stays OPEN. Raises AttemptCondemnedError."""
+
+    def mark_prepared(self, attempt_id: str, prepared: Prepared, *, records: int, inside: Steps | None = None) -> None:
+        """Make prepared state and manifest durable, in one transaction with `inside`. Raises AttemptCondemnedError."""
+
+
+class ClaimStore(ReachableStore, Protocol):
+    """The part that FINISH uses."""
+
+    @property
+    def schema(self) -> str | None:
+        """The schema of the store's tables, for commands that a person is told; None for the default, or if none."""
+
+    def claims(
+        self, sink_id: str, verdicts: Collection[Verdict] = _EVERY_VERDICT, *, durably: bool = True
+    ) -> tuple[Claim, ...]:
+        """Return the transactions that have to be completed in Kafka.
+
+        Kafka may be told of them: they are durable, unless the caller only reports them and does not want to wait.
+        """
+
+    def still_wanted(
+        self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str], *, durably: bool = False
+    ) -> Mapping[str, Prepared]:
+        """Return those of these attempts that still have the verdict in `wanted`, as their rows are now.
+
+        The prepared state may be another one than before: a finisher has published the transaction again. Kafka may be
+        told of that one only if it was read `durably`.
+        """
+
+    def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
+        """Replace the transaction of a COMMITTING attempt by the one in which its records were published again.
+
+        Only if the row has `old`; durable as decisions are. Return whether the row has `new`: another finisher with the
+        same producer id and epoch may have written it. Raises DecisionUnknownError, and the store's errors, if only the
+        row can tell, later; then neither transaction may be ended.
+        """
+
+    def record(self, sink_id: str, ended: Mapping[str, Ended]) -> Mapping[str, Ended]:
+        """Record the endings, given by attempt id; FAILED and LEFT change no status. Return them, as recorded.
+
+        COMMITTED and LOST are recorded only if the row has the prepared state that was judged. Else they are returned
+        as LEFT: a finisher has published the transaction again.
+        """
+
+
+class OrphanStore(ReachableStore, Protocol):
+    """The part that tells which open transactions are orphans."""
+
+    def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+        """Return those of these open transactions, given as pairs by id, whose ids no live attempt has.
+
+        With the status of the attempt that had the id and the pair; None: the store has no such attempt.
+        """
+
+    def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+        """Return what `orphans` does, durably, and retire the ids: no task leases one of them afterwards.
+
+        Raises SinkError for a sink that the store does not have, and NotDurableError.
+        """
+
+
+class OperatedStore(ClaimStore, OrphanStore, Protocol):
+    """The part that recovery and operators use."""
+
+    def now(self) -> dt.datetime:
+        """Return the time of the store's clock, which the times in its rows come from."""
+
+    def sinks(self) -> list[SinkRow]:
+        """Return every sink of the store, ordered by id."""
+
+    def batches(self, sink_id: str, statuses: Collection[BatchStatus] = ...) -> list[BatchRow]:
+        """Return the decided batches of a sink, the newest first."""
+
+    def attempts(self, sink_id: str, statuses: Collection[AttemptStatus] = ...) -> list[AttemptRow]:
+        """Return the attempts of a sink, ordered by generation and partition."""
+
+    def condemn(self, sink_id: str) -> int:
+        """Condemn the OPEN and PREPARED attempts of the sink; return how many there were."""
+
+
+class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
+    """All that a sink uses."""
+
+    def examine(self) -> None:
+        """Check whether the store keeps what is decided. Raises UnsafeDatabaseError. Changes nothing."""
+
+    def plan(
+        self,
+        sink_id: str,
+        *,
+        query_id: str | None,
+        on_new_checkpoint: OnNewCheckpoint,
+        batch_id: int | None = None,
+        beforehand: Callable[[sa.Engine], object] | None = None,
+        inside: Steps | None = None,
+    ) -> Planned:
+        """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
+
+        Not without need, because the driver that is fenced may be the right one. If `query_id` is None, because it is
+        not known, the first task begins the generation (`begin`). A batch job that is decided needs none; only a job
+        knows its `batch_id` here. `beforehand` creates what `inside` needs, which runs in the transaction that begins;
+        what it changes may be in use by a query that this one must not disturb, so a refusal comes first. Raises
+        CheckpointMismatchError for another query than the one that the sink belongs to, BatchLostError while a lost
+        batch of the sink is not acknowledged, and SinkError for a store that cannot be used; then nothing has changed.
+        """
+
+    def prepared_states(self, attempt_ids: Collection[str]) -> Mapping[str, PreparedTxnState]:
+        """Return the prepared states, by transactional id, of those of these attempts that are PREPARED."""
+
+    def decide(self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None) -> Decided:
+        """Take the decision, unless it exists already. Then the batch is committed, even if this process dies.
+
+        `inside` runs in the transaction, unless the decision exists already. Raises SinkFencedError,
+        CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and the store's errors; then
+        nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
+        """
+
+    def resolve(self, decision: Decision) -> Decided | None:
+        """Find out whether a decision exists whose commit got no response. None: it does not, and never will."""
+
+    def is_decided(self, sink_id: str, query_id: str, batch_id: int) -> bool:
+        """Return whether the batch is decided, durably. Raises CheckpointMismatchError if all known ones are newer."""
+
+    def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int | None) -> None:
+        """Condemn the undecided attempts of a batch and, unless it is decided, end its generation.
+
+        `generation` is None if no task has reported one; then the current generation ends if the sink belongs to this
+        query.
+        """
+
+    def prune(self, sink_id: str, keep: int) -> int:
+        """Delete all but the newest `keep` decided batches of each query; return the number of deleted batches."""
+
+
+@contextmanager
+def unavailable_means(store: ReachableStore, consequence: str) -> Iterator[None]:
+    """Raise StoreUnavailableError, which states the consequence, if the store cannot be reached."""
+    try:
+        yield
+    except store.errors as error:
+        found = store.unreachable(error)
+        if found is None:
+            raise
+        raise StoreUnavailableError(f"{found}. {consequence}") from error
