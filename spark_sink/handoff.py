@@ -14,6 +14,15 @@ BATCH_JOB_ID = 0
 
 
 @dataclass(frozen=True)
+class PlanTime:
+    """When a batch was planned, for operators: decides nothing."""
+
+    took_s: float
+    ended_at_s: float
+    """By the clock of the driver's machine, on which the committer runs, too."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """The result of planning one batch: the fencing token that every task and the committer must present."""
 
@@ -22,6 +31,7 @@ class Plan:
     """None for a batch job that is decided already: nothing of it is written, so nobody has to be fenced."""
     begins_late: bool = False
     """Whether the first task begins the generation, because the planner could not tell which query it plans for."""
+    time: PlanTime | None = None
 
 
 class BatchName(NamedTuple):
@@ -67,6 +77,7 @@ class TaskResult:
     """Whether the broker aborts the prepared transaction after a time (tiers 3 and 4)."""
     checkpoint_root: str | None = None
     """The session's setting of where checkpoints are, which Spark tells the tasks and not the committer."""
+    plan_time: PlanTime | None = None
 
     @classmethod
     def without_attempt(
@@ -76,4 +87,6 @@ class TaskResult:
 
         The committer takes the generation from the results, so a batch needs at least one.
         """
-        return cls(outcome, plan.generation, query_id, batch_id, partition_id, None, 0, 0)
+        return cls(
+            outcome, plan.generation, query_id, batch_id, partition_id, None, records=0, bytes=0, plan_time=plan.time
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -117,6 +118,8 @@ class SinkOptions:
     on_orphans: OnOrphans = OnOrphans.WARN
     job_version: int | None = None
     """Batch jobs only: of the job's runs, one is written only if its version is higher than all before."""
+    telemetry_setup: str | None = None
+    """`package.module:function` that makes the metrics of a process visible."""
 
 
 def parse(options: Mapping[str, object]) -> SinkOptions:
@@ -147,6 +150,7 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
         on_orphans=own.one_of("onOrphans", OnOrphans.WARN),
         job_id=_job_id(own),
         job_version=_job_version(own),
+        telemetry_setup=_telemetry_setup(own),
     )
 
 
@@ -178,6 +182,7 @@ NAMES: Final = (
     "store.retentionBatches",
     "jobId",
     "jobVersion",
+    "telemetry.setup",
 )
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -264,6 +269,19 @@ def _job_version(own: OptionValues) -> int | None:
     if own.text("jobId") is None:
         raise SinkOptionError("jobVersion has no effect without jobId, the name of the job whose runs it numbers")
     return own.number("jobVersion", 0, 0, 2**63 - 1)
+
+
+def _telemetry_setup(own: OptionValues) -> str | None:
+    setup = own.text("telemetry.setup")
+    if setup is not None:
+        try:
+            pkgutil.resolve_name(setup)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SinkOptionError(
+                "telemetry.setup must name a function as package.module:function that the driver's Python can import, "
+                f"not {setup!r}: {error}"
+            ) from error
+    return setup
 
 
 def _store(own: OptionValues) -> StoreOptions:

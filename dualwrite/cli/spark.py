@@ -1,43 +1,33 @@
 """`dualwrite spark ...`: operate the sinks of Spark applications, without Spark.
 
-The only module of the command that imports `spark_sink`; it is imported when one of its commands is used.
+This module and its `spark_*` neighbours alone import `spark_sink`; they are imported when one of its commands is used.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
-from dualwrite.admin import TransactionAdmin
-from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options
+from dualwrite.cli.connection import KafkaAccess, database_option, json_option, kafka_options
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
+from dualwrite.cli.spark_status import command as status
+from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
 from spark_sink.driver.completion import Completion
-from spark_sink.driver.finisher import advice_if_lost
-from spark_sink.driver.open_transactions import OpenTransaction
 from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS, Found, RecoveryReport, SinkRecovery
-from spark_sink.driver.sink_view import SinkView, SinkViews, lost_batches
-from spark_sink.handoff import BatchName
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
-from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.rules import expired
-from spark_sink.store.tables import BatchRow, BatchStatus, StoreTables
+from spark_sink.store.tables import StoreTables
 
 _FOUND: Final = (
     *("Sink", "Query", "Batch", "TransactionalId", "Status", "Action", "Done"),
     *("TransactionState", "Pair", "Age", "TopicPartitions", "Error"),
 )
-_SINKS: Final = ("Sink", "Generation", "Query", "Newest", "InDoubt", "Lost", "Attempts", "Open", "NoRow", "Quiet")
-_LIVE: Final = ("Sink", "Query", "Batch", "Partition", "TransactionalId", "Status", "Age", "Host", "TransactionState")
-_BATCHES: Final = ("Sink", "Query", "Batch", "Status", "Records", "Attempts", "Age")
 
 
 @click.group("spark", short_help="Operate the sinks of Spark applications.")
@@ -45,25 +35,7 @@ def command() -> None:
     """Operate the sinks of Spark applications (`format("dualwrite-kafka")`), without Spark."""
 
 
-# ---- shared by the commands ---------------------------------------------------------------------------------
-
-
-def _schema_option(function: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--schema", help="The schema of the commit store, like the option commitStore.schema.")(
-        function
-    )
-
-
-def _sink_option(function: Callable[..., None]) -> Callable[..., None]:
-    return click.option(
-        "--sink", "sink_ids", multiple=True, metavar="ID", help="Only this sink; may be repeated (default: all)."
-    )(function)
-
-
-@contextmanager
-def _store(url: str, schema: str | None) -> Iterator[CommitStore]:
-    with database(url) as engine:
-        yield CommitStore(engine, schema=schema, create_tables=False)
+command.add_command(status)
 
 
 def _completion(access: KafkaAccess) -> Completion:
@@ -81,7 +53,7 @@ def _completion(access: KafkaAccess) -> Completion:
 
 @command.command("init-store", short_help="Create the tables of the commit store.")
 @database_option(required=False)
-@_schema_option
+@schema_option
 @click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")
 @click.option("--dialect", metavar="NAME", help="For --sql without --database: postgresql, mysql, mariadb, sqlite.")
 def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dialect: str | None) -> None:
@@ -99,8 +71,8 @@ def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dial
 @command.command("recover", short_help="End the transactions that an application left open.")
 @kafka_options
 @database_option(required=True)
-@_schema_option
-@_sink_option
+@schema_option
+@sink_option
 @click.option(
     "--condemn",
     multiple=True,
@@ -155,7 +127,7 @@ def _recover(
     for option, named in (("--condemn", condemn), ("--abort-orphans", abort_orphans)):
         if named and interval is not None:
             raise click.UsageError(f"{option} is for a sink that you have examined: use it without --interval")
-    with _store(database_url, schema) as store, access.admin(reached=interval is None) as admin:
+    with commit_store(database_url, schema) as store, access.admin(reached=interval is None) as admin:
         recovery = SinkRecovery(
             store,
             _completion(access),
@@ -251,168 +223,13 @@ def _found_document(found: Found) -> dict[str, Any]:
     }
 
 
-# ---- status -------------------------------------------------------------------------------------------------
-
-
-@command.command("status", short_help="Show sinks, batches in doubt or lost, and ages.")
-@kafka_options
-@database_option(required=True)
-@_schema_option
-@_sink_option
-@json_option
-@click.pass_context
-def _status(
-    ctx: click.Context,
-    *,
-    access: KafkaAccess,
-    database_url: str,
-    schema: str | None,
-    sink_ids: tuple[str, ...],
-    as_json: bool,
-) -> None:
-    """Show sinks, batches in doubt or lost, attempts with their ages, and open transactions. Takes no locks.
-
-    --sink may also name a sink that the store does not know, to see its open transactions.
-
-    Exit code: 0 nothing is wrong; 1 a batch is lost, a transaction is open without a row, or a broker could not be
-    queried; 2 wrong usage, or Kafka or the database cannot be reached.
-    """
-    unseen: list[str] = []
-    with _store(database_url, schema) as store, access.admin() as admin:
-        views = _views(store, admin, sink_ids, unseen)
-    if as_json:
-        print_json({"unseen": unseen, "sinks": [_view_document(view) for view in views]})
-    else:
-        _print_views(views, unseen)
-        _print_what_to_do(store, views)
-    ctx.exit(LEFT if unseen or any(view.orphans or lost_batches(view) for view in views) else 0)
-
-
-def _views(store: CommitStore, admin: TransactionAdmin, sink_ids: tuple[str, ...], unseen: list[str]) -> list[SinkView]:
-    views = SinkViews(store, admin, now_ms=lambda: int(time.time() * 1000))
-    return views.look(sink_ids or views.all_ids(), unseen)
-
-
-def _print_views(views: list[SinkView], unseen: list[str]) -> None:
-    print_table(_SINKS, map(_sink_cells, views))
-    attempts = [cells for view in views for cells in _attempt_cells(view)]
-    if attempts:
-        click.echo()
-        print_table(_LIVE, attempts)
-    batches = [_batch_cells(view, batch) for view in views for batch in [*_in_doubt(view), *lost_batches(view)]]
-    if batches:
-        click.echo()
-        print_table(_BATCHES, batches)
-    for orphan in (orphan for view in views for orphan in view.orphans):
-        where = ",".join(orphan.topic_partitions) or "no partition yet"
-        click.echo(
-            f"no row: {orphan.transactional_id} has been {orphan.state} for {duration(orphan.age_ms)} on {where}"
-        )
-    for each in unseen:
-        click.echo(f"not checked: {each}")
-
-
-def _print_what_to_do(store: CommitStore, views: list[SinkView]) -> None:
-    for view in views:
-        for batch in lost_batches(view):
-            advice = advice_if_lost(store, view.sink_id, BatchName(batch.query_id, batch.batch_id))
-            click.echo(f"to do: {advice}")
-
-
-def _sink_cells(view: SinkView) -> tuple[object, ...]:
-    row = view.row
-    return (
-        view.sink_id,
-        "-" if row is None else row.generation,
-        "-" if row is None else row.query_id or "-",
-        view.batches[0].batch_id if view.batches else "-",
-        len(_in_doubt(view)),
-        len(lost_batches(view)),
-        len(view.attempts),
-        len(view.open),
-        len(view.orphans),
-        duration(view.quiet_ms),
-    )
-
-
-def _attempt_cells(view: SinkView) -> list[tuple[object, ...]]:
-    return [
-        (
-            view.sink_id,
-            attempt.query_id,
-            attempt.batch_id,
-            attempt.partition_id,
-            attempt.transactional_id,
-            attempt.status,
-            duration(view.age_ms(attempt.updated_at)),
-            attempt.host,
-            view.open[attempt.transactional_id].state if attempt.transactional_id in view.open else "-",
-        )
-        for attempt in view.attempts
-    ]
-
-
-def _batch_cells(view: SinkView, batch: BatchRow) -> tuple[object, ...]:
-    age = duration(view.age_ms(batch.decided_at))
-    return view.sink_id, batch.query_id, batch.batch_id, batch.status, batch.records, batch.attempts, age
-
-
-def _in_doubt(view: SinkView) -> list[BatchRow]:
-    """Return the batches that are decided but not completed in Kafka."""
-    return [batch for batch in view.batches if batch.status is BatchStatus.COMMIT]
-
-
-def _view_document(view: SinkView) -> dict[str, Any]:
-    row = view.row
-    return {
-        "sink": view.sink_id,
-        "generation": None if row is None else row.generation,
-        "query": None if row is None else row.query_id,
-        "quiet_ms": view.quiet_ms,
-        "newest_batch": view.batches[0].batch_id if view.batches else None,
-        "in_doubt": [_batch_document(view, batch) for batch in _in_doubt(view)],
-        "lost": [_batch_document(view, batch) for batch in lost_batches(view)],
-        "attempts": [
-            {
-                "query": attempt.query_id,
-                "batch": attempt.batch_id,
-                "partition": attempt.partition_id,
-                "transactional_id": attempt.transactional_id,
-                "status": attempt.status,
-                "pair": attempt.prepared_state or None,
-                "records": attempt.records,
-                "host": attempt.host,
-                "age_ms": view.age_ms(attempt.updated_at),
-                "detail": attempt.detail,
-            }
-            for attempt in view.attempts
-        ],
-        "open": [_open_document(each) for each in view.open.values()],
-        "no_row": [_open_document(each) for each in view.orphans],
-    }
-
-
-def _batch_document(view: SinkView, batch: BatchRow) -> dict[str, Any]:
-    return {
-        "query": batch.query_id,
-        "batch": batch.batch_id,
-        "records": batch.records,
-        "attempts": batch.attempts,
-        "age_ms": view.age_ms(batch.decided_at),
-    }
-
-
-def _open_document(found: OpenTransaction) -> dict[str, Any]:
-    return {**asdict(found), "topic_partitions": list(found.topic_partitions)}
-
-
 # ---- gc -----------------------------------------------------------------------------------------------------
 
 
 @command.command("gc", short_help="Delete old batches from the commit store.")
 @database_option(required=True)
-@_schema_option
-@_sink_option
+@schema_option
+@sink_option
 @click.option(
     "--keep",
     type=click.IntRange(min=1),
@@ -456,7 +273,7 @@ def _gc(
     Staging tables (of dual.table) stay until their sink is named with --ended. Tables of other sinks, and of sinks that
     have changed lately or have something left to complete, are never dropped.
     """
-    with _store(database_url, schema) as store:
+    with commit_store(database_url, schema) as store:
         dropped = {
             sink_id: store.drop_staging(sink_id, min_age_ms=int(min_age * 1000))
             if apply
@@ -486,7 +303,7 @@ def _gc(
 
 @command.command("acknowledge-lost", short_help="Declare that a lost batch has been dealt with.")
 @database_option(required=True)
-@_schema_option
+@schema_option
 @click.option("--sink", "sink_id", required=True, metavar="ID", help="The sink.")
 @click.option("--query", "query_id", required=True, metavar="ID", help="The query, as `status` shows it.")
 @click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), help="The batch.")
@@ -501,7 +318,7 @@ def _acknowledge_lost(
     Also after StoreWentBackError, for a batch that Kafka has and the database has lost: it is written again, so Kafka
     then has its records twice. The exit code is 1 if there is no such batch, or if it was acknowledged before.
     """
-    with _store(database_url, schema) as store:
+    with commit_store(database_url, schema) as store:
         acknowledged = store.acknowledge_lost(sink_id, query_id, batch_id)
     where = f"batch {batch_id} of query {query_id} of sink {sink_id}"
     if not acknowledged:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import click
 import sqlalchemy as sa
-from rich.live import Live
+from rich.console import RenderableType
 
 from dualwrite.admin import TransactionAdmin, TransactionDescription
 from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
 from dualwrite.cli.failures import sentence
+from dualwrite.cli.live import interval_option, show_live
 from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
 from dualwrite.errors import DualWriteError, KafkaError
 from dualwrite.recipes.recovery.overview import IdInDatabase, Owed, ids_in_database, owed_by
@@ -64,14 +65,7 @@ class Line:
 @database_option(required=False)
 @schema_option
 @click.option("--prefix", default="", help="Only ids that begin with this.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two updates.",
-)
+@interval_option
 @click.option("--once", is_flag=True, help="Print the view once; the default if standard output is not a terminal.")
 @json_option
 def command(
@@ -95,7 +89,7 @@ def command(
         if once or as_json or not console().is_terminal:
             _show_once(look(admin, engine, prefix, schema=schema), as_json=as_json)
         else:
-            _show_live(lambda width: _view(admin, engine, prefix, width, access.reach_ms, schema), interval)
+            show_live(lambda width: _view(admin, engine, prefix, width, access.reach_ms, schema), interval)
 
 
 def _show_once(found: list[Line], *, as_json: bool) -> None:
@@ -107,15 +101,6 @@ def _show_once(found: list[Line], *, as_json: bool) -> None:
         print_table(headers, only(headers, _HEADERS, cells))
 
 
-def _show_live(view: Callable[[int], Any], interval_s: float) -> None:
-    """Show the view until Ctrl-C, always as wide as the terminal."""
-    out = console()
-    with Live(console=out, screen=True, auto_refresh=False) as live, suppress(KeyboardInterrupt):
-        while True:
-            live.update(view(out.width), refresh=True)
-            time.sleep(interval_s)
-
-
 def _view(
     admin: TransactionAdmin,
     engine: sa.Engine | None,
@@ -123,7 +108,7 @@ def _view(
     width: int,
     timeout_ms: int,
     schema: str | None = None,
-) -> Any:
+) -> RenderableType:
     """Return the view, or the error of a failed update, after which updates continue.
 
     While Kafka cannot be asked, that is the title of what the database says alone. `timeout_ms` bounds the update,

@@ -82,6 +82,7 @@ class PartitionWriter:
             bytes=transaction.bytes,
             staged_rows=0 if staged is None else staged.count,
             is_bounded=transaction.is_bounded,
+            plan_time=plan.time,
         )
 
     def _staged_rows(self, lease: Lease, task: TaskIdentity) -> StagedRows | None:

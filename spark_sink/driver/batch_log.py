@@ -40,10 +40,12 @@ def log_batch(
 ) -> None:
     """Log the line of a batch that was committed."""
     skipped = bool(results) and all(result.outcome is TaskOutcome.SKIPPED for result in results)
+    times = summary.times
     prepared = [result for result in results if result.outcome is TaskOutcome.PREPARED]
     log.info(
         "sink %s, batch %d of %s%s: "
-        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d table_rows=%d phase_two_ms=%d",
+        "attempts=%d prepared=%d committed=%d repaired=%d aborted=%d records=%d bytes=%d table_rows=%d "
+        "plan_ms=%d write_ms=%d decide_ms=%d complete_ms=%d",
         sink_id,
         batch_id,
         query_id,
@@ -56,13 +58,13 @@ def log_batch(
         sum(result.records for result in prepared),
         sum(result.bytes for result in prepared),
         sum(result.staged_rows for result in prepared),
-        summary.phase_two_ms,
+        *(seconds * 1000 for seconds in (times.plan_s, times.write_s, times.decide_s, times.complete_s)),
     )
     if len(prepared) > MANY_TRANSACTIONS:
         _warn_of_many(sink_id, len(prepared))
 
 
-def log_completed(batches: Sequence[BatchInDoubt], tally: Tally, phase_two_ms: float, *, has_table: bool) -> None:
+def log_completed(batches: Sequence[BatchInDoubt], tally: Tally, complete_s: float, *, has_table: bool) -> None:
     """Log a line for each batch that an earlier driver had decided, and a plan has completed.
 
     `has_table`: whether the sink has a table, to which each row goes that is a record.
@@ -71,7 +73,7 @@ def log_completed(batches: Sequence[BatchInDoubt], tally: Tally, phase_two_ms: f
         batch = BatchName(row.query_id, row.batch_id)
         log.info(
             "sink %s, batch %d of %s, which was decided %.1f s before this plan: "
-            "attempts=%d committed=%d repaired=%d records=%d table_rows=%d phase_two_ms=%d",
+            "attempts=%d committed=%d repaired=%d records=%d table_rows=%d complete_ms=%d",
             row.sink_id,
             row.batch_id,
             row.query_id,
@@ -81,7 +83,7 @@ def log_completed(batches: Sequence[BatchInDoubt], tally: Tally, phase_two_ms: f
             tally.repaired_of.get(batch, 0),
             row.records,
             row.records if has_table else 0,
-            phase_two_ms,
+            complete_s * 1000,
         )
 
 

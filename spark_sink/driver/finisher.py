@@ -14,6 +14,7 @@ from typing import Final
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink import commands
 from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
+from spark_sink.driver.phases import PhaseTimes
 from spark_sink.errors import BatchLostError, SinkError, StoreWentBackError
 from spark_sink.handoff import BatchName
 from spark_sink.kafka_settings import in_terms_of_options
@@ -62,8 +63,7 @@ class CommitSummary:
     """Kafka transactions that this call aborted."""
     unfinished: int
     """Kafka transactions of losers that could not be aborted yet; the next plan aborts them."""
-    decision_ms: float
-    phase_two_ms: float
+    times: PhaseTimes
 
 
 class StoredClaims:

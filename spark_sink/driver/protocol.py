@@ -13,13 +13,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from spark_sink.attempt.states import Verdict
+from spark_sink.attempt.states import Claim, Verdict
 from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.batch_log import log_completed
-from spark_sink.driver.finisher import CommitSummary, Finisher, waits_s
+from spark_sink.driver.finisher import CommitSummary, Finisher, Tally, waits_s
 from spark_sink.driver.orphans import OrphanWatch
-from spark_sink.errors import DecisionUnknownError, SinkError
-from spark_sink.handoff import Plan, TaskIdentity, TaskResult
+from spark_sink.driver.phases import PhaseClock, PhaseTimes
+from spark_sink.driver.telemetry import BatchTelemetry
+from spark_sink.errors import BatchLostError, DecisionUnknownError, SinkError
+from spark_sink.handoff import Plan, PlanTime, TaskIdentity, TaskResult
 from spark_sink.options import RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
@@ -68,7 +70,7 @@ class Sink:
         self._finisher = Finisher(
             options.sink_id, store, kafka, retries=options.commit_retries, pause=self._pause, sleep=sleep
         )
-
+        self._telemetry = BatchTelemetry(options.sink_id, options.telemetry_setup)
         self._orphans = OrphanWatch(options.sink_id, store, kafka.transactions, options.on_orphans)
 
     @classmethod
@@ -104,25 +106,16 @@ class Sink:
         Raises SinkOptionError, UnsafeDatabaseError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and
         SinkError if a transaction could not be completed in Kafka. Then the batch has not begun.
         """
+        began_s = time.perf_counter()
         consequence = "The batch has not begun: start the query again when the database is available"
         with unavailable_means(self._store, consequence):
             planned = self._begin_generation(schema, query_id, batch_id)
         self._pause(PausePoint.AFTER_GENERATION)
-        began_s = time.perf_counter()
-        tally = self._finisher.finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
-        if planned.claims:
-            phase_two_ms = (time.perf_counter() - began_s) * 1000
-            log_completed(planned.in_doubt, tally, phase_two_ms, has_table=self._table is not None)
-            _log.info(
-                "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
-                self._sink_id,
-                tally.committed,
-                tally.repaired,
-                tally.aborted,
-            )
+        self._complete_what_was_left(planned)
         self._orphans.look(planned.generation)
         self._pause(PausePoint.AFTER_PLAN)
-        return Plan(self._sink_id, planned.generation, planned.begins_late)
+        plan_time = PlanTime(time.perf_counter() - began_s, time.time())
+        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time)
 
     def _begin_generation(self, schema: pa.Schema, query_id: str | None, batch_id: int | None) -> Planned:
         table = self._table
@@ -134,6 +127,21 @@ class Sink:
             on_new_checkpoint=self._options.on_new_checkpoint,
             beforehand=None if table is None else lambda engine: table.create(engine, schema),
             inside=None if table is None else table.discard_all,
+        )
+
+    def _complete_what_was_left(self, planned: Planned) -> None:
+        began_s = time.perf_counter()
+        tally = self._finish(planned.claims, tuple(Verdict), required=tuple(Verdict))
+        if not planned.claims:
+            return
+        self._telemetry.completed_late(len(planned.in_doubt))
+        log_completed(planned.in_doubt, tally, time.perf_counter() - began_s, has_table=self._table is not None)
+        _log.info(
+            "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
+            self._sink_id,
+            tally.committed,
+            tally.repaired,
+            tally.aborted,
         )
 
     # ---- WRITE ----------------------------------------------------------------------------------------------
@@ -171,18 +179,20 @@ class Sink:
         plan can find out whether the batch is decided.
         """
         self._pause(PausePoint.COMMIT_START)
-        began_s = time.perf_counter()
+        clock = PhaseClock(results)
         decision = self._decision_of(query_id, batch_id, results, offsets_digest)
         other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
         consequence = f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"
         with unavailable_means(self._store, consequence):
             self._check_still_prepared(decision, results)
             decided = self._decide(decision, sql_fn)
-        decided_s = time.perf_counter()
+        clock.decided()
+        self._telemetry.decided(decided, len(decision.winners))
         self._pause(PausePoint.AFTER_DECISION)
-        tally = self._finisher.finish(decided.claims, tuple(Verdict), required=(Verdict.COMMIT,))
+        tally = self._finish(decided.claims, tuple(Verdict), required=(Verdict.COMMIT,))
         self._pause(PausePoint.AFTER_FINISH)
-        ended_s = time.perf_counter()
+        clock.completed()
+        self._telemetry.completed(decided, tally, clock.times)
         self._delete_old_batches(decision)
         return CommitSummary(
             decided_anew=decided.anew,
@@ -191,8 +201,7 @@ class Sink:
             repaired=tally.repaired,
             aborted=tally.aborted,
             unfinished=tally.unfinished,
-            decision_ms=(decided_s - began_s) * 1000,
-            phase_two_ms=(ended_s - decided_s) * 1000,
+            times=clock.times,
         )
 
     def _check_still_prepared(self, decision: Decision, results: Sequence[TaskResult]) -> None:
@@ -293,16 +302,15 @@ class Sink:
         for generation in generations:
             self._store.give_up(self._sink_id, query_id=query_id, batch_id=batch_id, generation=generation)
         self._pause(PausePoint.AFTER_CONDEMNATION)
-        self._finisher.finish(None, (Verdict.ABORT,), required=())
+        self._finish(None, (Verdict.ABORT,), required=())
 
     def finish(self) -> CommitSummary:
         """Complete in Kafka what is decided or condemned. May run at any time, twice, or in two processes at once.
 
         Raises BatchLostError, StoreUnavailableError, and SinkError if Kafka did not complete a transaction.
         """
-        began_s = time.perf_counter()
         with unavailable_means(self._store, "What is decided stays decided: the next plan completes it"):
-            tally = self._finisher.finish(None, tuple(Verdict), required=tuple(Verdict))
+            tally = self._finish(None, tuple(Verdict), required=tuple(Verdict))
         self._pause(PausePoint.AFTER_FINISH)
         return CommitSummary(
             decided_anew=False,
@@ -311,9 +319,20 @@ class Sink:
             repaired=tally.repaired,
             aborted=tally.aborted,
             unfinished=tally.unfinished,
-            decision_ms=0.0,
-            phase_two_ms=(time.perf_counter() - began_s) * 1000,
+            times=PhaseTimes(),
         )
+
+    def _finish(
+        self, claims: Sequence[Claim] | None, verdicts: Collection[Verdict], *, required: Collection[Verdict]
+    ) -> Tally:
+        """Complete claims as `Finisher.finish` does, and report it."""
+        try:
+            tally = self._finisher.finish(claims, verdicts, required=required)
+        except BatchLostError:
+            self._telemetry.lost()
+            raise
+        self._telemetry.ended(tally)
+        return tally
 
     def is_decided(self, query_id: str, batch_id: int) -> bool:
         """Return whether the batch is decided.

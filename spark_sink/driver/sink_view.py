@@ -49,9 +49,17 @@ class SinkView:
 class SinkViews:
     """Reads the state of sinks. `unseen` collects sentences about brokers that could not be queried."""
 
-    def __init__(self, store: OperatedStore, admin: TransactionAdmin, *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: OperatedStore,
+        admin: TransactionAdmin | None,
+        *,
+        now_ms: Callable[[], int],
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Without `admin` only the store is read. `timeout_ms` limits each call to Kafka; None: as `admin` does."""
         self._store = store
-        self._kafka = OpenTransactions(admin, now_ms=now_ms)
+        self._kafka = None if admin is None else OpenTransactions(admin, now_ms=now_ms, timeout_ms=timeout_ms)
 
     def all_ids(self) -> list[str]:
         """Return the ids of all sinks in the store."""
@@ -65,7 +73,7 @@ class SinkViews:
         """
         wanted = list(dict.fromkeys(sink_ids))
         rows = {row.sink_id: row for row in self._store.sinks()}
-        before = {sink_id: self._kafka.of_sink(sink_id, unseen) for sink_id in wanted}
+        before = {sink_id: self._open(sink_id, unseen) for sink_id in wanted}
         return [self._view(sink_id, rows.get(sink_id), before[sink_id], unseen) for sink_id in wanted]
 
     def _view(
@@ -75,7 +83,7 @@ class SinkViews:
         attempts = [a for a in self._store.attempts(sink_id, _SHOWN_STATUSES) if _is_of_interest(a, batches)]
         live = {attempt.transactional_id for attempt in attempts if attempt.status in LIVE}
         strangers = [transactional_id for transactional_id in before if transactional_id not in live]
-        after = self._kafka.described(strangers, unseen)
+        after = {} if self._kafka is None else self._kafka.described(strangers, unseen)
         return SinkView(
             sink_id=sink_id,
             row=row,
@@ -85,6 +93,9 @@ class SinkViews:
             orphans=tuple(found for each, found in after.items() if found.pair == before[each].pair),
             now=self._store.now(),
         )
+
+    def _open(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
+        return {} if self._kafka is None else self._kafka.of_sink(sink_id, unseen)
 
 
 def _is_of_interest(attempt: AttemptRow, batches: Iterable[BatchRow]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -14,15 +15,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from rich.console import Console
 
+from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
+from dualwrite.cli import spark_status
 from dualwrite.producer import Producer
 from spark_sink.options import DualMode, DualTable
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.dual_table import DualTableWriter
 from spark_sink.store.tables import StoreTables
 from tests.cli.conftest import Call, assert_one_line, ended, process
+from tests.cli.terminal import InTerminal, Interrupted
 from tests.cli.test_page import keys, section
+from tests.recipes.test_stored_blocks import kafka_away
 from tests.spark.applications import ApplicationWorld
 from tests.support.conditions import until
 from tests.support.databases import Database, unique
@@ -292,6 +298,69 @@ def test_an_orphan_is_ended_only_on_order_and_by_a_store_that_has_its_sink(sqlit
     assert (world.values(), world.open_ids()) == ([], [])
 
 
+def shown_live(world: World, *sink_ids: str, width: int = 200) -> str:
+    """Return one update of the live view."""
+    screen = Console(width=width, file=io.StringIO(), record=True)
+    with TransactionAdmin(bootstrap_servers=world.bootstrap_servers) as admin:
+        screen.print(spark_status.live_view(world.store, admin, sink_ids, width, 500))
+    return screen.export_text()
+
+
+def test_the_live_view_is_updated_until_an_interrupt(world: World) -> None:
+    world.write("s", 0, [["a"]])
+    with InTerminal("spark", "status", *world.reach, "--watch", "--interval", 0.1) as watched:
+        watched.read_until(lambda shown: "1 sink, 0 open, 0 in doubt" in shown)
+        world.write("s", 1, [["b"], ["c"]], die_at=PausePoint.AFTER_DECISION)
+        watched.read_until(
+            lambda shown: "1 sink, 2 open, 1 in doubt" in shown and "s-1-0" in shown and "COMMIT " in shown
+        )
+        assert watched.interrupt() == Interrupted(0, "")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_watching_without_a_terminal_is_one_look(world: World, call: Call, more: tuple[str, ...]) -> None:
+    world.write("s", 0, [["a"]])
+    watched = call("spark", "status", *world.reach, "--watch", *more)
+    assert (watched.code, watched.err) == (0, "")
+    assert "s" in (watched.out.split() if not more else [watched.document["sinks"][0]["sink"]])
+
+
+def test_the_live_view_begins_with_what_is_wrong(sqlite_world: World) -> None:
+    world = sqlite_world
+    world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
+    with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id="s-7-0") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(world.topic, value=b"x", partition=1)
+        producer.flush()
+        title, orphan, *tables = shown_live(world).splitlines()
+        assert title.endswith("1 sink, 1 open, 1 in doubt, 1 without a row")
+        assert orphan.startswith("no row: s-7-0 has been Ongoing for ")
+        assert [line.split()[0] for line in tables if line.strip()] == ["Sink", "s", "Sink", "s", "Sink", "s"]
+        narrow = shown_live(world, width=80)
+        assert "s-0-0" in narrow
+        assert "Host" not in narrow
+        assert "s-0-0" in shown_live(world, width=40)
+        producer.abort_transaction()
+
+
+def test_the_live_view_shows_the_store_while_kafka_is_away(sqlite_world: World) -> None:
+    world = sqlite_world
+    world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
+    with kafka_away(world.emulator):
+        title, *rest = shown_live(world).splitlines()
+    assert "no broker has responded" in title
+    assert any(line.split()[:2] == ["s", "query"] and " COMMIT " in line for line in rest)
+
+
+def test_the_live_view_survives_a_store_that_is_away(sqlite_world: World) -> None:
+    world = sqlite_world
+    with world.engine.begin() as connection:
+        for name in NAMES:
+            connection.execute(sa.text(f"DROP TABLE {name}"))
+    assert "dualwrite spark init-store" in shown_live(world, width=1_000)
+
+
 # ---- gc -----------------------------------------------------------------------------------------------------
 
 
@@ -371,6 +440,7 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
         seen = [call("spark", "status", *world.reach).out, call("spark", "recover", *world.reach).out]
         (command,) = {line.partition("`")[2].rstrip("`") for out in seen for line in out.splitlines() if "`" in line}
         assert lost.document["found"][0]["advice"].endswith(f"run `{command}`")
+        assert command in shown_live(world, width=1_000)
         acknowledge = (*shlex.split(command)[1:], *world.store_options)
         first, second = call(*acknowledge), call(*acknowledge)
         assert (first.code, first.out) == (

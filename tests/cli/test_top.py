@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-import signal
-import subprocess
-import sys
-import threading
-from contextlib import suppress
 
 from rich.console import Console
 
@@ -22,6 +15,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.overview import IdInDatabase
 from dualwrite.recipes.recovery.stored_rows import StoredRecords, StoredRow
 from tests.cli.conftest import Call
+from tests.cli.terminal import InTerminal, Interrupted
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.interop.wire import Code, Identity, Wire
 from tests.recipes.test_stored_blocks import kafka_away
@@ -145,29 +139,6 @@ def test_durations() -> None:
 
 def test_the_live_view_ends_with_an_interrupt(emulator: Emulator) -> None:
     left_open(emulator, "orders-1", "orders")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job
-    ours, theirs = pty.openpty()
-    running = subprocess.Popen(
-        [sys.executable, "-m", "dualwrite", "top", "--bootstrap-server", emulator.bootstrap_servers],
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "200"},
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        while b"1 open; use --database to see which" not in shown or b"orders-1" not in shown:
-            shown += os.read(ours, 65_536)
-    finally:
-        running.send_signal(signal.SIGINT)
-        # keep reading like a terminal: the view blocks on output that is not read
-        threading.Thread(target=_read_to_the_end, args=(ours,), daemon=True).start()
-        _, errors = running.communicate(timeout=30)
-    assert (running.returncode, errors) == (0, b"")
-
-
-def _read_to_the_end(terminal: int) -> None:
-    with suppress(OSError):  # how a pseudo terminal says that its other side is closed
-        while os.read(terminal, 65_536):
-            pass
-    os.close(terminal)
+    with InTerminal("top", "--bootstrap-server", emulator.bootstrap_servers) as top_in_terminal:
+        top_in_terminal.read_until(lambda shown: "1 open; use --database to see which" in shown and "orders-1" in shown)
+        assert top_in_terminal.interrupt() == Interrupted(0, "")

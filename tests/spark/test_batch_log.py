@@ -16,6 +16,7 @@ from spark_sink.attempt.worker import sink_of
 from spark_sink.driver import batch_log
 from spark_sink.driver.batch_log import MANY_TRANSACTIONS, log_batch, log_completed
 from spark_sink.driver.finisher import CommitSummary, Tally
+from spark_sink.driver.phases import PhaseTimes
 from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
 from spark_sink.options import SinkOptions, parse
 from spark_sink.store.tables import BatchInDoubt, BatchRow, BatchStatus
@@ -26,7 +27,7 @@ def result(partition: int, outcome: TaskOutcome = TaskOutcome.PREPARED) -> TaskR
 
 
 def summary(committed: int, aborted: int = 0) -> CommitSummary:
-    return CommitSummary(True, 10 * committed, committed, 0, aborted, 0, 1.0, 12.4)
+    return CommitSummary(True, 10 * committed, committed, 0, aborted, 0, PhaseTimes(0.0312, 2.5, 0.001, 0.0124))
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,8 @@ def test_a_batch_has_a_line_with_what_it_did(caplog: pytest.LogCaptureFixture) -
     log_batch("s", "q", 7, [result(0), result(1), result(2, TaskOutcome.EMPTY)], summary(2, aborted=1))
     assert caplog.messages == [
         "sink s, batch 7 of q: "
-        "attempts=3 prepared=2 committed=2 repaired=0 aborted=1 records=20 bytes=200 table_rows=18 phase_two_ms=12"
+        "attempts=3 prepared=2 committed=2 repaired=0 aborted=1 records=20 bytes=200 table_rows=18 "
+        "plan_ms=31 write_ms=2500 decide_ms=1 complete_ms=12"
     ]
 
 
@@ -56,12 +58,12 @@ def test_what_a_plan_completes_has_a_line_for_each_batch(caplog: pytest.LogCaptu
         BatchInDoubt(BatchRow("s", *name, BatchStatus.COMMIT, 1, 4, 40, None, decided_at, None, None), age_ms)
         for name, age_ms in ((done, 61_000), (BatchName("job:j", 0), 90))
     ]
-    log_completed(batches, tally, 12.4, has_table=True)
+    log_completed(batches, tally, 0.0124, has_table=True)
     assert caplog.messages == [
         "sink s, batch 7 of q, which was decided 61.0 s before this plan: "
-        "attempts=4 committed=3 repaired=1 records=40 table_rows=40 phase_two_ms=12",
+        "attempts=4 committed=3 repaired=1 records=40 table_rows=40 complete_ms=12",
         "sink s, batch 0 of job:j, which was decided 0.1 s before this plan: "
-        "attempts=4 committed=2 repaired=0 records=40 table_rows=40 phase_two_ms=12",
+        "attempts=4 committed=2 repaired=0 records=40 table_rows=40 complete_ms=12",
     ]
 
 
@@ -99,8 +101,9 @@ from spark_sink.face import JobWriter
 from spark_sink.handoff import Plan
 from spark_sink.options import parse
 from spark_sink.driver.finisher import CommitSummary
+from spark_sink.driver.phases import PhaseTimes
 options = parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"})
-sink = SimpleNamespace(commit=lambda *results, **about: CommitSummary(True, 0, 0, 0, 0, 0, 0.0, 0.0))
+sink = SimpleNamespace(commit=lambda *results, **about: CommitSummary(True, 0, 0, 0, 0, 0, PhaseTimes()))
 JobWriter(options, lambda _: sink, Plan("s", 1), "job:1").commit([])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -246,7 +246,7 @@ def test_a_plan_logs_what_it_completes(store: CommitStore, caplog: pytest.LogCap
     sink, records = world.options.sink_id, len(BATCHES[0])
     assert re.fullmatch(
         rf"sink {sink}, batch 0 of {QUERY}, which was decided \d+\.\d s before this plan: "
-        rf"attempts=2 committed=2 repaired=0 records={records} table_rows=0 phase_two_ms=\d+",
+        rf"attempts=2 committed=2 repaired=0 records={records} table_rows=0 complete_ms=\d+",
         of_batch,
     )
     assert of_all == f"sink {sink}: completed what an earlier batch has left: committed=2 repaired=0 aborted=0"

@@ -1,0 +1,268 @@
+"""`dualwrite spark status`: the sinks of a commit store, printed once or live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import click
+from rich.console import Group, RenderableType
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.cli.connection import KafkaAccess, database_option, json_option, kafka_options
+from dualwrite.cli.failures import LEFT, sentence
+from dualwrite.cli.live import interval_option, show_live
+from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
+from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
+from dualwrite.errors import DualWriteError, KafkaError
+from spark_sink.driver.finisher import advice_if_lost
+from spark_sink.driver.open_transactions import OpenTransaction
+from spark_sink.driver.sink_view import SinkView, SinkViews, lost_batches
+from spark_sink.handoff import BatchName
+from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.tables import BatchRow, BatchStatus
+
+_SINKS: Final = ("Sink", "Generation", "Query", "Newest", "InDoubt", "Lost", "Attempts", "Open", "NoRow", "Quiet")
+_LIVE: Final = ("Sink", "Query", "Batch", "Partition", "TransactionalId", "Status", "Age", "Host", "TransactionState")
+_BATCHES: Final = ("Sink", "Query", "Batch", "Status", "Records", "Attempts", "Age")
+_DISPENSABLE: Final = ("Host", "Query", "Generation", "Partition", "TransactionState", "Records", "Newest")
+"""The columns that a narrow terminal leaves out of the live view, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of the status, before it is known how wide it may be."""
+
+    headers: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@click.command("status", short_help="Show sinks, batches in doubt or lost, and ages; once or live.")
+@kafka_options
+@database_option(required=True)
+@schema_option
+@sink_option
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show it live until Ctrl-C; once if standard output is not a terminal, or with --json.",
+)
+@interval_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    access: KafkaAccess,
+    database_url: str,
+    schema: str | None,
+    sink_ids: tuple[str, ...],
+    watch: bool,
+    interval: float,
+    as_json: bool,
+) -> None:
+    """Show sinks, batches in doubt or lost, attempts with their ages, and open transactions. Takes no locks.
+
+    --sink may also name a sink that the store does not know, to see its open transactions.
+
+    Exit code: 0 nothing is wrong, or the live view was ended; 1 a batch is lost, a transaction is open without a row,
+    or a broker could not be queried; 2 wrong usage, or Kafka or the database cannot be reached.
+    """
+    with commit_store(database_url, schema) as store, access.admin() as admin:
+        if watch and not as_json and console().is_terminal:
+            show_live(lambda width: live_view(store, admin, sink_ids, width, access.reach_ms), interval)
+            return
+        unseen: list[str] = []
+        views = _look(store, admin, sink_ids, unseen)
+    if as_json:
+        print_json({"unseen": unseen, "sinks": [_document(view) for view in views]})
+    else:
+        _print(store, views, unseen)
+    ctx.exit(LEFT if unseen or any(view.orphans or lost_batches(view) for view in views) else 0)
+
+
+def _look(
+    store: CommitStore,
+    admin: TransactionAdmin | None,
+    sink_ids: tuple[str, ...],
+    unseen: list[str],
+    timeout_ms: int | None = None,
+) -> list[SinkView]:
+    views = SinkViews(store, admin, now_ms=lambda: int(time.time() * 1000), timeout_ms=timeout_ms)
+    return views.look(sink_ids or views.all_ids(), unseen)
+
+
+def _print(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str]) -> None:
+    for number, each in enumerate(_tables(views)):
+        if number:
+            click.echo()
+        print_table(each.headers, each.rows)
+    for remark in _remarks(store, views, unseen):
+        click.echo(remark)
+
+
+def live_view(
+    store: CommitStore, admin: TransactionAdmin, sink_ids: tuple[str, ...], width: int, timeout_ms: int
+) -> RenderableType:
+    """Return the view, or the error of a failed update, after which updates continue.
+
+    While Kafka cannot be asked, that is the title of what the store says alone. `timeout_ms` bounds each request to
+    Kafka, because older data would not be a live view.
+    """
+    clock = time.strftime("%H:%M:%S")
+    unseen: list[str] = []
+    try:
+        try:
+            views = _look(store, admin, sink_ids, unseen, timeout_ms)
+            title = f"{clock}  {_summary(views)}"
+        except KafkaError as error:
+            title = f"{clock}  {sentence(error)}"
+            views = _look(store, None, sink_ids, unseen)
+    except (DualWriteError, *store.errors) as error:
+        return f"{clock}  {sentence(error)}"
+    return Group(title, *_remarks(store, views, unseen), *_fitted(views, width))
+
+
+def _fitted(views: Sequence[SinkView], width: int) -> Iterator[RenderableType]:
+    """Yield the tables, each after an empty line, without the columns for which there is no room."""
+    for each in _tables(views):
+        dispensable = [header for header in _DISPENSABLE if header in each.headers]
+        headers = columns_that_fit(each.headers, each.rows, width, dispensable=dispensable)
+        yield ""
+        yield table(headers, only(headers, each.headers, each.rows), width)
+
+
+def _summary(views: Sequence[SinkView]) -> str:
+    """Return what is wrong or under way, first of all in the view: what is too long for the screen is cut off."""
+    parts = [
+        counted(len(views), "sink"),
+        f"{sum(len(view.open) for view in views)} open",
+        f"{sum(len(_in_doubt(view)) for view in views)} in doubt",
+    ]
+    if lost := sum(len(lost_batches(view)) for view in views):
+        parts.append(f"{lost} lost")
+    if orphans := sum(len(view.orphans) for view in views):
+        parts.append(f"{orphans} without a row")
+    return ", ".join(parts)
+
+
+def _tables(views: Sequence[SinkView]) -> list[_Table]:
+    """Return the table of the sinks, and those of their attempts and batches unless these are empty."""
+    details = [
+        _Table(_LIVE, [cells for view in views for cells in _attempt_cells(view)]),
+        _Table(
+            _BATCHES,
+            [_batch_cells(view, batch) for view in views for batch in [*_in_doubt(view), *lost_batches(view)]],
+        ),
+    ]
+    return [_Table(_SINKS, [_sink_cells(view) for view in views]), *(each for each in details if each.rows)]
+
+
+def _remarks(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str]) -> list[str]:
+    """Return a sentence about each transaction without a row, broker that could not be queried, and lost batch."""
+    return [
+        *(_orphan_sentence(orphan) for view in views for orphan in view.orphans),
+        *(f"not checked: {each}" for each in unseen),
+        *(f"to do: {_advice(store, batch)}" for view in views for batch in lost_batches(view)),
+    ]
+
+
+def _advice(store: CommitStore, batch: BatchRow) -> str:
+    return advice_if_lost(store, batch.sink_id, BatchName(batch.query_id, batch.batch_id))
+
+
+def _orphan_sentence(orphan: OpenTransaction) -> str:
+    where = ",".join(orphan.topic_partitions) or "no partition yet"
+    return f"no row: {orphan.transactional_id} has been {orphan.state} for {duration(orphan.age_ms)} on {where}"
+
+
+def _sink_cells(view: SinkView) -> tuple[str, ...]:
+    row = view.row
+    cells = (
+        view.sink_id,
+        "-" if row is None else row.generation,
+        "-" if row is None else row.query_id or "-",
+        view.batches[0].batch_id if view.batches else "-",
+        len(_in_doubt(view)),
+        len(lost_batches(view)),
+        len(view.attempts),
+        len(view.open),
+        len(view.orphans),
+        duration(view.quiet_ms),
+    )
+    return tuple(map(str, cells))
+
+
+def _attempt_cells(view: SinkView) -> list[tuple[str, ...]]:
+    rows = (
+        (
+            view.sink_id,
+            attempt.query_id,
+            attempt.batch_id,
+            attempt.partition_id,
+            attempt.transactional_id,
+            attempt.status,
+            duration(view.age_ms(attempt.updated_at)),
+            attempt.host,
+            view.open[attempt.transactional_id].state if attempt.transactional_id in view.open else "-",
+        )
+        for attempt in view.attempts
+    )
+    return [tuple(map(str, row)) for row in rows]
+
+
+def _batch_cells(view: SinkView, batch: BatchRow) -> tuple[str, ...]:
+    age = duration(view.age_ms(batch.decided_at))
+    cells = (view.sink_id, batch.query_id, batch.batch_id, batch.status, batch.records, batch.attempts, age)
+    return tuple(map(str, cells))
+
+
+def _in_doubt(view: SinkView) -> list[BatchRow]:
+    """Return the batches that are decided but not completed in Kafka."""
+    return [batch for batch in view.batches if batch.status is BatchStatus.COMMIT]
+
+
+def _document(view: SinkView) -> dict[str, Any]:
+    row = view.row
+    return {
+        "sink": view.sink_id,
+        "generation": None if row is None else row.generation,
+        "query": None if row is None else row.query_id,
+        "quiet_ms": view.quiet_ms,
+        "newest_batch": view.batches[0].batch_id if view.batches else None,
+        "in_doubt": [_batch_document(view, batch) for batch in _in_doubt(view)],
+        "lost": [_batch_document(view, batch) for batch in lost_batches(view)],
+        "attempts": [
+            {
+                "query": attempt.query_id,
+                "batch": attempt.batch_id,
+                "partition": attempt.partition_id,
+                "transactional_id": attempt.transactional_id,
+                "status": attempt.status,
+                "pair": attempt.prepared_state or None,
+                "records": attempt.records,
+                "host": attempt.host,
+                "age_ms": view.age_ms(attempt.updated_at),
+                "detail": attempt.detail,
+            }
+            for attempt in view.attempts
+        ],
+        "open": [_open_document(each) for each in view.open.values()],
+        "no_row": [_open_document(each) for each in view.orphans],
+    }
+
+
+def _batch_document(view: SinkView, batch: BatchRow) -> dict[str, Any]:
+    return {
+        "query": batch.query_id,
+        "batch": batch.batch_id,
+        "records": batch.records,
+        "attempts": batch.attempts,
+        "age_ms": view.age_ms(batch.decided_at),
+    }
+
+
+def _open_document(found: OpenTransaction) -> dict[str, Any]:
+    return {**asdict(found), "topic_partitions": list(found.topic_partitions)}

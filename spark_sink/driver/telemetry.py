@@ -1,0 +1,180 @@
+"""Metrics of batches through OpenTelemetry, from the driver's side; a no-op if its API is not installed.
+
+They are reported where a batch is planned and committed: with `format()` in Python processes that Spark starts beside
+the driver, with foreachBatch where its function runs. What they mean: docs/observability.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pkgutil
+from collections.abc import Callable
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from dualwrite.recipes.core.telemetry import SCOPE
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+    from spark_sink.driver.finisher import Tally
+    from spark_sink.driver.phases import PhaseTimes
+    from spark_sink.store.tables import Decided
+
+_log = logging.getLogger(__name__)
+
+
+class BatchOutcome(StrEnum):
+    """What became of a batch; one batch may have several."""
+
+    DECIDED = "decided"
+    REPLAYED = "replayed"
+    """Spark gave a batch again that was decided before."""
+    COMPLETED = "completed"
+    REPAIRED = "repaired"
+    """Transactions of it were published again; counted at each completion that did so."""
+    LOST = "lost"
+    """Counted at each try to complete it."""
+
+
+class Phase(StrEnum):
+    """The phases of a batch, one after the other."""
+
+    PLAN = "plan"
+    WRITE = "write"
+    """From the end of the plan until the driver has the results of all tasks."""
+    DECIDE = "decide"
+    COMPLETE = "complete"
+
+
+class TransactionOutcome(StrEnum):
+    """How a Kafka transaction of an attempt ended."""
+
+    COMMITTED = "committed"
+    REPAIRED = "repaired"
+    """Published again, and committed."""
+    ABORTED = "aborted"
+
+
+class Instruments:
+    """The instruments of this process."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.batches: Final = meter.create_counter(
+            "dualwrite.spark.batches", "{batch}", "what became of batches, by sink and outcome"
+        )
+        self.transactions: Final = meter.create_counter(
+            "dualwrite.spark.transactions", "{transaction}", "Kafka transactions that were ended, by sink and outcome"
+        )
+        self.records: Final = meter.create_counter(
+            "dualwrite.spark.records", "{record}", "records of decided batches, by sink"
+        )
+        self.batch_transactions: Final = meter.create_histogram(
+            "dualwrite.spark.batch.transactions", "{transaction}", "Kafka transactions of a decided batch, by sink"
+        )
+        self.phases: Final = meter.create_histogram(
+            "dualwrite.spark.phase.duration", "s", "how long each phase of a decided batch took, by sink and phase"
+        )
+
+
+@cache
+def _instruments() -> Instruments | None:
+    try:
+        from opentelemetry.metrics import get_meter
+    except ImportError:
+        return None
+    return Instruments(get_meter(SCOPE))
+
+
+class BatchTelemetry:
+    """Reports what becomes of the batches of one sink. Never raises."""
+
+    def __init__(self, sink_id: str, setup: str | None) -> None:
+        """Take the option `telemetry.setup`, whose function is called when this process first reports something."""
+        self._attributes: Final = {"sink": sink_id}
+        self._setup = setup
+
+    def decided(self, decided: Decided, transactions: int) -> None:
+        """Count a batch whose decision is durable, and what is in it, unless it was decided before."""
+        if (found := self._ready()) is None:
+            return
+        if not decided.anew:
+            self._batch(found, BatchOutcome.REPLAYED)
+            return
+        self._batch(found, BatchOutcome.DECIDED)
+        found.records.add(decided.records, self._attributes)
+        found.batch_transactions.record(transactions, self._attributes)
+
+    def completed(self, decided: Decided, tally: Tally, times: PhaseTimes) -> None:
+        """Count a batch that is committed in Kafka, and flush: it is over."""
+        if (found := self._ready()) is None:
+            return
+        if decided.anew or tally.committed:
+            self._batch(found, BatchOutcome.COMPLETED)
+        if decided.anew:
+            for phase, seconds in (
+                (Phase.PLAN, times.plan_s),
+                (Phase.WRITE, times.write_s),
+                (Phase.DECIDE, times.decide_s),
+                (Phase.COMPLETE, times.complete_s),
+            ):
+                found.phases.record(seconds, {**self._attributes, "phase": phase})
+        self.flush()
+
+    def completed_late(self, batches: int) -> None:
+        """Count batches that earlier drivers had decided and a plan has completed, and flush."""
+        if batches and (found := self._ready()) is not None:
+            self._batch(found, BatchOutcome.COMPLETED, batches)
+        self.flush()
+
+    def lost(self) -> None:
+        """Count a batch that a completion has found lost, and flush: the query ends."""
+        if (found := self._ready()) is not None:
+            self._batch(found, BatchOutcome.LOST)
+            self.flush()
+
+    def ended(self, tally: Tally) -> None:
+        """Count the transactions that a completion has ended."""
+        if (found := self._ready()) is None:
+            return
+        if repaired := sum(count > 0 for count in tally.repaired_of.values()):
+            self._batch(found, BatchOutcome.REPAIRED, repaired)
+        for outcome, count in (
+            (TransactionOutcome.COMMITTED, tally.committed - tally.repaired),
+            (TransactionOutcome.REPAIRED, tally.repaired),
+            (TransactionOutcome.ABORTED, tally.aborted),
+        ):
+            if count:
+                found.transactions.add(count, {**self._attributes, "outcome": outcome})
+
+    def flush(self) -> None:
+        """Call what the setup returned, because Spark may end this process before the next export."""
+        flush = None if self._setup is None else set_up(self._setup, os.getpid())
+        if flush is not None:
+            _guarded(flush, "what telemetry.setup returned")
+
+    def _batch(self, found: Instruments, outcome: BatchOutcome, count: int = 1) -> None:
+        found.batches.add(count, {**self._attributes, "outcome": outcome})
+
+    def _ready(self) -> Instruments | None:
+        if self._setup is not None:
+            set_up(self._setup, os.getpid())
+        return _instruments()
+
+
+@cache
+def set_up(setup: str, process: int) -> Callable[[], Any] | None:
+    """Call the function that `telemetry.setup` names, once in each process, and return the flush that it returns."""
+    flush = _guarded(pkgutil.resolve_name(setup), "telemetry.setup")
+    return flush if callable(flush) else None
+
+
+def _guarded(function: Callable[[], Any], what: str) -> Any:
+    """Call a function of the user's. A batch never fails because it cannot be observed."""
+    try:
+        return function()
+    except Exception:
+        _log.warning("%s has raised; batches go on, and their metrics may be missing", what, exc_info=True)
+        return None
