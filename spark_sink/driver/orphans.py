@@ -198,6 +198,7 @@ class OrphanWatch:
         self._last_generation = generation
         if is_next and not self._is_left:
             return
+        self._is_left = True  # if the database fails, the next plan looks again
         unseen: list[str] = []
         try:
             self._look(unseen)

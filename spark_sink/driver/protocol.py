@@ -112,7 +112,8 @@ class Sink:
             planned = self._begin_generation(schema, query_id, batch_id)
         self._pause(PausePoint.AFTER_GENERATION)
         self._complete_what_was_left(planned)
-        self._orphans.look(planned.generation)
+        with unavailable_means(self._store, consequence):
+            self._orphans.look(planned.generation)
         self._pause(PausePoint.AFTER_PLAN)
         plan_time = PlanTime(time.perf_counter() - began_s, time.time())
         return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time)

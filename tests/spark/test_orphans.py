@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import AuthorizationError
@@ -20,7 +21,7 @@ from spark_sink.driver.completion import Completion
 from spark_sink.driver.open_transactions import OpenTransaction, is_of_sink
 from spark_sink.driver.orphans import OrphanEnd, OrphanKafka, Orphans, OrphanWatch, decide
 from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
-from spark_sink.errors import SinkError
+from spark_sink.errors import SinkError, StoreUnavailableError
 from spark_sink.handoff import Plan
 from spark_sink.options import OnOrphans
 from spark_sink.pause_points import PausePoint
@@ -127,6 +128,21 @@ def test_orphans_are_aborted_on_order(world: World, caplog: pytest.LogCaptureFix
     world.assert_exactly_once([5, 6])
 
 
+def test_a_store_that_goes_away_while_ids_are_retired_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def go_away(*_: object) -> None:
+        raise OperationalError("UPDATE", {}, ConnectionError("gone"), connection_invalidated=True)
+
+    process = world.process(on_orphans=OnOrphans.ABORT)
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitStore, "retire_orphans", go_away)
+        with pytest.raises(StoreUnavailableError, match="The batch has not begun"):
+            process.plan()
+    assert world.broker.open_ids == orphans_of(world)
+    run_batch(process, 0, [5, 6])  # which looks again
+    assert world.broker.open_ids == []
+    world.assert_exactly_once([5, 6])
+
+
 def test_a_young_orphan_is_aborted_when_it_is_old(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     process = world.process(on_orphans=OnOrphans.ABORT)
     monkeypatch.setattr(FakeOpenTransactions, "age_ms", 1000)
@@ -187,6 +203,23 @@ def test_a_refused_listing_is_warned_of_once_and_the_batch_goes_on(
         watch.look(generation)
     (said,) = warnings(caplog)
     assert f"DESCRIBE on the transactional ids with the prefix {world.options.sink_id}-" in said
+
+
+def test_a_look_that_the_store_failed_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def go_away(*_: object) -> None:
+        raise OperationalError("UPDATE", {}, ConnectionError("gone"), connection_invalidated=True)
+
+    world.process().plan()
+    kafka = world.process().kafka
+    watch = OrphanWatch(
+        world.options.sink_id, world.store, lambda: nullcontext(FakeOpenTransactions(kafka)), OnOrphans.ABORT
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitStore, "retire_orphans", go_away)
+        with pytest.raises(OperationalError):
+            watch.look(1)
+    watch.look(2)
+    assert world.broker.open_ids == []
 
 
 # ---- races -------------------------------------------------------------------------------------------------------
