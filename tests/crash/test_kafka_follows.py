@@ -193,7 +193,7 @@ def test_close_waits_for_the_commit(scenario: PsycopgScenario) -> None:
 
 
 def test_close_says_what_stays_in_doubt(scenario: PsycopgScenario, caplog: pytest.LogCaptureFixture) -> None:
-    writer = written_once(scenario, max_block_ms=300)
+    writer = written_once(scenario, max_block_ms=5_000)
     fault = scenario.emulator.faults.add(Fault(api="EndTxn", action=CloseBefore(), count=None))
     assert scenario.write(writer, 1).error is None
     with caplog.at_level(logging.WARNING):
@@ -291,7 +291,7 @@ def test_a_pool_hears_of_commits_under_ids_that_nobody_uses_again(scenario: Psyc
 
 
 def test_a_pool_resolves_ids_whose_commit_kafka_did_not_confirm(scenario: PsycopgScenario) -> None:
-    with pool_of(scenario, lease_ms=300, max_block_ms=1_000) as pool:
+    with pool_of(scenario, lease_ms=300, max_block_ms=5_000) as pool:
         fault = scenario.emulator.faults.add(Fault(api="EndTxn", action=CloseBefore(), count=None))
         put(pool, scenario, 1)
         until(lambda: bool(pool.status.set_aside))
