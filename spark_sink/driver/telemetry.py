@@ -167,7 +167,7 @@ class BatchTelemetry:
 @cache
 def set_up(setup: str, process: int) -> Callable[[], Any] | None:
     """Call the function that `telemetry.setup` names, once in each process, and return the flush that it returns."""
-    flush = _guarded(pkgutil.resolve_name(setup), "telemetry.setup")
+    flush = _guarded(lambda: pkgutil.resolve_name(setup)(), "telemetry.setup")
     return flush if callable(flush) else None
 
 
