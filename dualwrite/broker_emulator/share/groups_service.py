@@ -7,6 +7,7 @@ response when they are replicated.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -30,6 +31,7 @@ from dualwrite.broker_emulator.share.membership import (
 from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey
 from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_step
+from dualwrite.broker_emulator.slices import Pace
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
@@ -81,6 +83,7 @@ class ShareGroups:
         self._topics = ClusterTopics(cluster)
         self._timers: dict[str, tuple[int, Timer]] = {}
         self._initializing: set[str] = set()
+        self._altering: Counter[str] = Counter()
 
     # loading
 
@@ -140,9 +143,13 @@ class ShareGroups:
     # the state of partitions
 
     def _begin_initializing(self, group_id: str) -> None:
-        """Initialize the state of subscribed partitions in the background, once at a time."""
+        """Initialize the state of subscribed partitions in the background, once at a time.
+
+        Not while start offsets are altered, which initializes state with other offsets.
+        """
         group = self.groups.get(group_id)
-        if group is not None and group.initializing and group_id not in self._initializing:
+        is_busy = group_id in self._initializing or self._altering[group_id] > 0
+        if group is not None and group.initializing and not is_busy:
             self._initializing.add(group_id)
             self._shard.start(self._initialize(group_id))
 
@@ -150,8 +157,10 @@ class ShareGroups:
         try:
             group = self.known(group_id)
             done: dict[UUID, StateTopic] = {}
+            pace = Pace()
             for topic_id, topic in group.initializing.items():
                 for index in sorted(topic.partitions):
+                    await pace.keep()
                     key = StateKey(group_id, topic_id, index)
                     await self._cluster.share_states.initialize(key, group.group_epoch, NO_OFFSET)
                 done[topic_id] = topic
@@ -168,19 +177,30 @@ class ShareGroups:
         before = self.groups.get(group_id)
         group = self._joinable(group_id, joins=True)
         _check_empty(group)
-        done: dict[UUID, StateTopic] = {}
-        for topic, index, _ in altered:
-            known = done.get(topic.topic_id, StateTopic(topic.name, frozenset()))
-            done[topic.topic_id] = StateTopic(topic.name, known.partitions | {index})
-        if not done:
-            return
-        group = replace(group, initializing={**group.initializing, **done})
-        await self._store(before, group)
+        offsets: dict[Topic, dict[int, int]] = {}
         for topic, index, start_offset in altered:
-            key = StateKey(group_id, topic.topic_id, index)
-            await self._state(self._cluster.share_states.initialize(key, group.group_epoch, start_offset))
-        now = self.known(group_id)
-        await self._store(now, membership.with_initialized(now, done))
+            offsets.setdefault(topic, {})[index] = start_offset
+        if not offsets:
+            return
+        done = {topic.topic_id: StateTopic(topic.name, frozenset(indexes)) for topic, indexes in offsets.items()}
+        self._altering[group_id] += 1
+        try:
+            await self._store(before, replace(group, initializing=_united(group.initializing, done)))
+            await self._initialize_at(group, offsets)
+            now = self.known(group_id)
+            await self._store(now, membership.with_initialized(now, done))
+        finally:
+            self._altering[group_id] -= 1
+        self._begin_initializing(group_id)
+
+    async def _initialize_at(self, group: ShareGroup, offsets: Mapping[Topic, Mapping[int, int]]) -> None:
+        """Give partitions a new state with these start offsets."""
+        pace = Pace()
+        for topic, indexes in offsets.items():
+            for index, start_offset in indexes.items():
+                await pace.keep()
+                key = StateKey(group.group_id, topic.topic_id, index)
+                await self._state(self._cluster.share_states.initialize(key, group.group_epoch, start_offset))
 
     async def delete_offsets(self, group_id: str, topics: Sequence[Topic]) -> None:
         """Delete the state of a group without members in some topics."""
@@ -206,8 +226,10 @@ class ShareGroups:
             deleting=deleting,
         )
         await self._store(group, marked)
+        pace = Pace()
         for topic_id, topic in having.items():
             for index in sorted(topic.partitions):
+                await pace.keep()
                 await self._state(self._cluster.share_states.delete(StateKey(group.group_id, topic_id, index)))
 
     async def _end_deleting(self, group_id: str) -> None:
@@ -323,6 +345,19 @@ def settings_of(cluster: ClusterView, group_id: str) -> ShareGroupSettings:
 def _check_empty(group: ShareGroup) -> None:
     if group.members:
         raise RefusedError(ErrorCode.non_empty_group, "The group is not empty.")
+
+
+def _united(topics: Mapping[UUID, StateTopic], others: Mapping[UUID, StateTopic]) -> dict[UUID, StateTopic]:
+    none: frozenset[int] = frozenset()
+    return {
+        **topics,
+        **{
+            topic_id: StateTopic(
+                topic.name, topic.partitions | (topics[topic_id].partitions if topic_id in topics else none)
+            )
+            for topic_id, topic in others.items()
+        },
+    }
 
 
 def _except(topics: Mapping[UUID, StateTopic], removed: Mapping[UUID, StateTopic]) -> dict[UUID, StateTopic]:

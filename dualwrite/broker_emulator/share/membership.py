@@ -190,14 +190,16 @@ def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
 
 
 def with_initialized(group: ShareGroup, done: Mapping[UUID, StateTopic]) -> ShareGroup:
-    """Return the group with partitions that have state now."""
+    """Return the group with partitions that have state now; those whose state was deleted meanwhile stay out."""
     initializing, initialized = dict(group.initializing), dict(group.initialized)
     for topic_id, topic in done.items():
-        waiting = initializing.pop(topic_id, StateTopic(topic.name, frozenset())).partitions - topic.partitions
-        if waiting:
-            initializing[topic_id] = StateTopic(topic.name, waiting)
+        if topic_id not in initializing:
+            continue
+        waiting = initializing.pop(topic_id).partitions
+        if waiting - topic.partitions:
+            initializing[topic_id] = StateTopic(topic.name, waiting - topic.partitions)
         known = initialized[topic_id].partitions if topic_id in initialized else frozenset()
-        initialized[topic_id] = StateTopic(topic.name, known | topic.partitions)
+        initialized[topic_id] = StateTopic(topic.name, known | (waiting & topic.partitions))
     return replace(group, initializing=initializing, initialized=initialized)
 
 
