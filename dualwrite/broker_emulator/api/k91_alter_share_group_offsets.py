@@ -5,6 +5,7 @@ is created.
 
 * A group with members is 68, a group of another type 69, each with a message.
 * Access: READ on the group (30) and on the topics (29).
+* A negative start offset other than -1 is 42 for the whole request, with a message.
 * Unknown topic or partition 3, with a message; group of another node 16; while loading 14.
 * At level 0 of the feature `share.version` it is 35.
 """

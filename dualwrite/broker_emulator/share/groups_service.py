@@ -29,7 +29,7 @@ from dualwrite.broker_emulator.share.membership import (
     ShareHeartbeatResponse,
 )
 from dualwrite.broker_emulator.share.ports import StateError
-from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey
+from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey, inconsistency
 from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_step
 from dualwrite.broker_emulator.slices import Pace
 
@@ -179,6 +179,9 @@ class ShareGroups:
         _check_empty(group)
         offsets: dict[Topic, dict[int, int]] = {}
         for topic, index, start_offset in altered:
+            problem = inconsistency(start_offset, 0, ())
+            if problem is not None:
+                raise RefusedError(ErrorCode.invalid_request, problem)
             offsets.setdefault(topic, {})[index] = start_offset
         if not offsets:
             return
