@@ -118,9 +118,10 @@ class StateShard:
             return
         kind, key = state_records.decode_key(record.key)
         if kind == state_records.UPDATE:
+            update = None if record.value is None else state_records.decode_update(record.value)
             known = self._states.get(key)
-            if known is not None and record.value is not None:
-                self._states[key] = known.updated(state_records.decode_update(record.value))
+            if known is not None and update is not None:
+                self._states[key] = known.updated(update)
         elif record.value is None:
             self._states.pop(key, None)
             self._snapshot_offsets.pop(key, None)
