@@ -174,11 +174,14 @@ def _reconciled(group: ShareGroup, member: ShareMember) -> ShareMember:
 
 
 def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
-    """Return the group with the subscribed partitions as initializing that have no state yet."""
+    """Return the group with the subscribed partitions as initializing that have no state yet.
+
+    Whoever deletes the state of one of them stops; maybe that was a coordinator that has died.
+    """
     initializing = dict(group.initializing)
     for name in group.subscribed_topics:
         topic = topics.get(name)
-        if topic is None or topic.topic_id in group.deleting:
+        if topic is None:
             continue
         known = (group.initializing, group.initialized)
         done = frozenset().union(*(of[topic.topic_id].partitions for of in known if topic.topic_id in of))
@@ -186,7 +189,7 @@ def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
         if new:
             so_far = initializing[topic.topic_id].partitions if topic.topic_id in initializing else frozenset()
             initializing[topic.topic_id] = StateTopic(topic.name, so_far | new)
-    return group if initializing == group.initializing else replace(group, initializing=initializing)
+    return group if initializing == group.initializing else group.with_initializing(initializing)
 
 
 def with_initialized(group: ShareGroup, done: Mapping[UUID, StateTopic]) -> ShareGroup:
