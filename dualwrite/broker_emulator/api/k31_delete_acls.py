@@ -34,7 +34,7 @@ _UNKNOWN = (ResourceType.UNKNOWN, PatternType.UNKNOWN, AclOperation.UNKNOWN, Per
 
 
 async def handle(call: NodeCall) -> Any:
-    filters = [filter_of(call, requested) for requested in call.request.filters]
+    filters = await mapped(lambda requested: filter_of(call, requested), call.request.filters)
     authorizer = authorizer_or_error(call, AclOperation.ALTER)
     if isinstance(authorizer, ErrorCode):
         return await call.refused(authorizer)

@@ -22,12 +22,13 @@ from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
 from dualwrite.broker_emulator.groups.consumer.group import Assignment, RefusedError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 from dualwrite.broker_emulator.share.group import ASSIGNOR, ShareGroup, ShareMember
+from dualwrite.broker_emulator.slices import mapped
 
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 async def handle(call: NodeCall) -> Any:
-    return _response(call, [_describe(call, group_id) for group_id in call.request.group_ids])
+    return _response(call, await mapped(lambda group_id: _describe(call, group_id), call.request.group_ids))
 
 
 def _response(call: NodeCall, groups: list[Any]) -> Any:

@@ -53,7 +53,7 @@ from dualwrite.broker_emulator.share.sessions import (
 )
 from dualwrite.broker_emulator.share.share_partition import Wish
 from dualwrite.broker_emulator.share.state import StateKey
-from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 _BATCH_OPTIMIZED, _RECORD_LIMIT = 0, 1
 _NOTHING = Fetched(b"", [])
@@ -87,9 +87,9 @@ async def handle(call: NodeCall) -> Any:
     error = _request_error(call)
     if error is not NO_ERROR:
         return refuse(call, error)
-    acknowledgements = requested_acknowledgements(request.topics)
+    acknowledgements = await requested_acknowledgements(request.topics)
     try:
-        session = _session(call, has_acknowledgements=bool(acknowledgements))
+        session = await _session(call, has_acknowledgements=bool(acknowledgements))
     except SessionError as refused:
         return refuse(call, refused.error)
     if getattr(request, "share_acquire_mode", _BATCH_OPTIMIZED) not in (_BATCH_OPTIMIZED, _RECORD_LIMIT):
@@ -104,7 +104,7 @@ async def handle(call: NodeCall) -> Any:
         await call.node.share_leader.release(session)
     elif not _is_renewal(request):
         await _fetch(call, session, rows)
-    return _response(call, rows)
+    return await _response(call, rows)
 
 
 def _request_error(call: NodeCall) -> ErrorCode:
@@ -125,15 +125,12 @@ def _is_renewal(request: Any) -> bool:
     return bool(getattr(request, "is_renew_ack", False))
 
 
-def _session(call: NodeCall, *, has_acknowledgements: bool) -> ShareSession:
+async def _session(call: NodeCall, *, has_acknowledgements: bool) -> ShareSession:
     """Return the session that the request opens, continues or closes. Raises SessionError."""
     request, sessions = call.request, call.node.share_leader.sessions
     key, epoch = SessionKey(request.group_id, request.member_id), request.share_session_epoch
-    added = [
-        SessionPartition(topic.topic_id, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+    named = ((topic.topic_id, partition.partition_index) for topic in request.topics for partition in topic.partitions)
+    added = await mapped(SessionPartition._make, named)
     if epoch == CLOSE_EPOCH:
         return sessions.close(key)
     if epoch == OPEN_EPOCH:
@@ -141,9 +138,8 @@ def _session(call: NodeCall, *, has_acknowledgements: bool) -> ShareSession:
             raise SessionError(ErrorCode.invalid_request)
         most = int(broker_value(call.cluster.config, "group.share.max.share.sessions") or 0)
         return sessions.open(key, added, most=most, connection=call.connection)
-    forgotten = [
-        SessionPartition(topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions
-    ]
+    named = ((topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions)
+    forgotten = await mapped(SessionPartition._make, named)
     return sessions.next(key, epoch, added, forgotten)
 
 
@@ -215,11 +211,13 @@ async def _acquire(call: NodeCall, targets: _Targets) -> dict[SessionPartition, 
     return found
 
 
-def _response(call: NodeCall, rows: _Rows) -> Any:
+async def _response(call: NodeCall, rows: _Rows) -> Any:
     new = call.new
     by_topic: dict[Any, list[Any]] = {}
     leaders: list[int] = []
+    pace = Pace()
     for name, row in rows.items():
+        await pace.keep()
         leader_id, leader_epoch = 0, 0
         if ErrorCode.not_leader_or_follower in (row.error, row.acknowledge_error):
             leader_id, leader_epoch = leader_of(call, name)

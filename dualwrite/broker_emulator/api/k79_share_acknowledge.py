@@ -60,19 +60,21 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, refused.error)
     results: dict[SessionPartition, tuple[ErrorCode, str | None]] = {}
     pace = Pace()
-    for name, rows in requested_acknowledgements(request.topics).items():
+    for name, rows in (await requested_acknowledgements(request.topics)).items():
         await pace.keep()
         results[name] = await acknowledge(call, name, rows)
     if closed is not None:
         await call.node.share_leader.release(closed)
-    return _response(call, results)
+    return await _response(call, results)
 
 
-def _response(call: NodeCall, results: dict[SessionPartition, tuple[ErrorCode, str | None]]) -> Any:
+async def _response(call: NodeCall, results: dict[SessionPartition, tuple[ErrorCode, str | None]]) -> Any:
     new = call.new
     by_topic: dict[Any, list[Any]] = {}
     leaders: list[int] = []
+    pace = Pace()
     for name, (error, message) in results.items():
+        await pace.keep()
         leader_id, leader_epoch = 0, 0
         if error is ErrorCode.not_leader_or_follower:
             leader_id, leader_epoch = leader_of(call, name)

@@ -2,7 +2,7 @@
 
 Gives share-partitions a new state, before a group gets them assigned or when their start offsets are altered.
 
-* An older state epoch than the known one is 124.
+* An older state epoch than the known one is 124; a negative one, or a negative start offset other than -1, is 42.
 
 * Access: CLUSTER_ACTION on the cluster (31): brokers ask each other.
 * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.

@@ -5,6 +5,7 @@ is created.
 
 * A group with members is 68, a group of another type 69, each with a message.
 * Access: READ on the group (30) and on the topics (29).
+* A negative start offset other than -1 is 42 for the whole request, with a message.
 * Unknown topic or partition 3, with a message; group of another node 16; while loading 14.
 * At level 0 of the feature `share.version` it is 35.
 """
@@ -22,6 +23,7 @@ from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
 from dualwrite.broker_emulator.groups.consumer.group import RefusedError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.groups_service import AlteredOffset
+from dualwrite.broker_emulator.slices import Pace
 
 _UNKNOWN = "This server does not host this topic-partition."
 _FORBIDDEN = "Topic authorization failed."
@@ -39,8 +41,9 @@ async def handle(call: NodeCall) -> Any:
     altered: list[AlteredOffset] = []
     refused: list[Any] = []
     accepted: list[Any] = []
+    pace = Pace()
     for requested in request.topics:
-        row, is_known = _topic(call, requested, altered)
+        row, is_known = await _topic(call, requested, altered, pace)
         (accepted if is_known else refused).append(row)
     try:
         await shard.share.alter_offsets(request.group_id, altered)
@@ -49,12 +52,14 @@ async def handle(call: NodeCall) -> Any:
     return _response(call, ErrorCode.none, None, refused + accepted)
 
 
-def _topic(call: NodeCall, requested: Any, altered: list[AlteredOffset]) -> tuple[Any, bool]:
+async def _topic(call: NodeCall, requested: Any, altered: list[AlteredOffset], pace: Pace) -> tuple[Any, bool]:
     """Return the topic's part of the response and whether there is such a topic; add what is to be altered."""
     topic = call.cluster.topics.get(requested.topic_name)
     is_allowed = call.is_allowed(AclOperation.READ, ResourceType.TOPIC, requested.topic_name)
     rows = []
+    await pace.keep()
     for partition in requested.partitions:
+        await pace.keep()
         error, message = ErrorCode.none, None
         if not is_allowed:
             error, message = ErrorCode.topic_authorization_failed, _FORBIDDEN

@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
 from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.groups.consumer.group import RefusedError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 _UNKNOWN = "This server does not host this topic-partition."
 _FORBIDDEN = "Topic authorization failed."
@@ -37,7 +38,9 @@ async def handle(call: NodeCall) -> Any:
         return refuse(call, shard)
     found: list[Topic] = []
     refused = []
+    pace = Pace()
     for requested in request.topics:
+        await pace.keep()
         topic = call.cluster.topics.get(requested.topic_name)
         if not call.is_allowed(AclOperation.READ, ResourceType.TOPIC, requested.topic_name):
             refused.append(_row(call, requested.topic_name, None, ErrorCode.topic_authorization_failed, _FORBIDDEN))
@@ -49,7 +52,7 @@ async def handle(call: NodeCall) -> Any:
         await shard.share.delete_offsets(request.group_id, found)
     except RefusedError as error:
         return _response(call, error.error, error.message, [])
-    deleted = [_row(call, topic.name, topic, ErrorCode.none, None) for topic in found]
+    deleted = await mapped(lambda topic: _row(call, topic.name, topic, ErrorCode.none, None), found)
     return _response(call, ErrorCode.none, None, deleted + refused)
 
 

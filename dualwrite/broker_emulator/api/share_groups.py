@@ -17,6 +17,7 @@ from dualwrite.broker_emulator.share.sessions import SessionPartition
 from dualwrite.broker_emulator.share.share_partition import AcknowledgeError, Acknowledgement
 from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.share.states import AcknowledgeType
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 MAX_MEMBER_ID_LENGTH = 36
 
@@ -31,18 +32,21 @@ def is_member_id(member_id: str | None) -> bool:
     return member_id is not None and 0 < len(member_id) <= MAX_MEMBER_ID_LENGTH
 
 
-def requested_acknowledgements(topics: Iterable[Any]) -> dict[SessionPartition, list[Acknowledgement]]:
+async def requested_acknowledgements(topics: Iterable[Any]) -> dict[SessionPartition, list[Acknowledgement]]:
     """Return the acknowledgements of a request by partition; only partitions that have any."""
     found: dict[SessionPartition, list[Acknowledgement]] = {}
+    pace = Pace()
     for topic in topics:
         for partition in topic.partitions:
-            rows = [
-                Acknowledgement(batch.first_offset, batch.last_offset, tuple(batch.acknowledge_types))
-                for batch in partition.acknowledgement_batches
-            ]
+            await pace.keep()
+            rows = await mapped(_acknowledgement, partition.acknowledgement_batches)
             if rows:
                 found.setdefault(SessionPartition(topic.topic_id, partition.partition_index), []).extend(rows)
     return found
+
+
+def _acknowledgement(batch: Any) -> Acknowledgement:
+    return Acknowledgement(batch.first_offset, batch.last_offset, tuple(batch.acknowledge_types))
 
 
 def led_by_this_node(call: NodeCall, name: SessionPartition) -> tuple[Partition | None, ErrorCode]:
@@ -65,7 +69,7 @@ async def acknowledge(
 ) -> tuple[ErrorCode, str | None]:
     """Carry out acknowledgements of one partition; return the error, and a message about it."""
     request = call.request
-    if not _are_valid(acknowledgements, allows_renewal=_allows_renewal(call)):
+    if not await _are_valid(acknowledgements, allows_renewal=_allows_renewal(call)):
         return ErrorCode.invalid_request, None
     partition, error = led_by_this_node(call, name)
     if partition is None:
@@ -87,14 +91,16 @@ def _allows_renewal(call: NodeCall) -> bool:
     return is_asked and settings_of(call.cluster, call.request.group_id).allows_renewal
 
 
-def _are_valid(acknowledgements: Sequence[Acknowledgement], *, allows_renewal: bool) -> bool:
+async def _are_valid(acknowledgements: Sequence[Acknowledgement], *, allows_renewal: bool) -> bool:
     """Check acknowledgements by themselves: their order, the number of types, and the types."""
     newest = AcknowledgeType.RENEW if allows_renewal else AcknowledgeType.REJECT
-    end = -1
+    end = 0
+    pace = Pace()
     for first, last, types in acknowledgements:
-        if not max(end, 0) <= first <= last or len(types) not in (1, last - first + 1):
+        await pace.keep()
+        if not end <= first <= last or len(types) not in (1, last - first + 1):
             return False
-        if not all(AcknowledgeType.GAP <= kind <= newest for kind in types):
+        if min(types) < AcknowledgeType.GAP or max(types) > newest:
             return False
         end = last
     return True

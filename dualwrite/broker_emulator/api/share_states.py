@@ -29,9 +29,9 @@ async def for_each_partition(call: NodeCall, result: str, defaults: dict[str, An
     `defaults` are the fields of a result beside its error. A request without a group has no results, as in Kafka.
     """
     if not are_share_groups_on(call):
-        return refusal(call, result, defaults, ErrorCode.unsupported_version)
+        return await call.made(refusal, call, result, defaults, ErrorCode.unsupported_version)
     if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
-        return refusal(call, result, defaults, ErrorCode.cluster_authorization_failed)
+        return await call.made(refusal, call, result, defaults, ErrorCode.cluster_authorization_failed)
     topics = []
     pace = Pace()
     for topic in call.request.topics if call.request.group_id else ():

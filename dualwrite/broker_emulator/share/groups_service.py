@@ -7,9 +7,10 @@ response when they are replicated.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -28,14 +29,17 @@ from dualwrite.broker_emulator.share.membership import (
     ShareHeartbeatResponse,
 )
 from dualwrite.broker_emulator.share.ports import StateError
-from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey
+from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey, inconsistency
 from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_step
+from dualwrite.broker_emulator.slices import Pace
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
     from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _RETRY_MS = 500
 """Delay before sessions that timed out are looked at again, after their records could not be appended."""
@@ -81,6 +85,7 @@ class ShareGroups:
         self._topics = ClusterTopics(cluster)
         self._timers: dict[str, tuple[int, Timer]] = {}
         self._initializing: set[str] = set()
+        self._altering: Counter[str] = Counter()
 
     # loading
 
@@ -150,10 +155,15 @@ class ShareGroups:
         try:
             group = self.known(group_id)
             done: dict[UUID, StateTopic] = {}
+            pace = Pace()
             for topic_id, topic in group.initializing.items():
                 for index in sorted(topic.partitions):
-                    key = StateKey(group_id, topic_id, index)
-                    await self._cluster.share_states.initialize(key, group.group_epoch, NO_OFFSET)
+                    await pace.keep()
+                    if self._altering[group_id]:
+                        return  # AlterShareGroupOffsets initializes with other offsets, and then begins this again
+                    if topic_id in self._open_group(group_id).initializing:  # else it is deleted already
+                        key = StateKey(group_id, topic_id, index)
+                        await self._cluster.share_states.initialize(key, group.group_epoch, NO_OFFSET)
                 done[topic_id] = topic
             now = self.groups.get(group_id)
             if self._shard.is_open and now is not None:
@@ -168,63 +178,90 @@ class ShareGroups:
         before = self.groups.get(group_id)
         group = self._joinable(group_id, joins=True)
         _check_empty(group)
-        done: dict[UUID, StateTopic] = {}
-        for topic, index, _ in altered:
-            known = done.get(topic.topic_id, StateTopic(topic.name, frozenset()))
-            done[topic.topic_id] = StateTopic(topic.name, known.partitions | {index})
-        if not done:
-            return
-        group = replace(group, initializing={**group.initializing, **done})
-        await self._store(before, group)
+        offsets: dict[Topic, dict[int, int]] = {}
         for topic, index, start_offset in altered:
-            key = StateKey(group_id, topic.topic_id, index)
-            await self._state(self._cluster.share_states.initialize(key, group.group_epoch, start_offset))
-        now = self.known(group_id)
-        await self._store(now, membership.with_initialized(now, done))
+            problem = inconsistency(start_offset, 0, ())
+            if problem is not None:
+                raise RefusedError(ErrorCode.invalid_request, problem)
+            offsets.setdefault(topic, {})[index] = start_offset
+        if not offsets:
+            return
+        done = {topic.topic_id: StateTopic(topic.name, frozenset(indexes)) for topic, indexes in offsets.items()}
+        self._altering[group_id] += 1
+        try:
+            await self._store(before, group.with_initializing(_united(group.initializing, done)))
+            await self._initialize_at(group, offsets)
+            now = self.known(group_id)
+            await self._store(now, membership.with_initialized(now, done))
+        finally:
+            self._altering -= Counter((group_id,))
+        self._begin_initializing(group_id)
+
+    async def _initialize_at(self, group: ShareGroup, offsets: Mapping[Topic, Mapping[int, int]]) -> None:
+        """Give partitions a new state with these start offsets."""
+        pace = Pace()
+        for topic, indexes in offsets.items():
+            for index, start_offset in indexes.items():
+                await pace.keep()
+                if topic.topic_id in self._open_group(group.group_id).initializing:  # else it is deleted already
+                    key = StateKey(group.group_id, topic.topic_id, index)
+                    await self._state(self._cluster.share_states.initialize(key, group.group_epoch, start_offset))
 
     async def delete_offsets(self, group_id: str, topics: Sequence[Topic]) -> None:
         """Delete the state of a group without members in some topics."""
         group = self.known(group_id)
         _check_empty(group)
         await self._delete_state(group, {topic.topic_id for topic in topics})
-        await self._end_deleting(group_id)
 
     async def _delete_state(self, group: ShareGroup, topic_ids: Iterable[UUID]) -> None:
-        """Delete the state of a group in some topics, as far as there is any; they stay marked in the group."""
-        having: dict[UUID, StateTopic] = {}
-        for topic_id in topic_ids:
-            of = [known[topic_id] for known in (group.initialized, group.initializing) if topic_id in known]
-            if of:
-                having[topic_id] = StateTopic(of[0].name, frozenset().union(*(topic.partitions for topic in of)))
-        if not having and not group.deleting:
+        """Delete the state of a group in some topics, as far as there is any; they are marked in the group meanwhile.
+
+        A mark that is there already may be of a coordinator that has died, so the state is deleted once more.
+        """
+        found = {topic_id: self._topic_with_state(group, topic_id) for topic_id in topic_ids}
+        having = {topic_id: topic for topic_id, topic in found.items() if topic is not None}
+        if not having:
             return
-        deleting = {**group.deleting, **{topic_id: topic.name for topic_id, topic in having.items()}}
         marked = replace(
             group,
             initializing=_except(group.initializing, having),
             initialized=_except(group.initialized, having),
-            deleting=deleting,
+            deleting={**group.deleting, **{topic_id: topic.name for topic_id, topic in having.items()}},
         )
         await self._store(group, marked)
+        pace = Pace()
         for topic_id, topic in having.items():
             for index in sorted(topic.partitions):
-                await self._state(self._cluster.share_states.delete(StateKey(group.group_id, topic_id, index)))
+                await pace.keep()
+                if topic_id in self._open_group(group.group_id).deleting:  # else somebody has it initialized again
+                    await self._state(self._cluster.share_states.delete(StateKey(group.group_id, topic_id, index)))
+        now = self._open_group(group.group_id)
+        await self._store(now, replace(now, deleting=_except(now.deleting, having)))
 
-    async def _end_deleting(self, group_id: str) -> None:
-        """Store that the state of the marked topics is deleted."""
-        group = self.known(group_id)
-        await self._store(group, replace(group, deleting={}))
+    def _topic_with_state(self, group: ShareGroup, topic_id: UUID) -> StateTopic | None:
+        """Return the partitions of a topic that have state, or may have some; None if there are none."""
+        of = [known[topic_id] for known in (group.initialized, group.initializing) if topic_id in known]
+        partitions = frozenset().union(*(topic.partitions for topic in of))
+        if topic_id in group.deleting:
+            topic = self._cluster.topic_by_id(topic_id)
+            partitions |= frozenset(range(len(topic.partitions)) if topic is not None else ())
+            return StateTopic(group.deleting[topic_id], partitions)
+        return StateTopic(of[0].name, partitions) if of else None
+
+    def _open_group(self, group_id: str) -> ShareGroup:
+        """Return a group as it is now. Raises RefusedError if it is gone, or has another coordinator (16)."""
+        if not self._shard.is_open:
+            raise RefusedError(ErrorCode.not_coordinator, f"Group {group_id} has another coordinator.")
+        return self.known(group_id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Delete a group without members, with the state of its partitions (DeleteGroups)."""
         try:
             group = self.known(group_id)
             _check_empty(group)
-            await self._delete_state(group, {**group.initialized, **group.initializing}.keys())
-            group = self.known(group_id)
-            if group.members:  # someone joined meanwhile
-                await self._end_deleting(group_id)
-            _check_empty(group)
+            await self._delete_state(group, {**group.initialized, **group.initializing, **group.deleting}.keys())
+            group = self._open_group(group_id)
+            _check_empty(group)  # someone may have joined meanwhile
             check_group_step(group_id, group.state, ShareGroupState.DEAD)
             await self._store(group, None)
         except RefusedError as refused:
@@ -237,16 +274,14 @@ class ShareGroups:
             group = self.groups.get(group_id)
             if group is None:
                 continue
-            known = {**group.initialized, **group.initializing}
+            known = {topic_id: topic.name for topic_id, topic in {**group.initialized, **group.initializing}.items()}
             gone = [
                 topic_id
-                for topic_id, topic in known.items()
-                if topic.name in names and self._cluster.topic_by_id(topic_id) is None
+                for topic_id, name in {**known, **group.deleting}.items()
+                if name in names and self._cluster.topic_by_id(topic_id) is None
             ]
             try:
-                if gone:
-                    await self._delete_state(group, gone)
-                    await self._end_deleting(group_id)
+                await self._delete_state(group, gone)
             except RefusedError as refused:
                 logger.warning("share state of group %r not deleted: %s", group_id, refused.message)
 
@@ -325,5 +360,18 @@ def _check_empty(group: ShareGroup) -> None:
         raise RefusedError(ErrorCode.non_empty_group, "The group is not empty.")
 
 
-def _except(topics: Mapping[UUID, StateTopic], removed: Mapping[UUID, StateTopic]) -> dict[UUID, StateTopic]:
+def _united(topics: Mapping[UUID, StateTopic], others: Mapping[UUID, StateTopic]) -> dict[UUID, StateTopic]:
+    none: frozenset[int] = frozenset()
+    return {
+        **topics,
+        **{
+            topic_id: StateTopic(
+                topic.name, topic.partitions | (topics[topic_id].partitions if topic_id in topics else none)
+            )
+            for topic_id, topic in others.items()
+        },
+    }
+
+
+def _except(topics: Mapping[UUID, T], removed: Mapping[UUID, StateTopic]) -> dict[UUID, T]:
     return {topic_id: topic for topic_id, topic in topics.items() if topic_id not in removed}

@@ -174,11 +174,14 @@ def _reconciled(group: ShareGroup, member: ShareMember) -> ShareMember:
 
 
 def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
-    """Return the group with the subscribed partitions as initializing that have no state yet."""
+    """Return the group with the subscribed partitions as initializing that have no state yet.
+
+    Whoever deletes the state of one of them stops; maybe that was a coordinator that has died.
+    """
     initializing = dict(group.initializing)
     for name in group.subscribed_topics:
         topic = topics.get(name)
-        if topic is None or topic.topic_id in group.deleting:
+        if topic is None:
             continue
         known = (group.initializing, group.initialized)
         done = frozenset().union(*(of[topic.topic_id].partitions for of in known if topic.topic_id in of))
@@ -186,18 +189,20 @@ def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
         if new:
             so_far = initializing[topic.topic_id].partitions if topic.topic_id in initializing else frozenset()
             initializing[topic.topic_id] = StateTopic(topic.name, so_far | new)
-    return group if initializing == group.initializing else replace(group, initializing=initializing)
+    return group if initializing == group.initializing else group.with_initializing(initializing)
 
 
 def with_initialized(group: ShareGroup, done: Mapping[UUID, StateTopic]) -> ShareGroup:
-    """Return the group with partitions that have state now."""
+    """Return the group with partitions that have state now; those whose state was deleted meanwhile stay out."""
     initializing, initialized = dict(group.initializing), dict(group.initialized)
     for topic_id, topic in done.items():
-        waiting = initializing.pop(topic_id, StateTopic(topic.name, frozenset())).partitions - topic.partitions
-        if waiting:
-            initializing[topic_id] = StateTopic(topic.name, waiting)
+        if topic_id not in initializing:
+            continue
+        waiting = initializing.pop(topic_id).partitions
+        if waiting - topic.partitions:
+            initializing[topic_id] = StateTopic(topic.name, waiting - topic.partitions)
         known = initialized[topic_id].partitions if topic_id in initialized else frozenset()
-        initialized[topic_id] = StateTopic(topic.name, known | topic.partitions)
+        initialized[topic_id] = StateTopic(topic.name, known | (waiting & topic.partitions))
     return replace(group, initializing=initializing, initialized=initialized)
 
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
+
+from dualwrite.broker_emulator.share.states import PERSISTED_RECORD_STATES
 
 NO_OFFSET = -1
 """The start offset of a share-partition from which nothing was fetched yet."""
 UNKNOWN_COUNT = -1
 """The delivery complete count where the writer did not know it (before KIP-1226)."""
+_MAX_OFFSET = 2**63 - 1
+"""The highest end of a log, behind its last record."""
+_MAX_DELIVERY_COUNT = 2**15 - 1
+"""The highest one that can be sent, with which a record cannot be delivered once more."""
 
 
 class StateKey(NamedTuple):
@@ -81,28 +89,58 @@ class ShareStateUpdate(NamedTuple):
     batches: tuple[StateBatch, ...]
 
 
+def inconsistency(start_offset: int, delivery_complete_count: int, batches: Iterable[StateBatch]) -> str | None:
+    """Return what is wrong with numbers that no leader writes, or None.
+
+    Kafka stores any, and its leaders fail when they read them.
+    """
+    if start_offset < NO_OFFSET:
+        return f"The start offset {start_offset} is negative."
+    if not UNKNOWN_COUNT <= delivery_complete_count <= _MAX_OFFSET - start_offset:
+        return f"There cannot be {delivery_complete_count} complete records from offset {start_offset} on."
+    for first, last, state, count in batches:
+        if not 0 <= first <= last < _MAX_OFFSET:
+            return f"There is no batch from offset {first} to {last}."
+        if state not in PERSISTED_RECORD_STATES or not 0 <= count < _MAX_DELIVERY_COUNT:
+            return f"The batch at offset {first} has the delivery state {state} and the delivery count {count}."
+    return None
+
+
 def combined(
     known: Iterable[StateBatch], newer: Iterable[StateBatch], start_offset: int = NO_OFFSET
 ) -> tuple[StateBatch, ...]:
     """Return the known batches overlaid with the newer ones, from the start offset on, with like neighbours joined."""
-    kept = list(known)
-    for batch in newer:
-        kept = [part for old in kept for part in _without(old, batch)]
-        kept.append(batch)
     kept = [
         batch._replace(first_offset=max(batch.first_offset, start_offset))
-        for batch in kept
+        for batch in _overlaid([*known, *newer])
         if batch.last_offset >= start_offset
     ]
-    return joined(sorted(kept))
+    return joined(kept)
 
 
-def _without(batch: StateBatch, covered: StateBatch) -> Iterable[StateBatch]:
-    """Yield the parts of a batch that another one does not cover."""
-    if batch.first_offset < covered.first_offset:
-        yield batch._replace(last_offset=min(batch.last_offset, covered.first_offset - 1))
-    if batch.last_offset > covered.last_offset:
-        yield batch._replace(first_offset=max(batch.first_offset, covered.last_offset + 1))
+def _overlaid(batches: Sequence[StateBatch]) -> list[StateBatch]:
+    """Return the batches in the order of their offsets; where they overlap, the later one of the sequence counts."""
+    ordered = sorted(batches)
+    if all(before.last_offset < batch.first_offset for before, batch in pairwise(ordered)):
+        return ordered
+    waiting = sorted(enumerate(batches), key=lambda item: item[1].first_offset, reverse=True)
+    overlapping: list[tuple[int, StateBatch]] = []  # a heap: the batches at this offset, the latest one first
+    found: list[StateBatch] = []
+    offset = 0
+    while waiting or overlapping:
+        if not overlapping:
+            offset = waiting[-1][1].first_offset
+        while waiting and waiting[-1][1].first_offset <= offset:
+            index, batch = waiting.pop()
+            heappush(overlapping, (-index, batch))
+        latest = overlapping[0][1]
+        if latest.last_offset < offset:
+            heappop(overlapping)
+            continue
+        end = min(latest.last_offset, waiting[-1][1].first_offset - 1) if waiting else latest.last_offset
+        found.append(StateBatch(offset, end, latest.delivery_state, latest.delivery_count))
+        offset = end + 1
+    return found
 
 
 def joined(batches: Sequence[StateBatch]) -> tuple[StateBatch, ...]:

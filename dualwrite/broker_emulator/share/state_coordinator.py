@@ -26,12 +26,15 @@ from dualwrite.broker_emulator.share.state import (
     UNKNOWN_COUNT,
     ShareState,
     ShareStateUpdate,
+    StateBatch,
     StateKey,
     Summary,
+    inconsistency,
 )
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
@@ -42,9 +45,13 @@ logger = logging.getLogger(__name__)
 UPDATES_PER_SNAPSHOT: Final = 500
 """Kafka's default of share.coordinator.snapshot.update.records.per.snapshot."""
 _PRUNED_EVERY: Final = 4 * UPDATES_PER_SNAPSHOT
+MAX_BATCHES: Final = 50_000
+"""More do not fit into a record of `__share_group_state`, which has `max.message.bytes`."""
 
 _NEGATIVE_PARTITION = "The partition id cannot be a negative number."
 _NEGATIVE_LEADER_EPOCH = "The leader epoch cannot be a negative number."
+_NEGATIVE_STATE_EPOCH = "The state epoch cannot be a negative number."
+_TOO_MANY_BATCHES = f"A snapshot cannot have more than {MAX_BATCHES} batches of records."
 _UNINITIALIZED = "{} operation on uninitialized share partition not allowed."
 
 
@@ -111,9 +118,10 @@ class StateShard:
             return
         kind, key = state_records.decode_key(record.key)
         if kind == state_records.UPDATE:
+            update = None if record.value is None else state_records.decode_update(record.value)
             known = self._states.get(key)
-            if known is not None and record.value is not None:
-                self._states[key] = known.updated(state_records.decode_update(record.value))
+            if known is not None and update is not None:
+                self._states[key] = known.updated(update)
         elif record.value is None:
             self._states.pop(key, None)
             self._snapshot_offsets.pop(key, None)
@@ -126,8 +134,7 @@ class StateShard:
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
         """Return the state for the leader of a partition, and fence older leaders from now on. Raises StateError."""
         _check_partition(key)
-        if leader_epoch < 0:
-            raise StateError(ErrorCode.invalid_request, _NEGATIVE_LEADER_EPOCH)
+        _check_epochs(leader_epoch=leader_epoch)
         state = self._initialized(key, "Read")
         if leader_epoch < state.leader_epoch:
             raise StateError(ErrorCode.fenced_leader_epoch)
@@ -140,21 +147,25 @@ class StateShard:
     def write(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> None:
         """Store an update. Raises StateError."""
         _check_partition(key)
+        _check_epochs(leader_epoch=update.leader_epoch, state_epoch=state_epoch)
         state = self._initialized(key, "Write")
         if update.leader_epoch < state.leader_epoch:
             raise StateError(ErrorCode.fenced_leader_epoch)
         if state_epoch < state.state_epoch:
             raise StateError(ErrorCode.fenced_state_epoch)
         self._check_exists(key)
+        _check_numbers(state.start_offset if update.start_offset == NO_OFFSET else update.start_offset, update)
         self._update(key, state, update)
 
     def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
         """Give a share-partition a new state, in place of any older one. Raises StateError."""
         _check_partition(key)
-        self._check_exists(key)
+        _check_epochs(state_epoch=state_epoch)
         known = self._states.get(key)
         if known is not None and state_epoch < known.state_epoch:
             raise StateError(ErrorCode.fenced_state_epoch)
+        self._check_exists(key)
+        _check_start_offset(start_offset)
         now_ms = self._cluster.clock.now_ms()
         self._store_snapshot(
             key,
@@ -219,6 +230,7 @@ class StateShard:
     def _update(self, key: StateKey, state: ShareState, update: ShareStateUpdate) -> ShareState:
         """Append an update, or a snapshot after many of them, and return the new state. Raises StateError."""
         after = state.updated(update)
+        _check_size(after.batches)
         if after.updates > UPDATES_PER_SNAPSHOT:
             self._store_snapshot(key, self._next_snapshot(after))
         else:
@@ -269,6 +281,32 @@ class StateShard:
             return
         oldest = min(self._snapshot_offsets.values(), default=log.log_end_offset)
         log.delete_records(min(oldest, log.high_watermark))
+
+
+def _check_epochs(*, leader_epoch: int = 0, state_epoch: int = 0) -> None:
+    if leader_epoch < 0:
+        raise StateError(ErrorCode.invalid_request, _NEGATIVE_LEADER_EPOCH)
+    if state_epoch < 0:
+        raise StateError(ErrorCode.invalid_request, _NEGATIVE_STATE_EPOCH)
+
+
+def _check_start_offset(start_offset: int) -> None:
+    problem = inconsistency(start_offset, 0, ())
+    if problem is not None:
+        raise StateError(ErrorCode.invalid_request, problem)
+
+
+def _check_numbers(start_offset: int, update: ShareStateUpdate) -> None:
+    _check_size(update.batches)
+    problem = inconsistency(start_offset, update.delivery_complete_count, update.batches)
+    if problem is not None:
+        raise StateError(ErrorCode.invalid_request, problem)
+
+
+def _check_size(batches: Sequence[StateBatch]) -> None:
+    """Refuse what has no place in a record, as Kafka does, where nothing else would bound it."""
+    if len(batches) > MAX_BATCHES:
+        raise StateError(ErrorCode.unknown_server_error, _TOO_MANY_BATCHES)
 
 
 def _check_partition(key: StateKey) -> None:

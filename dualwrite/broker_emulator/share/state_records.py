@@ -6,6 +6,8 @@ tag 0 (KIP-1226).
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from dualwrite.broker_emulator.groups import record_fields as fields
@@ -17,10 +19,13 @@ from dualwrite.broker_emulator.share.state import (
     ShareStateUpdate,
     StateBatch,
     StateKey,
+    inconsistency,
 )
 
 SNAPSHOT, UPDATE = 0, 1
 _VERSION = 0
+_BATCH = struct.Struct(">qqbhB")
+_NO_TAGS = 0
 _COUNT_TAG = 0
 
 
@@ -69,12 +74,14 @@ def decode_snapshot(value: bytes) -> ShareState:
     snapshot_epoch, state_epoch, leader_epoch = reader.int32(), reader.int32(), reader.int32()
     start_offset, create_ms, write_ms = reader.int64(), reader.int64(), reader.int64()
     batches = _read_batches(reader)
+    count = _read_count(reader)
+    _check(start_offset, count, batches)
     return ShareState(
         snapshot_epoch=snapshot_epoch,
         state_epoch=state_epoch,
         leader_epoch=leader_epoch,
         start_offset=start_offset,
-        delivery_complete_count=_read_count(reader),
+        delivery_complete_count=count,
         create_timestamp_ms=create_ms,
         write_timestamp_ms=write_ms,
         batches=batches,
@@ -101,7 +108,15 @@ def decode_update(value: bytes) -> ShareStateUpdate:
     reader.int32()  # the epoch of the snapshot, which the records before it have given
     leader_epoch, start_offset = reader.int32(), reader.int64()
     batches = _read_batches(reader)
-    return ShareStateUpdate(leader_epoch, start_offset, _read_count(reader), batches)
+    count = _read_count(reader)
+    _check(start_offset, count, batches)
+    return ShareStateUpdate(leader_epoch, start_offset, count, batches)
+
+
+def _check(start_offset: int, delivery_complete_count: int, batches: Iterable[StateBatch]) -> None:
+    problem = inconsistency(start_offset, delivery_complete_count, batches)
+    if problem is not None:
+        raise ValueError(problem)
 
 
 def _value_reader(value: bytes) -> FlexibleReader:
@@ -113,14 +128,7 @@ def _value_reader(value: bytes) -> FlexibleReader:
 
 
 def _encode_batches(batches: tuple[StateBatch, ...]) -> bytes:
-    return fields.array(
-        fields.int64(batch.first_offset)
-        + fields.int64(batch.last_offset)
-        + fields.int8(batch.delivery_state)
-        + fields.int16(batch.delivery_count)
-        + fields.tags()
-        for batch in batches
-    )
+    return fields.array(_BATCH.pack(*batch, _NO_TAGS) for batch in batches)
 
 
 def _read_batches(reader: FlexibleReader) -> tuple[StateBatch, ...]:

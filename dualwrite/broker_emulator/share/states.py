@@ -56,6 +56,10 @@ FINAL_RECORD_STATES = frozenset(state for state, after in NEXT_RECORD_STATES.ite
 """The states of records whose delivery is complete."""
 
 
+PERSISTED_RECORD_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
+"""The states that persisted batches may have."""
+
+
 class AcknowledgeType(IntEnum):
     """What a member says about a record that it has acquired; the value is the number in requests."""
 

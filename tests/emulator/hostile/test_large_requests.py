@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
+from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from tests.emulator.api.raw_client import KEYS, RawClient, fetch_fields, milliseconds, plain_batch, request_parts
 from tests.emulator.hostile.requests import sized
 from tests.emulator.hostile.turns import watched
 from tests.emulator.inside import cluster_of
+from tests.interop.raw_wire.sharing import Sharer
 from tests.support.conditions import until
 
 MANY = 30_000
@@ -102,6 +105,54 @@ def _produce(client: RawClient) -> Any:
     return client.call("produce", 9, **options, topic_data=topics).responses[0].partition_responses * 3
 
 
+ANY_ACL = {
+    "resource_type_filter": 2,
+    "resource_name_filter": None,
+    "pattern_type_filter": 3,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+
+
+def _delete_acls(client: RawClient, **of_the_last: int) -> Any:
+    new = request_parts("delete_acls", 3).DeleteAclsFilter
+    filters = [new(**{**ANY_ACL, "resource_name_filter": f"n{index}"}) for index in range(MANY)]
+    filters[-1] = new(**{**ANY_ACL, **of_the_last})
+    return client.call("delete_acls", 3, filters=tuple(filters)).filter_results
+
+
+def _describe_share_groups(client: RawClient) -> Any:
+    groups = tuple(f"g{index}" for index in range(MANY))
+    return client.call("share_group_describe", 1, group_ids=groups, include_authorized_operations=False).groups
+
+
+def _same_share_offset(client: RawClient) -> Any:
+    parts = request_parts("alter_share_group_offsets", 0)
+    row = parts.AlterShareGroupOffsetsRequestPartition(partition_index=1, start_offset=0)
+    topics = (parts.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=(row,) * MANY),)
+    return client.call("alter_share_group_offsets", 0, group_id="same", topics=topics).responses[0].partitions
+
+
+def _share_fetch(client: RawClient) -> Any:
+    sharer = Sharer(client, "g", "t")
+    parts = request_parts("share_fetch", 2)
+    rows = tuple(parts.FetchPartition(partition_index=index + 3, acknowledgement_batches=()) for index in range(MANY))
+    topics = (parts.FetchTopic(topic_id=sharer.topic_id, partitions=rows),)
+    found = sharer.raw_fetch(0, topics=topics, max_wait_ms=0).responses[0].partitions
+    sharer.close()
+    return found
+
+
+def _acknowledge_partitions(client: RawClient) -> Any:
+    sharer = Sharer(client, "g", "t")
+    sharer.raw_fetch(0, max_wait_ms=0)
+    answer = sharer.raw_acknowledge(1, {index: [(0, 0, [1])] for index in range(MANY)}).responses[0].partitions
+    sharer.close()
+    return answer
+
+
 @pytest.mark.parametrize(
     "send",
     [
@@ -114,6 +165,11 @@ def _produce(client: RawClient) -> Any:
         _offset_commit,
         _fetch,
         _produce,
+        _delete_acls,
+        _describe_share_groups,
+        _same_share_offset,
+        _share_fetch,
+        _acknowledge_partitions,
     ],
 )
 def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
@@ -137,6 +193,34 @@ def test_a_short_request_with_a_long_response(emulator: Emulator) -> None:
             client.receive_frame()
         with watched(emulator) as turns:
             assert len(client.call("list_groups", 4, states_filter=()).groups) >= 3000
+    assert turns.longest_s < LONGEST_S
+
+
+def test_an_unknown_operation_among_many_filters_closes_the_connection(emulator: Emulator) -> None:
+    with RawClient(emulator.bootstrap_servers) as client, pytest.raises(ConnectionError):
+        _delete_acls(client, operation=0)
+
+
+def test_many_acls() -> None:
+    config = BrokerConfig(authorizer_class_name=STANDARD_AUTHORIZER, super_users=f"User:{ANONYMOUS.name}")
+    with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
+        new = request_parts("create_acls", 3).AclCreation
+        acls = tuple(
+            new(
+                resource_type=2,
+                resource_name=f"n{index % 3}",
+                resource_pattern_type=3,
+                principal=f"User:u{index}",
+                host="*",
+                operation=3,
+                permission_type=3,
+            )
+            for index in range(MANY)
+        )
+        assert {row.error_code for row in client.call("create_acls", 3, creations=acls).results} == {0}
+        with watched(emulator) as turns:
+            found = client.call("describe_acls", 3, **ANY_ACL)
+        assert [len(resource.acls) for resource in found.resources] == [MANY // 3] * 3
     assert turns.longest_s < LONGEST_S
 
 

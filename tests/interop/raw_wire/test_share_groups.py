@@ -12,6 +12,7 @@ import pytest
 from tests.emulator.api.raw_client import RawClient, batch_of, request_parts
 from tests.emulator.api.test_groups import delete
 from tests.interop.conftest import Broker
+from tests.interop.raw_wire.share_states import StateRequests
 from tests.interop.raw_wire.sharing import Sharer, heartbeat, set_group
 from tests.interop.wire import GROUP, Wire
 from tests.support.conditions import until
@@ -456,37 +457,8 @@ def test_altering_and_deleting_offsets(sharer: Sharer) -> None:
 # --- the share coordinator --------------------------------------------------------------------------------------------
 
 
-class StateRequests:
-    """The requests of brokers to the share coordinator, about partition 0 of a topic."""
-
-    TYPES: Mapping[str, str] = {
-        "initialize_share_group_state": "InitializeStateData",
-        "read_share_group_state": "ReadStateData",
-        "write_share_group_state": "WriteStateData",
-        "delete_share_group_state": "DeleteStateData",
-        "read_share_group_state_summary": "ReadStateSummaryData",
-    }
-
-    def __init__(self, client: RawClient, group_id: str, topic_id: uuid.UUID) -> None:
-        self.client, self.group_id, self.topic_id = client, group_id, topic_id
-
-    def send(self, name: str, **values: Any) -> Any:
-        api = f"{name}_share_group_state{'_summary' if name == 'summary' else ''}".replace("summary_", "read_")
-        version = 1 if name in ("write", "summary") else 0
-        parts = request_parts(api, version)
-        topic_id, partition = values.pop("topic_id", self.topic_id), values.pop("partition", 0)
-        row = parts.PartitionData(partition=partition, **values)
-        topics = (vars(parts)[self.TYPES[api]](topic_id=topic_id, partitions=(row,)),)
-        return self.client.call(api, version, group_id=self.group_id, topics=topics).results[0].partitions[0]
-
-    def write(self, state_epoch: int, leader_epoch: int, start_offset: int, *batches: tuple[int, int, int, int]) -> int:
-        parts = request_parts("write_share_group_state", 1)
-        rows = tuple(
-            parts.StateBatch(first_offset=first, last_offset=last, delivery_state=state, delivery_count=count)
-            for first, last, state, count in batches
-        )
-        epochs = {"state_epoch": state_epoch, "leader_epoch": leader_epoch, "start_offset": start_offset}
-        return int(self.send("write", **epochs, delivery_complete_count=1, state_batches=rows).error_code)
+def kafka_id(topic_id: uuid.UUID) -> str:
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 @pytest.fixture
@@ -500,10 +472,6 @@ def states(client: RawClient, wire: Wire, group: str, topic: str) -> StateReques
 
     until(is_found)
     return StateRequests(client, group, topic_id)
-
-
-def kafka_id(topic_id: uuid.UUID) -> str:
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 def test_coordinator_keys(states: StateRequests) -> None:

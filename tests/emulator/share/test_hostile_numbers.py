@@ -1,0 +1,264 @@
+"""Numbers in requests about share groups that no leader and no consumer sends: an error code, and nothing changes."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.share.state import StateBatch, combined
+from dualwrite.broker_emulator.share.state_coordinator import MAX_BATCHES
+from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.hostile.turns import watched
+from tests.interop.raw_wire.share_states import StateRequests
+from tests.interop.raw_wire.sharing import Sharer, set_group
+
+LAST = 2**63 - 1
+INT32 = 2**31 - 1
+ACCEPT = 1
+
+
+@pytest.fixture
+def emulator(caplog: pytest.LogCaptureFixture) -> Iterator[Emulator]:
+    caplog.set_level(logging.WARNING)
+    config = BrokerConfig(properties={"group.share.assignment.interval.ms": "0"})
+    with Emulator(config=config, topics={"t": 1}) as broker:
+        yield broker
+    assert "Traceback" not in caplog.text
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Iterator[RawClient]:
+    with RawClient(emulator.bootstrap_servers) as connected:
+        yield connected
+
+
+@pytest.fixture
+def states(client: RawClient) -> StateRequests:
+    requests = StateRequests(client, "g", client.topic_id("t"))
+    assert requests.send("initialize", state_epoch=1, start_offset=0).error_code == 0
+    return requests
+
+
+# --- brokers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (5, 3, 0, 1),
+        (-1, 3, 0, 1),
+        (-(2**63), LAST, 0, 1),
+        (LAST, LAST, 2, 1),
+        (0, LAST, 2, 1),
+        (0, 3, 1, 1),
+        (0, 3, 3, 1),
+        (0, 3, 127, 1),
+        (0, 3, -128, 1),
+        (0, 3, 0, -1),
+        (0, 3, 0, 32767),
+    ],
+)
+def test_batches_that_cannot_be(states: StateRequests, batch: tuple[int, int, int, int]) -> None:
+    assert states.write(1, 0, 0, (0, 0, 2, 1), batch) == 42
+    assert states.send("read", leader_epoch=0).state_batches == ()
+
+
+@pytest.mark.parametrize(
+    ("state_epoch", "leader_epoch", "start_offset", "error"),
+    [
+        (-1, 0, 0, 42),
+        (-(2**31), 0, 0, 42),
+        (1, -1, 0, 42),
+        (1, 0, -2, 42),
+        (1, 0, -(2**63), 42),
+        (1, 0, LAST, 42),  # a record behind it is complete
+        (0, 0, 0, 124),
+    ],
+)
+def test_numbers_that_cannot_be(
+    states: StateRequests, state_epoch: int, leader_epoch: int, start_offset: int, error: int
+) -> None:
+    assert states.write(state_epoch, leader_epoch, start_offset) == error
+    assert states.send("summary", leader_epoch=0).start_offset == 0
+
+
+@pytest.mark.parametrize("count", [-2, -(2**31)])
+def test_counts_that_cannot_be(states: StateRequests, count: int) -> None:
+    fields = {"state_epoch": 1, "leader_epoch": 0, "start_offset": 0, "state_batches": ()}
+    assert states.send("write", **fields, delivery_complete_count=count).error_code == 42
+
+
+@pytest.mark.parametrize(("state_epoch", "start_offset"), [(-1, 0), (-(2**31), 0), (1, -2), (1, -(2**63))])
+def test_state_that_cannot_begin(states: StateRequests, state_epoch: int, start_offset: int) -> None:
+    assert states.send("initialize", state_epoch=state_epoch, start_offset=start_offset).error_code == 42
+    assert states.send("summary", leader_epoch=0).start_offset == 0
+
+
+def test_the_largest_numbers(states: StateRequests) -> None:
+    assert states.send("initialize", state_epoch=INT32, start_offset=LAST).error_code == 0
+    assert states.write(INT32, INT32, -1) == 42, "a record behind the last one is complete"
+    assert states.send("read", leader_epoch=INT32).start_offset == LAST
+    assert states.send("initialize", state_epoch=1, start_offset=0).error_code == 124
+    parts = request_parts("describe_share_group_offsets", 1)
+    topics = (parts.DescribeShareGroupOffsetsRequestTopic(topic_name="t", partitions=(0,)),)
+    groups = (parts.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=topics),)
+    answer = states.client.call("describe_share_group_offsets", 1, groups=groups).groups[0]
+    row = answer.topics[0].partitions[0]
+    assert (row.start_offset, row.lag) == (LAST, -LAST)
+
+
+def test_state_beyond_the_log(client: RawClient) -> None:
+    """As if the log had been truncated: what is there is delivered, and nothing else."""
+    set_group(client, "g", auto_offset_reset="earliest")
+    sharer = Sharer(client, "g", "t").join()
+    sharer.put("a", "b", "c")
+    states = StateRequests(client, "g", sharer.topic_id)
+    assert states.send("initialize", state_epoch=INT32, start_offset=0).error_code == 0
+    assert states.write(INT32, 0, 0, (1, 1, 2, 1), (4, LAST - 1, 0, 1)) == 0
+    assert [row[:2] for row in sharer.acquire()] == [(0, 0), (2, 2)]
+    assert sharer.acknowledge([(0, 0, [ACCEPT]), (2, 2, [ACCEPT])]) == 0
+    assert sharer.fetch(max_wait_ms=0).acquired == []
+
+
+def test_overlapping_batches_are_overlaid(states: StateRequests) -> None:
+    assert states.write(1, 0, 0, (0, 9, 0, 1), (3, 5, 2, 1), (5, 7, 4, 2), (0, 0, 4, 1)) == 0
+    found = states.send("read", leader_epoch=0).state_batches
+    assert [(row.first_offset, row.last_offset, row.delivery_state, row.delivery_count) for row in found] == [
+        (0, 0, 4, 1),
+        (1, 2, 0, 1),
+        (3, 4, 2, 1),
+        (5, 7, 4, 2),
+        (8, 9, 0, 1),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["neighbours", "nested"])
+def test_tens_of_thousands_of_batches(emulator: Emulator, states: StateRequests, kind: str) -> None:
+    """They were overlaid one by one, each by a walk over all others."""
+    many = 20_000
+    batches = {
+        "neighbours": [StateBatch(2 * index, 2 * index, 0, 1) for index in range(many)],
+        "nested": [StateBatch(index, 3 * many - index, 0, 1 + index % 2) for index in range(many)],
+    }[kind]
+    with watched(emulator) as turns:
+        assert states.write(1, 0, 0, *batches) == 0
+        assert len(states.send("read", leader_epoch=0).state_batches) > many // 2
+    assert turns.longest_s < 0.5
+
+
+def test_state_that_fits_no_record(states: StateRequests) -> None:
+    batches = [(2 * index, 2 * index, 0, 1) for index in range(MAX_BATCHES + 1)]
+    assert states.write(1, 0, 0, *batches) == -1
+    assert states.write(1, 0, 0, *batches[: MAX_BATCHES // 2]) == 0
+    assert states.write(1, 0, 0, *batches[MAX_BATCHES // 2 :]) == -1
+    assert len(states.send("read", leader_epoch=0).state_batches) == MAX_BATCHES // 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_overlaying_against_a_model(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def some(count: int) -> list[StateBatch]:
+        found = []
+        for _ in range(count):
+            first = chance.randrange(30)
+            found.append(StateBatch(first, first + chance.randrange(8), chance.choice((0, 2, 4)), chance.randint(1, 2)))
+        return found
+
+    known, newer, start = combined((), some(6)), some(6), chance.randrange(12)
+    model: dict[int, tuple[int, int]] = {}
+    for batch in (*known, *newer):
+        model |= dict.fromkeys(range(batch.first_offset, batch.last_offset + 1), batch[2:])
+    found = combined(known, newer, start)
+    assert {offset: batch[2:] for batch in found for offset in range(batch.first_offset, batch.last_offset + 1)} == {
+        offset: state for offset, state in model.items() if offset >= start
+    }
+    assert all(before.last_offset < after.first_offset for before, after in pairwise(found))
+
+
+# --- members ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sharer(client: RawClient) -> Sharer:
+    set_group(client, "g", auto_offset_reset="earliest")
+    member = Sharer(client, "g", "t").join()
+    member.put("a", "b", "c")
+    assert member.acquire() == [(0, 2, 1)]
+    return member
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (-1, 0, [ACCEPT]),
+        (-(2**63), LAST, [ACCEPT]),
+        (2, 1, [ACCEPT]),
+        (LAST, 0, [ACCEPT]),
+        (0, LAST, [ACCEPT]),
+        (LAST, LAST, [ACCEPT]),
+        (3, LAST, [ACCEPT]),
+        (0, 2, [ACCEPT, ACCEPT]),
+        (0, 0, [ACCEPT, ACCEPT]),
+        (0, LAST, [ACCEPT, ACCEPT]),
+        (0, 2, []),
+        (0, 2, [5]),
+        (0, 2, [-128]),
+        (0, 2, [ACCEPT, ACCEPT, 127]),
+    ],
+)
+@pytest.mark.parametrize("with_fetch", [False, True])
+def test_acknowledgements_that_cannot_be(sharer: Sharer, batch: tuple[int, int, list[int]], with_fetch: bool) -> None:
+    error = sharer.fetch([batch], max_wait_ms=0).acknowledge_error if with_fetch else sharer.acknowledge([batch])
+    assert error == 42
+    assert sharer.acknowledge([(0, 2, [ACCEPT])]) == 0, "the member still has the records"
+
+
+@pytest.mark.parametrize("name", ["min_bytes", "max_bytes", "max_records", "batch_size"])
+@pytest.mark.parametrize("value", [-(2**31), -1, 0, INT32])
+def test_limits_of_a_fetch(sharer: Sharer, name: str, value: int) -> None:
+    """A negative one is like 0: the least that can be."""
+    sharer.put("d")
+    limit: dict[str, Any] = {name: value}
+    part = sharer.fetch(max_wait_ms=0, **limit)
+    assert (part.error, part.acknowledge_error) == (0, 0)
+    assert part.acquired == ([] if name == "max_records" and value <= 0 else [(3, 3, 1)])
+
+
+@pytest.mark.parametrize("epoch", [-2, -(2**31), INT32])
+def test_epochs_of_no_session(sharer: Sharer, epoch: int) -> None:
+    assert sharer.raw_fetch(epoch, max_wait_ms=0).error_code == 123
+    assert sharer.raw_acknowledge(epoch, {0: [(0, 0, [ACCEPT])]}).error_code == 123
+
+
+@pytest.mark.parametrize("index", [-1, -(2**31), INT32])
+def test_partitions_of_no_topic(sharer: Sharer, index: int) -> None:
+    assert sharer.acknowledge([(0, 0, [ACCEPT])], partition=index) == 3
+
+
+def alter(client: RawClient, start_offset: int) -> Any:
+    parts = request_parts("alter_share_group_offsets", 0)
+    row = parts.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=start_offset)
+    topics = (parts.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=(row,)),)
+    return client.call("alter_share_group_offsets", 0, group_id="new", topics=topics)
+
+
+@pytest.mark.parametrize("start_offset", [-2, -(2**63)])
+def test_start_offsets_that_cannot_be(client: RawClient, start_offset: int) -> None:
+    assert alter(client, start_offset).error_code == 42
+    described = client.call("share_group_describe", 1, group_ids=("new",), include_authorized_operations=False)
+    assert described.groups[0].error_code == 69, "the group was not created"
+
+
+def test_a_start_offset_that_no_record_will_have(client: RawClient) -> None:
+    assert alter(client, LAST).error_code == 0
+    member = Sharer(client, "new", "t").join()
+    member.put("a")
+    part = member.fetch(max_wait_ms=0)
+    assert (part.error, part.acquired) == (0, [])
