@@ -44,7 +44,8 @@ def started(ready):
 
 run(rows.writeStream.format("dualwrite-kafka").options(**options), "format")
 job = spark.createDataFrame([("job",)], "value string")
-job.write.format("dualwrite-kafka").mode("append").options(**options).save()
+own = {**options, "sinkId": options["sinkId"] + "_job"}
+job.write.format("dualwrite-kafka").mode("append").options(**own).save()
 
 def note(connection, batch_id):
     connection.exec_driver_sql(f"INSERT INTO noted VALUES ({batch_id})")
