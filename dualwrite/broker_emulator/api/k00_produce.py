@@ -31,7 +31,7 @@ Appends record batches of magic 2, unchanged, to partitions that this node leads
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -322,8 +322,9 @@ async def _response(call: NodeCall, results: list[AppendResult]) -> Any:
         return None
     hints = LeaderHints(call, [result.error for result in results])
     given = zip(_named(call), results, strict=True)
-    rows = await mapped(lambda each: _row(call.new, each[0][0], each[0][1].index, each[1], hints), given)
-    return _build(call, iter(rows), hints)
+    rows = iter(await mapped(lambda each: _row(call.new, each[0][0], each[0][1].index, each[1], hints), given))
+    topics = await mapped(lambda topic: _topic(call.new, topic, rows), call.request.topic_data)
+    return _build(call, topics, hints)
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
@@ -335,21 +336,17 @@ def _refuse_all(call: NodeCall, result: AppendResult) -> Any:
         raise CloseConnectionError(f"Produce with acks=0 failed: {result.error.name}")
     hints = LeaderHints(call, ())
     rows = (_row(call.new, topic, data.index, result, hints) for topic, data in _named(call))
-    return _build(call, rows, hints)
+    return _build(call, [_topic(call.new, topic, rows) for topic in call.request.topic_data], hints)
 
 
-def _build(call: NodeCall, rows: Iterator[Any], hints: LeaderHints) -> Any:
-    """Build the response with one row for each partition, in the order of the request."""
-    new = call.new
-    return new.response(
-        responses=tuple(
-            new.TopicProduceResponse(
-                **topic_reference(topic), partition_responses=tuple(islice(rows, len(topic.partition_data)))
-            )
-            for topic in call.request.topic_data
-        ),
-        throttle_time=NO_THROTTLE,
-        **hints.for_response(),
+def _build(call: NodeCall, topics: Sequence[Any], hints: LeaderHints) -> Any:
+    return call.new.response(responses=tuple(topics), throttle_time=NO_THROTTLE, **hints.for_response())
+
+
+def _topic(new: Any, topic: Any, rows: Iterator[Any]) -> Any:
+    """Return the row of a topic, with the next rows of partitions, one for each in the request."""
+    return new.TopicProduceResponse(
+        **topic_reference(topic), partition_responses=tuple(islice(rows, len(topic.partition_data)))
     )
 
 

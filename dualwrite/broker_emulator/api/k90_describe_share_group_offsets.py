@@ -29,7 +29,11 @@ from dualwrite.broker_emulator.slices import Pace
 
 async def handle(call: NodeCall) -> Any:
     pace = Pace()
-    return _response(call, [await _group(call, group, pace) for group in call.request.groups])
+    groups = []
+    for group in call.request.groups:
+        await pace.keep()
+        groups.append(await _group(call, group, pace))
+    return _response(call, groups)
 
 
 async def _group(call: NodeCall, requested: Any, pace: Pace) -> Any:

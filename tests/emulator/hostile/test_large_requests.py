@@ -105,6 +105,19 @@ def _produce(client: RawClient) -> Any:
     return client.call("produce", 9, **options, topic_data=topics).responses[0].partition_responses * 3
 
 
+def _produce_to_topics(client: RawClient) -> Any:
+    new = request_parts("produce", 9).TopicProduceData
+    topics = tuple(new(name=f"n{index}", partition_data=()) for index in range(MANY))
+    options = {"transactional_id": None, "acks": -1, "timeout": milliseconds(1000)}
+    return client.call("produce", 9, **options, topic_data=topics).responses
+
+
+def _share_offsets_of_groups(client: RawClient) -> Any:
+    new = request_parts("describe_share_group_offsets", 0).DescribeShareGroupOffsetsRequestGroup
+    groups = tuple(new(group_id=f"g{index}", topics=()) for index in range(MANY))
+    return client.call("describe_share_group_offsets", 0, groups=groups).groups
+
+
 ANY_ACL = {
     "resource_type_filter": 2,
     "resource_name_filter": None,
@@ -165,6 +178,8 @@ def _acknowledge_partitions(client: RawClient) -> Any:
         _offset_commit,
         _fetch,
         _produce,
+        _produce_to_topics,
+        _share_offsets_of_groups,
         _delete_acls,
         _describe_share_groups,
         _same_share_offset,
