@@ -17,6 +17,7 @@ Committed offsets of one group, from v8 on of several.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -26,7 +27,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.groups.offsets import OffsetTable
+from dualwrite.broker_emulator.groups.offsets import GroupOffsets
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, Steps, at_once, in_slices
 
@@ -44,25 +45,32 @@ async def handle(call: NodeCall) -> Any:
             await pace.keep()
             groups.append(await _group_in_slices(call, group, _offsets_for_member(call, group)))
         return _many(call, groups)
-    return _single(call, _offsets(call, request.group_id))
+    found = _offsets(call, request.group_id)
+    topics = await in_slices(_topics(call, request.topics, found, "")) if _has_rows(call, found) else ()
+    return _single(call, topics, found)
 
 
-async def _group_in_slices(call: NodeCall, group: Any, found: OffsetTable | ErrorCode) -> Any:
+async def _group_in_slices(call: NodeCall, group: Any, found: _Found) -> Any:
     """Return the row of a group; one with very many partitions pauses for others."""
     if isinstance(found, ErrorCode):
         return _group(call, group, found)
-    topics = await in_slices(_topics(call, group.group_id, group.topics, found, "s"))
+    topics = await in_slices(_topics(call, group.topics, found, "s"))
     return call.new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=ErrorCode.none)
 
 
-def _offsets(call: NodeCall, group_id: str) -> OffsetTable | ErrorCode:
+_Found = GroupOffsets | ErrorCode
+"""The offsets of a group, or the error."""
+
+
+def _offsets(call: NodeCall, group_id: str) -> _Found:
+    """Return the offsets of this moment: while a long answer is made, a transaction may commit some others."""
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return ErrorCode.group_authorization_failed
     shard = group_shard(call, group_id, allow_empty_id=True)
-    return shard if isinstance(shard, ErrorCode) else shard.offsets
+    return shard if isinstance(shard, ErrorCode) else shard.offsets.of_group(group_id)
 
 
-def _offsets_for_member(call: NodeCall, group: Any) -> OffsetTable | ErrorCode:
+def _offsets_for_member(call: NodeCall, group: Any) -> _Found:
     """Return the offsets, or from v9 on the error of the member that the request names (KIP-848)."""
     found = _offsets(call, group.group_id)
     shard = group_shard(call, group.group_id, allow_empty_id=True)
@@ -72,20 +80,14 @@ def _offsets_for_member(call: NodeCall, group: Any) -> OffsetTable | ErrorCode:
     return found if error is ErrorCode.none else error
 
 
-_Found = OffsetTable | ErrorCode
-"""The offsets of a group, or the error."""
+def _has_rows(call: NodeCall, found: _Found) -> bool:
+    """Return whether the response for one group names partitions: in v1, only they have an error."""
+    return not isinstance(found, ErrorCode) or call.version == 1
 
 
-def _single(call: NodeCall, found: _Found) -> Any:
+def _single(call: NodeCall, topics: tuple[Any, ...], found: _Found) -> Any:
     error = found if isinstance(found, ErrorCode) else ErrorCode.none
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        # in v1, only partitions have an error
-        topics=at_once(_topics(call, call.request.group_id, call.request.topics, found, ""))
-        if error is ErrorCode.none or call.version == 1
-        else (),
-        error_code=error,
-    )
+    return call.new.response(throttle_time=NO_THROTTLE, topics=topics, error_code=error)
 
 
 def _group(call: NodeCall, group: Any, error: ErrorCode) -> Any:
@@ -96,38 +98,39 @@ def _many(call: NodeCall, groups: list[Any]) -> Any:
     return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 
-def _topics(call: NodeCall, group_id: str, requested: Any, found: _Found, suffix: str) -> Steps[tuple[Any, ...]]:
+def _topics(call: NodeCall, requested: Any, found: _Found, suffix: str) -> Steps[tuple[Any, ...]]:
     """Make the rows of one group. `suffix`: "s" in the response for several groups, whose types are named so."""
     new = vars(call.new)
     topic_type, partition_type = new[f"OffsetFetchResponseTopic{suffix}"], new[f"OffsetFetchResponsePartition{suffix}"]
-    rows = _all_of_group(call, group_id, found) if requested is None else _requested(call, requested)
+    rows = _all_of_group(call, found) if requested is None else _requested(call, requested)
     topics = []
     for reference, names, topic_error in rows:
         partitions = []
         for name in names:
-            offset = _offset(call, group_id, name, topic_error or found)
+            offset = _offset(call, name, topic_error or found)
             partitions.append(partition_type(partition_index=name.partition, **offset))
             yield
         topics.append(topic_type(**reference, partitions=tuple(partitions)))
+        yield
     return tuple(topics)
 
 
-_Row = tuple[dict[str, Any], list[TopicPartition], ErrorCode]
+_Row = tuple[dict[str, Any], Iterable[TopicPartition], ErrorCode]
 
 
 def _requested(call: NodeCall, requested: Iterable[Any]) -> Iterable[_Row]:
     for element in requested:
         topic, error = allowed_topic(call, element, AclOperation.DESCRIBE)
         name = topic.name if topic is not None else getattr(element, "name", "")
-        names = [TopicPartition(name, index) for index in element.partition_indexes]
+        names = map(partial(TopicPartition, name), element.partition_indexes)
         if error is ErrorCode.unknown_topic_or_partition:
             error = ErrorCode.none  # by name, an unknown topic has no offset
         yield topic_reference(element), names, error
 
 
-def _all_of_group(call: NodeCall, group_id: str, found: _Found) -> Iterable[_Row]:
+def _all_of_group(call: NodeCall, found: _Found) -> Iterable[_Row]:
     by_topic: dict[str, list[TopicPartition]] = {}
-    for name in () if isinstance(found, ErrorCode) else found.all_committed(group_id):
+    for name in () if isinstance(found, ErrorCode) else found.partitions():
         by_topic.setdefault(name.topic, []).append(name)
     for topic_name, names in by_topic.items():
         topic = call.cluster.topics.get(topic_name)
@@ -138,14 +141,14 @@ def _all_of_group(call: NodeCall, group_id: str, found: _Found) -> Iterable[_Row
             yield {"name": topic_name, "topic_id": topic_id}, names, ErrorCode.none
 
 
-def _offset(call: NodeCall, group_id: str, name: TopicPartition, found: _Found) -> dict[str, Any]:
+def _offset(call: NodeCall, name: TopicPartition, found: _Found) -> dict[str, Any]:
     error, committed = ErrorCode.none, None
     if isinstance(found, ErrorCode):
         error = found
-    elif getattr(call.request, "require_stable", False) and found.is_unstable(group_id, name):
+    elif getattr(call.request, "require_stable", False) and found.is_unstable(name):
         error = ErrorCode.unstable_offset_commit
     else:
-        committed = found.committed(group_id, name)
+        committed = found.committed(name)
     if committed is None:
         return {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": error}
     return {
@@ -159,19 +162,20 @@ def _offset(call: NodeCall, group_id: str, name: TopicPartition, found: _Found) 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
     if call.version >= _MANY_GROUPS_VERSION:
         return _many(call, [_group(call, group, error) for group in call.request.groups])
-    return _single(call, error)
+    topics = at_once(_topics(call, call.request.topics, error, "")) if _has_rows(call, error) else ()
+    return _single(call, topics, error)
 
 
 def refuse_partitions(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < _MANY_GROUPS_VERSION:
-        rows = at_once(_topics(call, call.request.group_id, call.request.topics, error, ""))
+        rows = at_once(_topics(call, call.request.topics, error, ""))
         return call.new.response(throttle_time=NO_THROTTLE, topics=rows, error_code=ErrorCode.none)
     return _many(
         call,
         [
             call.new.OffsetFetchResponseGroup(
                 group_id=group.group_id,
-                topics=at_once(_topics(call, group.group_id, group.topics, error, "s")),
+                topics=at_once(_topics(call, group.topics, error, "s")),
                 error_code=ErrorCode.none,
             )
             for group in call.request.groups

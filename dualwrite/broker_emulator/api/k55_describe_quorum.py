@@ -11,6 +11,7 @@ is the only voter, the other living nodes are observers, and all have everything
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -18,26 +19,31 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import mapped_rows
 
 METADATA_TOPIC = "__cluster_metadata"
+_METADATA_PARTITION = (METADATA_TOPIC, 0)
 
 
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return await call.refused(ErrorCode.cluster_authorization_failed)
-    is_answered = False
-    topics = []
-    for topic in call.request.topics:
-        rows = []
-        for partition in topic.partitions:
-            is_known = topic.topic_name == METADATA_TOPIC and partition.partition_index == 0
-            is_answered = is_answered or is_known
-            index, error = partition.partition_index, ErrorCode.unknown_topic_or_partition
-            rows.append(_quorum(call) if is_known else _row(call, index, error))
-        topics.append(call.new.TopicData(topic_name=topic.topic_name, partitions=tuple(rows)))
+    named = [(topic.topic_name, row.partition_index) for topic in call.request.topics for row in topic.partitions]
+    is_answered = _METADATA_PARTITION in named
+    # all rows are of this moment, however long it takes to make them
+    quorum = _quorum(call) if is_answered else None
     voters = [node for node in call.cluster.living_nodes if node.node_id == call.cluster.controller_id]
     nodes = tuple(_node(call, node) for node in voters) if is_answered and call.version >= 2 else ()
-    return call.new.response(error_code=ErrorCode.none, error_message="", topics=tuple(topics), nodes=nodes)
+    rows = await mapped_rows(lambda name: quorum if name == _METADATA_PARTITION else _unknown(call, name[1]), named)
+    return await call.made(_response, call, rows, nodes)
+
+
+def _response(call: NodeCall, next_row: Callable[[], Any], nodes: tuple[Any, ...]) -> Any:
+    topics = tuple(
+        call.new.TopicData(topic_name=topic.topic_name, partitions=tuple(next_row() for _ in topic.partitions))
+        for topic in call.request.topics
+    )
+    return call.new.response(error_code=ErrorCode.none, error_message="", topics=topics, nodes=nodes)
 
 
 def _quorum(call: NodeCall) -> Any:
@@ -73,6 +79,10 @@ def _node(call: NodeCall, node: ClusterNode) -> Any:
     endpoint = call.endpoint(node)
     listener = call.new.Listener(name="CONTROLLER", host=endpoint.host, port=endpoint.port)
     return call.new.Node(node_id=node.node_id, listeners=(listener,))
+
+
+def _unknown(call: NodeCall, index: int) -> Any:
+    return _row(call, index, ErrorCode.unknown_topic_or_partition)
 
 
 def _row(call: NodeCall, index: int, error: ErrorCode, **values: Any) -> Any:

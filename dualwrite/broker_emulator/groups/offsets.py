@@ -10,7 +10,7 @@ by producer id, not by epoch). A tombstone removes both kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -158,6 +158,29 @@ class _Stored(NamedTuple):
     value: CommittedOffset
 
 
+class GroupOffsets:
+    """The offsets of one group at one moment, whatever happens to the table afterwards."""
+
+    __slots__ = ("_committed", "_open")
+
+    def __init__(self, committed: Mapping[TopicPartition, _Stored], unstable: Iterable[TopicPartition]) -> None:
+        self._committed = dict(committed)
+        self._open = frozenset(unstable)
+
+    def committed(self, topic_partition: TopicPartition) -> CommittedOffset | None:
+        """Return the committed offset, or None."""
+        stored = self._committed.get(topic_partition)
+        return None if stored is None else stored.value
+
+    def is_unstable(self, topic_partition: TopicPartition) -> bool:
+        """Return whether any transaction has a pending offset for this partition (KIP-447)."""
+        return topic_partition in self._open
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Return every partition with a committed offset."""
+        return self._committed.keys()
+
+
 class OffsetTable:
     """The offsets of the groups that belong to one partition of `__consumer_offsets`."""
 
@@ -224,6 +247,10 @@ class OffsetTable:
             del partitions[_partition(key)]
         if not partitions:
             del self._open[key.group_id]
+
+    def of_group(self, group_id: str) -> GroupOffsets:
+        """Return the offsets of a group as they are now; quick, however many there are."""
+        return GroupOffsets(self._committed.get(group_id, {}), self._open.get(group_id, {}))
 
     def committed(self, group_id: str, topic_partition: TopicPartition) -> CommittedOffset | None:
         """Return the committed offset, or None."""

@@ -76,3 +76,17 @@ def test_the_partitions_of_a_group() -> None:
     table.commit_pending(1, OffsetKey("g", "u", 3), at(1), log_offset=1)
     table.commit_pending(1, OffsetKey("other", "v", 0), at(1), log_offset=2)
     assert list(table.partitions("g")) == [("t", 0), ("u", 3)]
+
+
+def test_the_offsets_of_a_group_at_one_moment_do_not_change_afterwards() -> None:
+    table = OffsetTable()
+    table.commit(KEY, at(1), log_offset=0)
+    before = table.of_group("g")
+    table.commit_pending(1, KEY, at(5), log_offset=1)
+    pending = table.of_group("g")
+    table.complete_transaction(1, commit=True)
+    table.commit(OffsetKey("g", "t", 1), at(7), log_offset=2)
+    for moment, is_unstable in ((before, False), (pending, True)):
+        assert (moment.committed(PARTITION), moment.is_unstable(PARTITION)) == (at(1), is_unstable)
+        assert list(moment.partitions()) == [PARTITION]
+    assert table.of_group("g").committed(PARTITION) == at(5)

@@ -73,6 +73,18 @@ def _offset_fetch(client: RawClient) -> Any:
     return client.call("offset_fetch", 8, groups=groups, require_stable=False).groups
 
 
+def _offset_fetch_of_one_group(client: RawClient) -> Any:
+    topics = (request_parts("offset_fetch", 7).OffsetFetchRequestTopic(name="t", partition_indexes=tuple(range(MANY))),)
+    return client.call("offset_fetch", 7, group_id="g", topics=topics, require_stable=True).topics[0].partitions
+
+
+def _offset_fetch_of_topics_without_partitions(client: RawClient) -> Any:
+    new = request_parts("offset_fetch", 8)
+    topics = tuple(new.OffsetFetchRequestTopics(name=f"n{index}", partition_indexes=()) for index in range(MANY))
+    groups = (new.OffsetFetchRequestGroup(group_id="g", topics=topics),)
+    return client.call("offset_fetch", 8, groups=groups, require_stable=False).groups[0].topics
+
+
 def _offset_commit(client: RawClient) -> Any:
     parts = request_parts("offset_commit", 8)
     rows = tuple(
@@ -166,6 +178,16 @@ def _acknowledge_partitions(client: RawClient) -> Any:
     return answer
 
 
+def _describe_quorum(client: RawClient) -> Any:
+    """Name the partition of the metadata very often, and at the end one that is none."""
+    parts = request_parts("describe_quorum", 2)
+    rows = tuple(parts.PartitionData(partition_index=int(index + 1 == MANY)) for index in range(MANY))
+    topics = (parts.TopicData(topic_name="__cluster_metadata", partitions=rows),)
+    found = client.call("describe_quorum", 2, topics=topics).topics[0].partitions
+    assert [row.error_code for row in (*found[-2:], found[0])] == [0, 3, 0]
+    return found
+
+
 @pytest.mark.parametrize(
     "send",
     [
@@ -175,6 +197,8 @@ def _acknowledge_partitions(client: RawClient) -> Any:
         _describe_groups,
         _delete_groups,
         _offset_fetch,
+        _offset_fetch_of_one_group,
+        _offset_fetch_of_topics_without_partitions,
         _offset_commit,
         _fetch,
         _produce,
@@ -185,6 +209,7 @@ def _acknowledge_partitions(client: RawClient) -> Any:
         _same_share_offset,
         _share_fetch,
         _acknowledge_partitions,
+        _describe_quorum,
     ],
 )
 def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
@@ -192,6 +217,37 @@ def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
         with watched(emulator) as turns:
             assert len(send(client)) == MANY
     assert turns.longest_s < LONGEST_S
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_offsets_are_those_of_one_moment(emulator: Emulator, version: int) -> None:
+    """Others commit offsets of the group while the response is made."""
+    parts = request_parts("offset_fetch", version)
+    indexes = (0,) * MANY
+    if version < 8:
+        wanted: dict[str, Any] = {"topics": (parts.OffsetFetchRequestTopic(name="t", partition_indexes=indexes),)}
+    else:
+        topics = (parts.OffsetFetchRequestTopics(name="t", partition_indexes=indexes),)
+        wanted = {"groups": (parts.OffsetFetchRequestGroup(group_id="moment", topics=topics),)}
+    with RawClient(emulator.bootstrap_servers) as client, RawClient(emulator.bootstrap_servers) as other:
+        fetch = client.send("offset_fetch", version, group_id="moment", require_stable=False, **wanted)
+        for offset in range(200):
+            _commit(other, "moment", offset)
+        response = client.receive("offset_fetch", version, fetch)
+    rows = (response if version < 8 else response.groups[0]).topics[0].partitions
+    assert len(rows) == MANY
+    assert len({row.committed_offset for row in rows}) == 1
+
+
+def _commit(client: RawClient, group_id: str, offset: int) -> None:
+    parts = request_parts("offset_commit", 8)
+    row = parts.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+    )
+    topics = (parts.OffsetCommitRequestTopic(name="t", partitions=(row,)),)
+    member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    answer = client.call("offset_commit", 8, group_id=group_id, **member, topics=topics)
+    assert answer.topics[0].partitions[0].error_code == 0
 
 
 def test_a_short_request_with_a_long_response(emulator: Emulator) -> None:
