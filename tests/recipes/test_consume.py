@@ -229,7 +229,7 @@ def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
 
     def lost() -> bool:
         nonlocal done
-        done += zombie.step(50)
+        done += zombie.step(1_000)  # as patiently as `carry`
         return len(event_bodies(site.database)) >= 2
 
     until(lost)
@@ -238,8 +238,8 @@ def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
     site.fill("c", "d")
 
     def both() -> bool:
-        zombie.step(50)
-        successor.step(50)
+        zombie.step(1_000)
+        successor.step(1_000)
         return len(event_bodies(site.database)) >= 4
 
     until(both)

@@ -69,7 +69,7 @@ def test_records_that_came_with_an_error_are_written_and_the_error_is_raised(
     pipeline = ConsumeTransformWrite(site.writer(), consumer, ["in"], copy, offsets=site.place)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         until(lambda: pipeline.step(1_000) < 0)
-    until(lambda: (pipeline.step(200), len(event_bodies(sqlite)) >= 4)[1])
+    until(lambda: (pipeline.step(1_000), len(event_bodies(sqlite)) >= 4)[1])
     site.assert_carried("a", "b", "c", "d")
     site.close()
 
@@ -321,10 +321,10 @@ def test_a_consumer_that_took_too_long_joins_its_group_again(sqlite: Database, p
             copy(tx, record)
 
         pipeline = site.pipeline(handle)
-        until(lambda: (pipeline.step(200), len(event_bodies(sqlite)) >= 4)[1])
+        until(lambda: (pipeline.step(1_000), len(event_bodies(sqlite)) >= 4)[1])
         assert slow == []
         site.fill("e", "f")
-        until(lambda: (pipeline.step(200), len(event_bodies(sqlite)) >= 6)[1])
+        until(lambda: (pipeline.step(1_000), len(event_bodies(sqlite)) >= 6)[1])
         site.assert_carried(*"abcdef")
         site.close()
 
