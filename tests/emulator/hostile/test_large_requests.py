@@ -214,7 +214,7 @@ def _describe_quorum(client: RawClient) -> Any:
 )
 def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
     """What is done in one piece takes long each time; a collection of garbage comes once."""
-    longest_s = []
+    longest_s: list[float] = []
     while not longest_s or (longest_s[-1] >= LONGEST_S and len(longest_s) < 3):
         with RawClient(emulator.bootstrap_servers) as client, watched(emulator) as turns:
             assert len(send(client)) == MANY
