@@ -148,14 +148,7 @@ class CommitStore:
         beforehand: Callable[[sa.Engine], object] | None = None,
         inside: Steps | None = None,
     ) -> Planned:
-        """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
-
-        Not without need, because the driver that is fenced may be the right one. If `query_id` is None, because it is
-        not known, the first task begins the generation (`begin`). A batch job that is decided needs none; only a job
-        knows its `batch_id` here. `beforehand` creates what `inside` needs, which runs in the transaction that begins;
-        what it changes may be in use by a query that this one must not disturb, so a refusal comes first. Raises what
-        `check_plan` does; then nothing has changed.
-        """
+        """See `SinkStore.plan`. Raises what `check_plan` does."""
         if beforehand is not None:
             self.check_plan(sink_id, query_id=query_id, batch_id=batch_id, on_new_checkpoint=on_new_checkpoint)
             beforehand(self._engine)
@@ -202,12 +195,7 @@ class CommitStore:
         on_new_checkpoint: OnNewCheckpoint,
         inside: Steps | None,
     ) -> None:
-        """Begin the generation of a plan that `begins_late`, unless another of its tasks has.
-
-        Two plans of one query that saw the same generation before share this one. That is safe, because a batch has one
-        decision, which names the attempts of one driver and condemns all others. Raises SinkFencedError, and what
-        `check_plan` does.
-        """
+        """See `TaskStore.begin`."""
         query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
         if self._transactions.read(lambda connection: connection.scalar(query)) == generation:
             return
@@ -673,17 +661,11 @@ class CommitStore:
     # ---- orphans --------------------------------------------------------------------------------------------
 
     def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
-        """Return those of these open transactions, given as pairs by id, whose ids no live attempt has.
-
-        With the status of the attempt that had the id and the pair; None: the store has no such attempt.
-        """
+        """See `OrphanStore.orphans`."""
         return self._transactions.read(lambda connection: self._orphans(connection, sink_id, pairs)) if pairs else {}
 
     def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
-        """Return what `orphans` does, durably, and retire the ids: no task leases one of them afterwards.
-
-        Raises SinkError for a sink that the store does not have, and NotDurableError.
-        """
+        """See `OrphanStore.retire_orphans`."""
 
         def steps(connection: sa.Connection) -> dict[str, AttemptStatus | None]:
             if self._locked_sink(connection, sink_id) is None:
