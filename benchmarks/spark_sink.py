@@ -2,7 +2,7 @@
 
 One Spark session, one broker and one Postgres serve the whole run. In each round, all sinks run one after the other, so
 that a ratio compares measurements that are close in time. Large batches show rows per second, small ones the fixed cost
-of a batch.
+of a batch, and small ones of many tasks the cost of a task.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tests.support.servers.spark_kafka import spark_kafka_jars
 
 MIN_RATIO_TO_SPARKS_OWN = 0.5
 MAX_MS_ABOVE_NOOP = 150.0
+MAX_RATIO_TO_NOOP = 1.2
 _FILE_WIDTH = 130
 
 
@@ -42,10 +43,14 @@ class Size:
     rows: int
     warm_up: int
     batches: int
+    tasks: int = 2
+    ways: Sequence[str] = tuple(WAYS)
 
 
 LARGE = Size(200_000, warm_up=2, batches=4)
 SMALL = Size(10, warm_up=3, batches=12)
+MANY_TASKS = Size(320, warm_up=2, batches=8, tasks=32, ways=(NOOP, THIS))
+SIZES = (LARGE, SMALL, MANY_TASKS)
 
 Rounds = Mapping[str, Sequence[float]]
 """For each sink, the median milliseconds of a batch in each round."""
@@ -65,9 +70,21 @@ def verdict_small(rounds: Rounds) -> str:
     return f"{'reached' if above <= MAX_MS_ABOVE_NOOP else 'MISSED'}: {above:.0f} ms  {wanted}"
 
 
+def verdict_many_tasks(rounds: Rounds) -> str:
+    """Compare the time of a batch of many tasks with the noop sink's."""
+    ratio = statistics.median(this / noop for this, noop in zip(rounds[THIS], rounds[NOOP], strict=True))
+    wanted = f"a batch of {MANY_TASKS.tasks} tasks at most {MAX_RATIO_TO_NOOP:g} x the noop sink's"
+    return f"{'reached' if ratio <= MAX_RATIO_TO_NOOP else 'MISSED'}: {ratio:.2f} x  {wanted}"
+
+
 def verdicts(results: Mapping[Size, Rounds]) -> Iterator[str]:
     """Yield the verdict of every target that was measured."""
-    for size, verdict, peer in ((LARGE, verdict_large, SPARKS_OWN), (SMALL, verdict_small, NOOP)):
+    wanted = (
+        (LARGE, verdict_large, SPARKS_OWN),
+        (SMALL, verdict_small, NOOP),
+        (MANY_TASKS, verdict_many_tasks, NOOP),
+    )
+    for size, verdict, peer in wanted:
         rounds = results.get(size, {})
         if rounds.get(THIS) and rounds.get(peer):
             yield verdict(rounds)
@@ -75,7 +92,7 @@ def verdicts(results: Mapping[Size, Rounds]) -> Iterator[str]:
 
 def table(size: Size, rounds: Rounds, broker: str) -> Table:
     """Return a table with a line per sink: the median of the rounds, and the ratio to this sink."""
-    made = Table(title=f"batches of {size.rows:,} rows of 100 bytes, 2 tasks, {broker}")
+    made = Table(title=f"batches of {size.rows:,} rows of 100 bytes, {size.tasks} tasks, {broker}")
     made.add_column("sink")
     for column in ("ms per batch", "min", "max", "rows per second", "this sink's rows per second"):
         made.add_column(column, justify="right")
@@ -113,7 +130,13 @@ def surroundings(sizes: Sequence[Size], jars: Sequence[str], *, kafka: bool) -> 
         with _errors_into(Path(directory, "spark.log")):
             session = start_session(jars)
         inputs = {
-            size: Input(session, Path(directory, f"{size.rows}"), rows=size.rows, batches=size.warm_up + size.batches)
+            size: Input(
+                session,
+                Path(directory, f"{size.rows}"),
+                rows=size.rows,
+                batches=size.warm_up + size.batches,
+                tasks=size.tasks,
+            )
             for size in sizes
         }
         store_url = postgres.url.render_as_string(hide_password=False)
@@ -168,14 +191,16 @@ def run(ways: Sequence[str], sizes: Sequence[Size], chosen: argparse.Namespace) 
     except ServerUnavailableError as error:
         console.print(f"{SPARKS_OWN} is left out: {error}", highlight=False, soft_wrap=True)
         jars, ways = [], [way for way in ways if way != SPARKS_OWN]
-    results: dict[Size, dict[str, list[float]]] = {size: {way: [] for way in ways} for size in sizes}
+    results: dict[Size, dict[str, list[float]]] = {
+        size: {way: [] for way in ways if way in size.ways} for size in sizes
+    }
     with (
         surroundings(sizes, jars, kafka=chosen.kafka) as around,
-        show_progress(console, chosen.rounds * len(sizes) * len(ways)) as progressed,
+        show_progress(console, chosen.rounds * sum(map(len, results.values()))) as progressed,
     ):
         for _ in range(chosen.rounds):
             for size in sizes:
-                for way in ways:
+                for way in results[size]:
                     ms = measure(way, size, around)
                     results[size][way].append(ms)
                     progressed(f"{size.rows:,} rows, {way}: {ms:,.0f} ms")
@@ -196,21 +221,22 @@ def options() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.spark_sink",
-        description=f"Rows per second at {LARGE.rows:,} rows a batch, and milliseconds per batch at {SMALL.rows} rows: "
+        description=f"Rows per second at {LARGE.rows:,} rows a batch, and milliseconds per batch at {SMALL.rows} rows "
+        f"and at {MANY_TASKS.rows} rows in {MANY_TASKS.tasks} tasks: "
         f"{THIS} beside {SPARKS_OWN}, {FOREACH}, and the {NOOP}.",
     )
     parser.add_argument(
         "--rounds", type=rounds_of, default=3, metavar="N", help="measurements of each sink (default: %(default)s)"
     )
     parser.add_argument("--kafka", action="store_true", help="write to a real Apache Kafka, not to the emulator")
-    parser.add_argument("--rows", type=int, choices=(SMALL.rows, LARGE.rows), help="only batches of this size")
+    parser.add_argument("--rows", type=int, choices=[size.rows for size in SIZES], help="only batches of this size")
     parser.add_argument("--way", choices=WAYS, action="append", help="only this sink; may be repeated")
     return parser
 
 
 def main() -> None:
     chosen = options().parse_args()
-    sizes = [size for size in (LARGE, SMALL) if chosen.rows in (None, size.rows)]
+    sizes = [size for size in SIZES if chosen.rows in (None, size.rows)]
     run([way for way in WAYS if way in (chosen.way or WAYS)], sizes, chosen)
 
 

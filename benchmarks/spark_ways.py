@@ -21,7 +21,6 @@ THIS = "this sink"
 SPARKS_OWN = "Spark's own Kafka sink"
 FOREACH = "foreachPartition, confluent-kafka"
 
-_TASKS = 2
 _VALUE_BYTES = 100
 _TIMEOUT_S = 300
 
@@ -109,17 +108,18 @@ WAYS: dict[str, Callable[[DataStreamWriter, Target], DataStreamWriter]] = {
 class Input:
     """The input files; each batch has as many files as there are tasks."""
 
-    def __init__(self, spark: SparkSession, directory: Path, *, rows: int, batches: int) -> None:
+    def __init__(self, spark: SparkSession, directory: Path, *, rows: int, batches: int, tasks: int) -> None:
         self._spark = spark
         self._directory = directory
         self._batches = batches
+        self._tasks = tasks
         key = "CAST(id AS STRING)"
-        source = spark.range(0, rows * batches, numPartitions=_TASKS * batches)
+        source = spark.range(0, rows * batches, numPartitions=tasks * batches)
         source.selectExpr(f"{key} AS key", f"rpad({key}, {_VALUE_BYTES}, 'x') AS value").write.parquet(str(directory))
 
     def batch_times_ms(self, way: str, target: Target, *, warm_up: int) -> list[float]:
         """Return the time of each trigger of a new query (`triggerExecution`), without the first `warm_up` ones."""
-        stream = self._spark.readStream.schema("key STRING, value STRING").option("maxFilesPerTrigger", _TASKS)
+        stream = self._spark.readStream.schema("key STRING, value STRING").option("maxFilesPerTrigger", self._tasks)
         with tempfile.TemporaryDirectory(prefix="bench-spark-") as checkpoint:
             writer = WAYS[way](stream.parquet(str(self._directory)).writeStream, target)
             query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
