@@ -45,6 +45,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.chaos_brokers import broker_of
 from tests.crash.chaos_database import ChaosDatabase
 from tests.crash.chaos_job import Job, Trap, log_to
 from tests.crash.chaos_reader import AlongReader
@@ -55,7 +56,6 @@ from tests.crash.pool_worker import work_through_pool
 from tests.crash.rival_worker import ONLY_KINDS, RECOVERY, work_as_only_writer, work_as_recovery, work_as_rival
 from tests.support.conditions import until
 from tests.support.forked_processes import processes
-from tests.support.real_kafkas import OLDER, RELEASED, TWO_PHASE_COMMIT, Kind
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 4
@@ -88,22 +88,6 @@ TRAPS: Final[Mapping[PausePoint, float]] = dict.fromkeys(PausePoint, 1.0) | {
     PausePoint.AFTER_DATABASE_COMMIT: 4,
 }
 """Where processes are stopped, by weight: around the decision, and where an id is taken over."""
-_EMULATED: Final[Mapping[Tier, Mapping[str, str]]] = {
-    Tier.KEEP_PREPARED: {},
-    Tier.STORED_PAIR: {
-        "profile": "kafka-4.3",
-        "unstable.api.versions.enable": "true",
-        "transaction.two.phase.commit.enable": "true",
-    },
-    Tier.BOUNDED: {"profile": "kafka-4.3"},
-    Tier.BOUNDED_V1: {"profile": "kafka-3.9"},
-}
-_SCAN: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-_REAL: Final[Mapping[Tier, Kind]] = {
-    Tier.STORED_PAIR: TWO_PHASE_COMMIT,
-    Tier.BOUNDED: RELEASED,
-    Tier.BOUNDED_V1: OLDER,
-}
 _LANES: Final = 2
 _SERVER_AWAY_S: Final = 2.0
 """The longest that the broker or the database is frozen: everybody is."""
@@ -571,7 +555,7 @@ def run_chaos(plan: Plan, kind: Callable[..., Chaos] = Chaos) -> Tally:
         lanes = tuple(Lane(number) for number in range(plan.lanes))
         for lane in lanes:
             stack.callback(lane.close)
-        broker = _broker(plan, directory, lanes)
+        broker = broker_of(plan.tier, directory, TOPIC, PARTITIONS, real=plan.real, lanes=lanes)
         stack.callback(broker.stop)
         chaos = kind(plan, directory, postgres, broker, lanes)
         try:
@@ -589,13 +573,6 @@ def run_chaos(plan: Plan, kind: Callable[..., Chaos] = Chaos) -> Tally:
         if plan.keep:
             print(f"kept: {_keep(directory)}")
         return tally
-
-
-def _broker(plan: Plan, directory: Path, lanes: tuple[Lane, ...]) -> KillableEmulator | KillableKafka:
-    if plan.real:
-        return KillableKafka(_REAL[plan.tier], TOPIC, PARTITIONS, lanes=lanes)
-    settings = {**_EMULATED[plan.tier], **(_SCAN if plan.is_bounded else {})}
-    return KillableEmulator(directory / "emulator", TOPIC, PARTITIONS, settings=settings, lanes=lanes)
 
 
 def _keep(directory: Path) -> Path:

@@ -1,11 +1,15 @@
 """Kill a Spark query, its database and its broker at random; afterwards input, topic and table must agree.
 
-    python -m tests.spark.chaos --seconds 600
+    python -m tests.spark.chaos --seconds 600                   # tier 1
+    python -m tests.spark.chaos --seconds 600 --tier 4          # the emulator as Apache Kafka 3.9
+    python -m tests.spark.chaos --seconds 600 --tier 3 --real
 
 A streaming query writes new files to a topic and to a table. Meanwhile a seeded director arms faults at the sink's
-pause points, kills workers, the JVM, Postgres and the emulator, and suspends a driver and resumes it beside its
-successor. A calm phase follows, in which the query must reach the end of its input without help. Exit status 1 if a
-check fails.
+pause points, kills and freezes workers, the JVM, Postgres and the broker, takes all connections of Postgres, restores
+an older checkpoint, and suspends a driver and resumes it beside its successor, on tiers 3 and 4 for longer than the
+broker keeps a transaction, too. The seed also decides whether Postgres confirms commits that are not on its disk, and
+whether an option or the session says where the checkpoint is. A calm phase follows, in which the query must reach the
+end of its input without help. Exit status 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -21,19 +25,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.admin import TransactionAdmin
+from dualwrite.guarantee import Tier
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink.pause_points import PausePoint
-from tests.crash.chaos_servers import KillableEmulator, KillablePostgres
-from tests.spark.chaos_driver import Job
+from tests.crash.chaos_brokers import broker_of
+from tests.crash.chaos_servers import KillableEmulator, KillableKafka, KillablePostgres
+from tests.spark.chaos_driver import QUERY, Job
 from tests.spark.driver_process import DriverProcess
 from tests.spark.faults import Action, Fault
+from tests.spark.restored_checkpoints import Checkpoints
+from tests.support.conditions import until
 from tests.support.topics import read_topic
 
 TOPIC = "chaos"
@@ -41,9 +49,14 @@ PARTITIONS = 3
 ROWS_PER_FILE = 20
 MOST_FILES_WAITING = 12
 MOST_ARMED = 2
-CALM_S = 180.0
-NEVER = {"BatchLostError", "CheckpointMismatchError", "SinkOptionError"}
-"""The errors that no fault may cause."""
+CALM_S = 300.0
+MISMATCH = "CheckpointMismatchError"
+NEVER = {"BatchLostError", "StoreWentBackError", "SinkOptionError"}
+"""The errors that no fault may cause; `MISMATCH` only an older checkpoint."""
+BOUNDED_MS = 10_000
+"""How long a broker of tier 3 or 4 keeps a transaction."""
+CONNECTIONS = 40
+REFUSED_WITHIN_S = 60.0
 OVER = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 
 
@@ -66,6 +79,20 @@ class Plan:
     """How long a driver is suspended while its successor works."""
     stall_s: float = 3.0
     """How long a process is suspended at a pause point."""
+    frozen_s: tuple[float, float] = (0.3, 5.0)
+    """How long a server is frozen, or has no connection left."""
+    tier: Tier = Tier.KEEP_PREPARED
+    real: bool = False
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.tier in (Tier.BOUNDED, Tier.BOUNDED_V1)
+
+
+def plan_of_tier(seconds: float, seed: int, tier: Tier, *, real: bool) -> Plan:
+    """Return the plan of a run; where brokers abort what is slow, it sleeps for longer than that."""
+    plan = Plan(seconds, seed, tier=tier, real=real)
+    return replace(plan, asleep_s=(1.0, 1.5 * BOUNDED_MS / 1000)) if plan.is_bounded else plan
 
 
 @dataclass
@@ -96,16 +123,26 @@ def _counted(counter: Mapping[str, int]) -> str:
 class Chaos:
     """One run on servers of its own."""
 
-    def __init__(self, plan: Plan, directory: Path, postgres: KillablePostgres, emulator: KillableEmulator) -> None:
+    def __init__(
+        self, plan: Plan, directory: Path, postgres: KillablePostgres, broker: KillableEmulator | KillableKafka
+    ) -> None:
         self._plan = plan
         self._chance = random.Random(plan.seed)
         self._directory = directory
         self._postgres = postgres
-        self._emulator = emulator
+        self._broker = broker
         self._engine = sa.create_engine(postgres.url, pool_pre_ping=True)
         with self._engine.begin() as connection:
             connection.execute(sa.text("CREATE TABLE target (id TEXT NOT NULL)"))
+            if self._chance.random() < 0.5:
+                connection.execute(sa.text("ALTER ROLE CURRENT_USER SET synchronous_commit = off"))
+        root = directory / "checkpoints"
+        self._checkpoints = Checkpoints(root / QUERY)
         self._job = Job(str(directory), self._options(), plan.stall_s)
+        if self._chance.random() < 0.5:
+            self._job = replace(self._job, session_checkpoint=str(root))
+        else:
+            self._job.options["checkpointLocation"] = str(root / QUERY)
         self._job.input.mkdir()
         self._faults = self._job.faults()
         self._job.save(directory / "job")
@@ -114,8 +151,8 @@ class Chaos:
         self.tally = Tally()
 
     def _options(self) -> dict[str, str]:
-        return {
-            "kafka.bootstrap.servers": self._emulator.bootstrap_servers,
+        options = {
+            "kafka.bootstrap.servers": self._broker.bootstrap_servers,
             "kafka.max.block.ms": "5000",
             "kafka.delivery.timeout.ms": "10000",
             "kafka.request.timeout.ms": "3000",
@@ -124,8 +161,8 @@ class Chaos:
             "commitStore.url": self._postgres.url.render_as_string(hide_password=False),
             "dual.table": "target",
             "commit.retries": "4",
-            "checkpointLocation": str(self._directory / "checkpoint"),
         }
+        return options | ({"txn.timeoutMs": str(BOUNDED_MS)} if self._plan.is_bounded else {})
 
     def run(self) -> Tally:
         try:
@@ -174,8 +211,17 @@ class Chaos:
             self._kill_some_worker: 2,
             self._restart_database: 1,
             self._restart_broker: 1,
+            self._freeze_database: 1,
+            self._freeze_broker: 1,
+            self._take_connections: 1,
         }
-        deadly = [self._kill_driver, self._put_driver_to_sleep, self._arm_deadly, self._arm_deadly]
+        deadly = [
+            self._kill_driver,
+            self._put_driver_to_sleep,
+            self._arm_deadly,
+            self._arm_deadly,
+            self._restore_checkpoint,
+        ]
         end_s = time.monotonic() + self._plan.seconds
         self._begin_life()
         while time.monotonic() < end_s:
@@ -253,10 +299,33 @@ class Chaos:
         self.tally.faults["database killed"] += 1
 
     def _restart_broker(self) -> None:
-        self._restart(self._emulator)
+        self._restart(self._broker)
         self.tally.faults["broker killed"] += 1
 
-    def _restart(self, server: KillablePostgres | KillableEmulator) -> None:
+    def _freeze_database(self) -> None:
+        self._freeze(self._postgres)
+        self.tally.faults["database frozen"] += 1
+
+    def _freeze_broker(self) -> None:
+        self._freeze(self._broker)
+        self.tally.faults["broker frozen"] += 1
+
+    def _freeze(self, server: KillablePostgres | KillableEmulator | KillableKafka) -> None:
+        server.freeze()
+        time.sleep(self._chance.uniform(*self._plan.frozen_s))
+        server.thaw()
+
+    def _take_connections(self) -> None:
+        """Hold all that Postgres has left for a while."""
+        engine = sa.create_engine(self._postgres.url, poolclass=sa.NullPool)
+        with ExitStack() as held:
+            with suppress(DBAPIError):
+                for _ in range(CONNECTIONS):
+                    held.enter_context(engine.connect())
+            time.sleep(self._chance.uniform(*self._plan.frozen_s))
+        self.tally.faults["no connection left"] += 1
+
+    def _restart(self, server: KillablePostgres | KillableEmulator | KillableKafka) -> None:
         server.kill()
         time.sleep(self._chance.uniform(*self._plan.away_s))
         server.start_again()
@@ -265,6 +334,29 @@ class Chaos:
         self._end(self._active)
         self._succeed()
         self.tally.faults["driver killed at any instant"] += 1
+
+    def _restore_checkpoint(self) -> None:
+        """Let the successor begin with an older checkpoint, which it must refuse, and then with the right one."""
+        self._end(self._active)
+        decided = int(self._column("SELECT CAST(coalesce(max(batch_id), -1) + 1 AS TEXT) FROM dw_batch")[0])
+        if self._checkpoints.is_old(decided):
+            self._faults.disarm()
+            self._checkpoints.restore()
+            before = self._mismatches()
+            self._succeed()
+            until(lambda: self._mismatches() > before, REFUSED_WITHIN_S)
+            self._end(self._active)
+            self._checkpoints.undo()
+            self.tally.faults["older checkpoint"] += 1
+        self._checkpoints.back_up(decided)
+        self._succeed()
+        self.tally.faults["driver killed at any instant"] += 1
+
+    def _mismatches(self) -> int:
+        return self._journal().count(MISMATCH)
+
+    def _journal(self) -> list[str]:
+        return self._job.journal.read_text().split() if self._job.journal.exists() else []
 
     def _put_driver_to_sleep(self) -> None:
         """Suspend the driver, and resume it beside its successor, of which it does not know."""
@@ -293,20 +385,21 @@ class Chaos:
     def _assert_right(self) -> None:
         self._count_failures()
         written = sorted(value for file in range(self._files) for value in self._values(file))
-        in_topic = sorted(value for _, value in read_topic(self._emulator.bootstrap_servers, TOPIC))
+        in_topic = sorted(value for _, value in read_topic(self._broker.bootstrap_servers, TOPIC))
         _assert_same("the topic", written, in_topic)
         _assert_same("the table", written, self._column("SELECT id FROM target"))
         self.tally.rows = len(written)
         self._assert_nothing_is_left()
 
     def _count_failures(self) -> None:
-        if self._job.journal.exists():
-            self.tally.failures.update(self._job.journal.read_text().split())
-        forbidden = NEVER & self.tally.failures.keys()
+        self.tally.failures.update(self._journal())
+        forbidden = (
+            NEVER if self.tally.faults["older checkpoint"] else NEVER | {MISMATCH}
+        ) & self.tally.failures.keys()
         assert not forbidden, f"queries have failed by {forbidden}"
 
     def _assert_nothing_is_left(self) -> None:
-        with TransactionAdmin(bootstrap_servers=self._emulator.bootstrap_servers) as admin:
+        with TransactionAdmin(bootstrap_servers=self._broker.bootstrap_servers) as admin:
             left = [str(each) for each in admin.list_transactions() if str(each.state) not in OVER]
         assert not left, f"open at the broker: {left}"
         self.tally.attempts.update(self._column("SELECT status FROM dw_attempt"))
@@ -338,9 +431,10 @@ def run_chaos(plan: Plan, keep: Path | None = None) -> Tally:
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-spark-chaos-")))
         postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))
         stack.callback(postgres.stop)
-        emulator = KillableEmulator(directory / "emulator", TOPIC, PARTITIONS)
-        stack.callback(emulator.stop)
-        return Chaos(plan, directory, postgres, emulator).run()
+        postgres.allow_connections(CONNECTIONS)
+        broker = broker_of(plan.tier, directory, TOPIC, PARTITIONS, real=plan.real)
+        stack.callback(broker.stop)
+        return Chaos(plan, directory, postgres, broker).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -348,12 +442,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="of faults (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="of the director (default: a new one)")
+    parser.add_argument(
+        "--tier", type=int, choices=[1, 2, 3, 4], default=1, help="of the broker (default: %(default)s)"
+    )
+    parser.add_argument("--real", action="store_true", help="an Apache Kafka of tier 2, 3 or 4")
     parser.add_argument("--keep", type=Path, default=None, help="an empty directory for logs, which stay there")
     options = parser.parse_args(arguments)
+    if options.real and options.tier == 1:
+        parser.error("no Apache Kafka is of tier 1")
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     try:
-        tally = run_chaos(Plan(options.seconds, seed), options.keep)
+        tally = run_chaos(plan_of_tier(options.seconds, seed, Tier(options.tier), real=options.real), options.keep)
     except AssertionError as error:
         print(f"seed {seed}: {error}", file=sys.stderr)
         return 1

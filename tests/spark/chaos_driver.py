@@ -26,6 +26,7 @@ from tests.spark.faults import Faults
 from tests.support.spark_session import start_session
 
 FORMAT = "chaos"
+QUERY = "chaos"
 SPARK_FAILED = "Spark"
 
 
@@ -36,6 +37,8 @@ class Job:
     directory: str
     options: dict[str, str]
     stall_s: float
+    session_checkpoint: str | None = None
+    """Where the session keeps checkpoints, in a directory with the name of the query; None: an option says."""
 
     @property
     def calm(self) -> Path:
@@ -70,6 +73,8 @@ class Driver:
         self._chance = random.Random()
         self._spark: SparkSession = start_session("local[3,3]")
         self._spark.dataSource.register(job.faults().format(FORMAT))
+        if job.session_checkpoint is not None:
+            self._spark.conf.set("spark.sql.streaming.checkpointLocation", job.session_checkpoint)
 
     def run(self) -> None:
         """Run the query until the calm phase is ordered, and then to the end of the input."""
@@ -96,7 +101,7 @@ class Driver:
             self._spark.readStream.schema("value string").option("maxFilesPerTrigger", "2").json(str(self._job.input))
         )
         df = rows.selectExpr("value AS key", "value", "value AS id").repartition(self._chance.randint(1, 3))
-        writer = df.writeStream.format(FORMAT).options(**self._job.options)
+        writer = df.writeStream.format(FORMAT).options(**self._job.options).queryName(QUERY)
         return (writer.trigger(availableNow=True) if at_once else writer.trigger(processingTime="0 seconds")).start()
 
     def _let_run(self, query: StreamingQuery) -> None:
