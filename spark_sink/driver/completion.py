@@ -219,6 +219,8 @@ class Completion:
         """Find out what became of a transaction. Nothing is changed."""
         claim, producer, row = wanted
         if claim.verdict is Verdict.ABORT:
+            if _is_used_later(producer, row):
+                return ended_by(_forgot(claim, row, producer.prepared_txn_state))
             if await self._is_committed(producer, row):
                 return ended_by(_went_back(claim, row))
             return _Judged(claim, producer, None)
@@ -304,7 +306,26 @@ def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
     return StoreWentBackError(
         f"Kafka has committed {row.state} of the transactional id {claim.transactional_id!r}, but its row in "
         f"dw_attempt (attempt {claim.attempt_id}) wants it aborted: the commit store has lost the decision, by a "
-        "failover to a standby that did not have it, or by a restore. Nothing was changed"
+        "failover to a standby that did not have it, or by a restore. Nothing was changed; the batch would "
+        "be written to Kafka again"
+    )
+
+
+def _is_used_later(producer: AsyncProducer, row: Prepared) -> bool:
+    """Return whether another transaction than the row's is open under the id.
+
+    No id is leased again before its row is recorded as ABORTED, so the store has forgotten that it was.
+    """
+    found = producer.prepared_txn_state
+    return not row.state.is_empty and not found.is_empty and found != row.state
+
+
+def _forgot(claim: Claim, row: Prepared, found: PreparedTxnState) -> StoreWentBackError:
+    return StoreWentBackError(
+        f"the transactional id {claim.transactional_id!r} has the open transaction {found}, but its row in dw_attempt "
+        f"(attempt {claim.attempt_id}) wants an older one, {row.state}, aborted: the commit store has forgotten what "
+        "was done since, by a failover to a standby that did not have it, or by a restore. Nothing was changed; what "
+        "is open may have been decided"
     )
 
 

@@ -187,7 +187,7 @@ class Finisher:
         for claim, end in stopped:
             if isinstance(end.error, StoreWentBackError):
                 raise StoreWentBackError(
-                    f"{end.error}. The sink is stopped, because its batch would be written to Kafka again: "
+                    f"{end.error}. The sink is stopped: "
                     f"{advice_if_it_went_back(self._store, self._sink_id, _batch_of(claim))}"
                 ) from end.error
 

@@ -638,7 +638,7 @@ class CommitStore:
         return {row.attempt_id: row.prepared_state for row in rows}
 
     def _note_went_back(self, connection: sa.Connection, attempt_id: str, detail: str) -> None:
-        """Note that Kafka has committed an attempt that is to be aborted: only such a one can be acknowledged."""
+        """Note why an attempt that is to be aborted must not be: only such a one can be acknowledged."""
         a = self._attempt.c
         update = sa.update(self._attempt).where(a.attempt_id == attempt_id, a.status == after(AttemptEvent.CONDEMN))
         connection.execute(update.values(detail=detail[:DETAIL_LENGTH], updated_at=sa.func.now()))
@@ -804,9 +804,9 @@ class CommitStore:
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
         """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
 
-        The latter has attempts that are to be aborted although Kafka was found to have committed them
-        (StoreWentBackError). Its records stay in Kafka, and the batch is written again. Others that are to be aborted
-        may be open in Kafka, and are left to be. Return whether there was such a batch.
+        The latter has attempts that are to be aborted although Kafka was found to have committed them, or to have a
+        newer transaction of their ids (StoreWentBackError). Its records stay in Kafka, and the batch is written again.
+        Others that are to be aborted may be open in Kafka, and are left to be. Return whether there was such a batch.
         """
         t, a = self._batch.c, self._attempt.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)

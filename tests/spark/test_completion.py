@@ -103,6 +103,20 @@ def test_what_kafka_has_committed_is_not_reported_as_aborted(world: KafkaWorld) 
     assert world.committed() == ids_of(won)
 
 
+def test_a_later_transaction_than_the_row_s_is_not_aborted(world: KafkaWorld) -> None:
+    """A restored store has forgotten that this abort was done, and that the id was leased again."""
+    (first,) = prepared(world, 1, ABORT)
+    assert endings([first], world.side().end([first], everything)) == [ABORTED]
+    (second,) = prepared(world, 1)
+    for _ in range(2):
+        ended = world.side().end([first], Rows(lambda ids: [first.attempt_id]))
+        assert endings([first], ended) == [FAILED]
+        assert isinstance(ended[first.attempt_id].error, StoreWentBackError)
+    assert world.open_ids() == ids_of(second)
+    assert endings([second], world.side().end([second], everything)) == [COMMITTED]
+    assert world.committed() == ids_of(second)
+
+
 def test_without_claims_nothing_is_called(newest: KafkaWorld) -> None:
     newest.emulator.crash_node(0)
     assert newest.side().end([], everything) == {}
