@@ -187,7 +187,7 @@ async def altered(call: NodeCall, changes_of: Any, *, is_incremental: bool) -> A
     A resource that is named twice is not altered (42).
     """
     resources = call.request.resources
-    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    named = await call.made(_named, resources)
     rows: list[tuple[Any, ErrorCode, str | None]] = []
     pace = Pace()
     async with call.cluster.changes:
@@ -202,7 +202,12 @@ async def altered(call: NodeCall, changes_of: Any, *, is_incremental: bool) -> A
             except AlterationError as refused:
                 error, message = refused.error, refused.message
             rows.append((resource, error, message))
-    return _altered_response(call, rows)
+    return await call.made(_altered_response, call, rows)
+
+
+def _named(resources: Sequence[Any]) -> Counter[tuple[int, str]]:
+    """Return how often each resource is named."""
+    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
 
 
 def refuse_alterations(call: NodeCall, error: ErrorCode) -> Any:
