@@ -47,7 +47,9 @@ async def handle(call: NodeCall) -> Any:
             results = await _transactions(call, transactions)
         if ErrorCode.unsupported_version in results:
             return await call.refused(ErrorCode.unsupported_version)
-        return _many(call, await _rows_of(call, list(zip(transactions, results, strict=True))), NO_ERROR)
+        return await call.made(
+            _many, call, await _rows_of(call, list(zip(transactions, results, strict=True))), NO_ERROR
+        )
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
         return await call.refused(ErrorCode.transactional_id_authorization_failed)
@@ -147,7 +149,8 @@ def _topic_rows(call: NodeCall, topics: Any, rows: Iterable[Any]) -> tuple[Any, 
 
 
 async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
-    return _topic_rows(call, topics, await mapped(lambda name: _row(call, name, errors), _names(topics)))
+    rows = await mapped(lambda name: _row(call, name, errors), _names(topics))
+    return _topic_rows(call, topics, rows)
 
 
 def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
@@ -155,7 +158,12 @@ def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
 
 
 async def _rows_of(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]]) -> list[_Transaction]:
-    return [(transaction, await _topic_results(call, transaction.topics, errors)) for transaction, errors in results]
+    pace = Pace()
+    rows = []
+    for transaction, errors in results:
+        await pace.keep()
+        rows.append((transaction, await _topic_results(call, transaction.topics, errors)))
+    return rows
 
 
 def _single(call: NodeCall, topics: tuple[Any, ...]) -> Any:

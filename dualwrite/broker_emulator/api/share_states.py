@@ -35,6 +35,7 @@ async def for_each_partition(call: NodeCall, result: str, defaults: dict[str, An
     topics = []
     pace = Pace()
     for topic in call.request.topics if call.request.group_id else ():
+        await pace.keep()
         rows = []
         for partition in topic.partitions:
             await pace.keep()

@@ -15,7 +15,6 @@ from dualwrite.broker_emulator.configs.alteration import (
     Operation,
     after_changes,
     check_broker_configs,
-    check_changes,
     check_client_metrics_configs,
     check_group_configs,
     check_topic_configs,
@@ -73,7 +72,9 @@ def test_a_list_operation_on_what_is_no_list(name: str, operation: Operation) ->
     ],
 )
 def test_what_no_request_may_say(changes: list[Change], said: str) -> None:
-    assert refusal(lambda: check_changes(changes)) == (ErrorCode.invalid_request, said)
+    problem = why_invalid(changes)
+    assert problem is not None
+    assert (problem.error, problem.message) == (ErrorCode.invalid_request, said)
 
 
 @pytest.mark.parametrize(

@@ -256,9 +256,7 @@ def leave(
     return (remove_members(group, tuple(gone), context) if gone else group), errors
 
 
-def _leaving_id(
-    group: ConsumerGroup, instances: Mapping[str, str], leaving: LeavingMember
-) -> tuple[str, ErrorCode]:
+def _leaving_id(group: ConsumerGroup, instances: Mapping[str, str], leaving: LeavingMember) -> tuple[str, ErrorCode]:
     """Return the id of a leaving member, of either protocol, as administrators may remove both; and its error.
 
     A request can name very many members, so that nothing is looked for in the group and nothing is raised.
