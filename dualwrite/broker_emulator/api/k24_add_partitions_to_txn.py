@@ -47,9 +47,8 @@ async def handle(call: NodeCall) -> Any:
             results = await _transactions(call, transactions)
         if ErrorCode.unsupported_version in results:
             return await call.refused(ErrorCode.unsupported_version)
-        return await call.made(
-            _many, call, await _rows_of(call, list(zip(transactions, results, strict=True))), NO_ERROR
-        )
+        rows = await _rows_of(call, list(zip(transactions, results, strict=True)))
+        return await call.made(_many, call, rows, NO_ERROR)
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
         return await call.refused(ErrorCode.transactional_id_authorization_failed)

@@ -31,9 +31,8 @@ async def handle(call: NodeCall) -> Any:
     wanted = (ConfigResource.CLIENT_METRICS,) if call.version == 0 else call.request.resource_types or ConfigResource
     if not _KNOWN.issuperset(wanted):
         return await call.refused(ErrorCode.unsupported_version)
-    named = [
-        (resource, name) for resource in map(ConfigResource, dict.fromkeys(wanted)) for name in _names(call, resource)
-    ]
+    types = map(ConfigResource, dict.fromkeys(wanted))
+    named = [(resource, name) for resource in types for name in _names(call, resource)]
     resources = await mapped(lambda pair: call.new.ConfigResource(resource_type=pair[0], resource_name=pair[1]), named)
     return call.new.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(resources))
 

@@ -18,6 +18,7 @@ from dualwrite.broker_emulator.configs.alteration import (
     check_client_metrics_configs,
     check_group_configs,
     check_topic_configs,
+    why_invalid,
 )
 from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 from dualwrite.broker_emulator.profiles import Settings
