@@ -15,7 +15,7 @@ Makes partitions part of a transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -137,23 +137,21 @@ def _row(call: NodeCall, name: TopicPartition, errors: ErrorCode | _Errors) -> A
     return call.new.AddPartitionsToTxnPartitionResult(partition_index=name.partition, partition_error_code=error)
 
 
-def _topic_rows(call: NodeCall, topics: Any, rows: Iterable[Any]) -> tuple[Any, ...]:
-    following = iter(rows)
-    return tuple(
-        call.new.AddPartitionsToTxnTopicResult(
-            name=topic.name, results_by_partition=tuple(islice(following, len(topic.partitions)))
-        )
-        for topic in topics
+def _topic_row(call: NodeCall, topic: Any, rows: Iterator[Any]) -> Any:
+    """Return the row of a topic, with the next ones of partitions."""
+    return call.new.AddPartitionsToTxnTopicResult(
+        name=topic.name, results_by_partition=tuple(islice(rows, len(topic.partitions)))
     )
 
 
 async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
-    rows = await mapped(lambda name: _row(call, name, errors), _names(topics))
-    return _topic_rows(call, topics, rows)
+    rows = iter(await mapped(lambda name: _row(call, name, errors), _names(topics)))
+    return tuple(await mapped(lambda topic: _topic_row(call, topic, rows), topics))
 
 
 def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
-    return _topic_rows(call, topics, (_row(call, name, error) for name in _names(topics)))
+    rows = (_row(call, name, error) for name in _names(topics))
+    return tuple(_topic_row(call, topic, rows) for topic in topics)
 
 
 async def _rows_of(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]]) -> list[_Transaction]:

@@ -45,6 +45,8 @@ def refusal(act: Callable[[], object]) -> tuple[ErrorCode, str]:
         ({"cleanup.policy": "compact"}, ("cleanup.policy", APPEND, "compact"), {"cleanup.policy": "compact"}),
         ({"cleanup.policy": ""}, ("cleanup.policy", APPEND, "compact"), {"cleanup.policy": "compact"}),
         ({}, ("cleanup.policy", SUBTRACT, "delete,compact"), {"cleanup.policy": ""}),
+        ({}, ("cleanup.policy", APPEND, "compact,delete,compact"), {"cleanup.policy": "delete,compact"}),
+        ({"cleanup.policy": "a,b,a,a"}, ("cleanup.policy", SUBTRACT, "a,c,a"), {"cleanup.policy": "b,a"}),
         ({"cleanup.policy": "compact,delete"}, ("cleanup.policy", SUBTRACT, "delete"), {"cleanup.policy": "compact"}),
     ],
 )
