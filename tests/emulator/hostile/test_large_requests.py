@@ -13,6 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.api import k32_describe_configs
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from tests.emulator.api.raw_client import KEYS, RawClient, fetch_fields, milliseconds, plain_batch, request_parts
@@ -463,6 +464,22 @@ def test_a_short_request_with_a_long_response(emulator: Emulator) -> None:
         with watched(emulator) as turns:
             assert len(client.call("list_groups", 4, states_filter=()).groups) >= 3000
     assert turns.longest_s < LONGEST_S
+
+
+def test_an_answer_that_would_be_too_long_closes_the_connection(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the many names costs some bytes, and its settings some thousands."""
+    monkeypatch.setattr(k32_describe_configs, "MAX_SETTINGS", 1000)
+    new = request_parts("describe_configs", 4).DescribeConfigsResource
+    resources = (new(resource_type=2, resource_name="t", configuration_keys=None),)
+    options = {"include_synonyms": False, "include_documentation": False}
+    with RawClient(emulator.bootstrap_servers) as client:
+        (row,) = client.call("describe_configs", 4, resources=resources, **options).results
+        assert row.error_code == ErrorCode.none
+        assert 10 < len(row.configs) < 1000
+        with pytest.raises(ConnectionError):
+            client.call("describe_configs", 4, resources=resources * 1000, **options)
 
 
 def test_an_unknown_operation_among_many_filters_closes_the_connection(emulator: Emulator) -> None:
