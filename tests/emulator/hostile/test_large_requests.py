@@ -24,6 +24,8 @@ from tests.interop.raw_wire.sharing import Sharer
 from tests.support.conditions import until
 
 MANY = 30_000
+MOST = 98_000
+"""Nearly as many elements as a request may have."""
 LONGEST_S = 0.1
 
 
@@ -184,26 +186,31 @@ def _fetch_of_topics(client: RawClient) -> Any:
     """In this version there is nothing but rows for an error."""
     parts = request_parts("fetch", 4)
     rows = (parts.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),)
-    topics = tuple(parts.FetchTopic(topic=f"n{index}", partitions=rows) for index in range(MANY))
+    topics = tuple(parts.FetchTopic(topic=f"n{index}", partitions=rows) for index in range(MOST // 2))
     return client.call("fetch", 4, **{**fetch_fields(4, "t"), "topics": topics}).responses
 
 
 def _leave(client: RawClient) -> Any:
+    """Static members leave that are not in the group, which has some."""
+    member = {"group_id": "left", "member_id": "", "member_epoch": 0, "rack_id": None, "server_assignor": None}
+    wishes = {"rebalance_timeout": milliseconds(10_000), "subscribed_topic_names": ("t",), "topic_partitions": ()}
+    for index in range(10):
+        client.call("consumer_group_heartbeat", 0, **member, **wishes, instance_id=f"present{index}")
     new = request_parts("leave_group", 5).MemberIdentity
-    members = tuple(new(member_id="", group_instance_id=f"i{index}", reason=None) for index in range(MANY))
+    members = tuple(new(member_id="", group_instance_id=f"i{index}", reason=None) for index in range(MOST))
     return client.call("leave_group", 5, group_id="left", members=members).members
 
 
 def _create_topics_with_too_many_partitions(client: RawClient) -> Any:
     new = request_parts("create_topics", 7).CreatableTopic
     options = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
-    topics = tuple(new(name=f"n{index}", **options) for index in range(MANY))
+    topics = tuple(new(name=f"n{index}", **options) for index in range(MOST))
     return client.call("create_topics", 7, topics=topics, timeout=milliseconds(1000), validate_only=True).topics
 
 
 def _create_partitions(client: RawClient) -> Any:
     new = request_parts("create_partitions", 3).CreatePartitionsTopic
-    topics = tuple(new(name=f"n{index}", count=1, assignments=None) for index in range(MANY))
+    topics = tuple(new(name=f"n{index}", count=1, assignments=None) for index in range(MOST))
     return client.call("create_partitions", 3, topics=topics, timeout=milliseconds(1000), validate_only=True).results
 
 
@@ -211,26 +218,26 @@ def _alter_quotas(client: RawClient) -> Any:
     parts = request_parts("alter_client_quotas", 1)
     entries = tuple(
         parts.EntryData(entity=(parts.EntityData(entity_type=f"n{index}", entity_name="n"),), ops=())
-        for index in range(MANY)
+        for index in range(MOST // 2)
     )
     return client.call("alter_client_quotas", 1, entries=entries, validate_only=True).entries
 
 
 def _delete_users(client: RawClient) -> Any:
     new = request_parts("alter_user_scram_credentials", 0).ScramCredentialDeletion
-    deletions = tuple(new(name=f"n{index}", mechanism=1) for index in range(MANY))
+    deletions = tuple(new(name=f"n{index}", mechanism=1) for index in range(MOST))
     return client.call("alter_user_scram_credentials", 0, deletions=deletions, upsertions=()).results
 
 
 def _alter_the_same_resource(client: RawClient) -> Any:
     new = request_parts("incremental_alter_configs", 1).AlterConfigsResource
-    resources = (new(resource_type=2, resource_name="t", configs=()),) * MANY
+    resources = (new(resource_type=2, resource_name="t", configs=()),) * MOST
     return client.call("incremental_alter_configs", 1, resources=resources, validate_only=True).responses
 
 
 def _write_share_states_of_no_partition(client: RawClient) -> Any:
     new = request_parts("write_share_group_state", 1).WriteStateData
-    topics = (new(topic_id=None, partitions=()),) * MANY
+    topics = (new(topic_id=None, partitions=()),) * MOST
     return client.call("write_share_group_state", 1, group_id="g", topics=topics).results
 
 
@@ -238,7 +245,7 @@ def _add_no_partitions_to_transactions(client: RawClient) -> Any:
     new = request_parts("add_partitions_to_txn", 5).AddPartitionsToTxnTransaction
     transactions = tuple(
         new(transactional_id=f"n{index}", producer_id=0, producer_epoch=0, verify_only=False, topics=())
-        for index in range(MANY)
+        for index in range(MOST)
     )
     return client.call("add_partitions_to_txn", 5, transactions=transactions).results_by_transaction
 
@@ -288,7 +295,7 @@ def _describe_quorum(client: RawClient) -> Any:
 )
 def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
     def check(client: RawClient) -> None:
-        assert len(send(client)) == MANY
+        assert len(send(client)) >= MANY
 
     assert _longest_turn_s(emulator, check) < LONGEST_S
 
@@ -304,10 +311,6 @@ def _longest_turn_s(emulator: Emulator, send: Callable[[RawClient], None]) -> fl
             send(client)
         longest_s.append(turns.longest_s)
     return min(longest_s)
-
-
-MOST = 98_000
-"""Nearly as many elements as a request may have."""
 
 
 def _join(client: RawClient) -> None:
