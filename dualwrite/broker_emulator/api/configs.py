@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.configs.alteration import (
     Change,
     ConfigResource,
     Operation,
-    check_changes,
+    why_invalid,
 )
 from dualwrite.broker_emulator.configs.description import BrokerLayers
 from dualwrite.broker_emulator.configs.effective import broker_settings, broker_value, static_properties
@@ -84,17 +84,28 @@ def _identity_of(node: Node) -> dict[str, str]:
 # --- altering ---------------------------------------------------------------------------------------------------------
 
 
-async def alter(
-    call: NodeCall, resource_type: int, name: str, changes: Sequence[Change], *, is_incremental: bool
-) -> None:
+class _Asked(NamedTuple):
+    """What a request asks for one resource."""
+
+    changes: Sequence[Change]
+    problem: AlterationError | None
+    """Why the changes are invalid for any resource."""
+
+
+def _asked(resources: Sequence[Any], changes_of: Any) -> list[_Asked]:
+    return [_Asked(changes, why_invalid(changes)) for changes in map(changes_of, resources)]
+
+
+async def alter(call: NodeCall, resource_type: int, name: str, asked: _Asked, *, is_incremental: bool) -> None:
     """Alter the settings of one resource, or (ValidateOnly) only check the changes. Raises AlterationError.
 
     Unless `is_incremental`, settings that the changes do not name are removed.
     """
     check_access(call, AclOperation.ALTER_CONFIGS, resource_type, name)
-    check_changes(changes)
+    if asked.problem is not None:
+        raise asked.problem
     try:
-        steps = _ALTERATIONS[ConfigResource(resource_type)](call, name, changes, is_incremental)
+        steps = _ALTERATIONS[ConfigResource(resource_type)](call, name, asked.changes, is_incremental)
         await call.cluster.changes.make(steps)
     except StorageError as error:
         raise AlterationError(ErrorCode.kafka_storage_error, str(error)) from error
@@ -140,6 +151,7 @@ def _alter_loggers(call: NodeCall, name: str, changes: Sequence[Change], is_incr
     yield
     for change in changes:
         _check_logger(change, known)
+    yield
     if not call.request.validate_only:
         for change in changes:
             loggers.set_level(change.name, None if change.operation == Operation.DELETE else change.value)
@@ -187,22 +199,28 @@ async def altered(call: NodeCall, changes_of: Any, *, is_incremental: bool) -> A
     A resource that is named twice is not altered (42).
     """
     resources = call.request.resources
-    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    named = await call.made(_named, resources)
+    asked = await call.made(_asked, resources, changes_of)
     rows: list[tuple[Any, ErrorCode, str | None]] = []
     pace = Pace()
     async with call.cluster.changes:
-        for resource in resources:
+        for resource, asked_of_it in zip(resources, asked, strict=True):
             await pace.keep()
             key = (resource.resource_type, resource.resource_name)
             error, message = ErrorCode.none, None
             try:
                 if named[key] > 1:
                     raise AlterationError(ErrorCode.invalid_request, "Each resource must appear at most once.")
-                await alter(call, *key, changes_of(resource), is_incremental=is_incremental)
+                await alter(call, *key, asked_of_it, is_incremental=is_incremental)
             except AlterationError as refused:
                 error, message = refused.error, refused.message
             rows.append((resource, error, message))
-    return _altered_response(call, rows)
+    return await call.made(_altered_response, call, rows)
+
+
+def _named(resources: Sequence[Any]) -> Counter[tuple[int, str]]:
+    """Return how often each resource is named."""
+    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
 
 
 def refuse_alterations(call: NodeCall, error: ErrorCode) -> Any:

@@ -63,6 +63,7 @@ async def offsets_to_commit(call: NodeCall) -> OffsetsToCommit:
     offsets = OffsetsToCommit({}, {})
     pace = Pace()
     for requested in call.request.topics:
+        await pace.keep()
         topic, _ = allowed_topic(call, requested, AclOperation.READ)
         if topic is None:
             continue

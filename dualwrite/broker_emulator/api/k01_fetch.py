@@ -21,7 +21,7 @@ Serves whole batches from partitions that this node leads, and waits for them if
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple
@@ -78,7 +78,7 @@ async def handle(call: NodeCall) -> Any:
         return await call.refused(ErrorCode.fetch_session_id_not_found)
     read = await _read(call)
     if read.is_in_a_log and not is_isolation_level(call.request.isolation_level):
-        return _refuse_isolation(call)
+        return await call.made(_refuse_isolation, call)
     max_wait_ms = call.request.max_wait // _MILLISECOND
     if not read.is_enough and max_wait_ms > 0:
         read = await _read_when_enough(call, read, max_wait_ms / 1000)
@@ -88,7 +88,7 @@ async def handle(call: NodeCall) -> Any:
     named = ((topic, requested.partition) for topic in call.request.topics for requested in topic.partitions)
     read_of = zip(named, read.results, strict=True)
     rows = await mapped(lambda row: _partition_data(call.new, row[0][0], row[0][1], row[1], hints), read_of)
-    return _build(call, NO_ERROR, iter(rows), hints)
+    return await call.made(_build, call, NO_ERROR, iter(rows), hints.for_response())
 
 
 async def _read_when_enough(call: NodeCall, read: _Read, max_wait_s: float) -> _Read:
@@ -170,11 +170,11 @@ def _response(call: NodeCall, error: ErrorCode, of_partitions: ErrorCode) -> Any
         for topic in topics
         for requested in topic.partitions
     )
-    return _build(call, error, rows, hints)
+    return _build(call, error, rows, {})
 
 
-def _build(call: NodeCall, error: ErrorCode, rows: Iterator[Any], hints: LeaderHints) -> Any:
-    """Build the response with one row for each partition, in the order of the request."""
+def _build(call: NodeCall, error: ErrorCode, rows: Iterator[Any], leaders: Mapping[str, Any]) -> Any:
+    """Build the response with one row for each partition, in the order of the request, and the `leaders` it names."""
     new = call.new
     return new.response(
         throttle_time=NO_THROTTLE,
@@ -184,7 +184,7 @@ def _build(call: NodeCall, error: ErrorCode, rows: Iterator[Any], hints: LeaderH
             new.FetchableTopicResponse(**topic_reference(topic), partitions=tuple(islice(rows, len(topic.partitions))))
             for topic in call.request.topics
         ),
-        **hints.for_response(),
+        **leaders,
     )
 
 

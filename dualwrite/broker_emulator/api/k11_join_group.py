@@ -35,16 +35,17 @@ async def handle(call: NodeCall) -> Any:
     request, config = call.request, call.cluster.config
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
         return await call.refused(ErrorCode.group_authorization_failed)
+    session_ms = milliseconds(request.session_timeout)
+    join_request = await call.made(_join_request, call, session_ms)
     shard = group_shard(call, request.group_id)
     if shard is ErrorCode.invalid_group_id:
         return await call.refused(shard)
-    session_ms = milliseconds(request.session_timeout)
     if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
         return await call.refused(ErrorCode.invalid_session_timeout)
     if isinstance(shard, ErrorCode):
         return await call.refused(shard)
     try:
-        return _response(call, await shard.join(request.group_id, _join_request(call, session_ms)))
+        return _response(call, await shard.join(request.group_id, join_request))
     except SupersededError as superseded:
         raise CloseConnectionError(str(superseded)) from superseded
 

@@ -27,10 +27,10 @@ _MANY_MEMBERS_VERSION = 3
 async def handle(call: NodeCall) -> Any:
     if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
         return await call.refused(ErrorCode.group_authorization_failed)
+    leaving = await call.made(_leaving, call)
     shard = group_shard(call, call.request.group_id)
     if isinstance(shard, ErrorCode):
         return await call.refused(shard)
-    leaving = _leaving(call)
     errors = shard.leave(call.request.group_id, leaving)
     if call.version < _MANY_MEMBERS_VERSION:
         return await call.refused(errors[0])

@@ -27,7 +27,7 @@ _PROTOCOL_VERSION = 5
 
 async def handle(call: NodeCall) -> Any:
     request = call.request
-    sync_request = _sync_request(request)
+    sync_request = await call.made(_sync_request, request)
     names = (sync_request.protocol_type, sync_request.protocol_name)
     if call.version >= _PROTOCOL_VERSION and None in names:
         return await call.refused(ErrorCode.inconsistent_group_protocol)

@@ -35,7 +35,7 @@ from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 _CONFIGS_VERSION = 5
 
@@ -43,10 +43,14 @@ _CONFIGS_VERSION = 5
 async def handle(call: NodeCall) -> Any:
     requested = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
     if requested > MAX_PARTITIONS_PER_REQUEST:
-        return refuse(call, ErrorCode.policy_violation, "Excessively large number of partitions per request.")
-    given = Counter(topic.name for topic in call.request.topics)
+        message = "Excessively large number of partitions per request."
+        rows = await mapped(
+            lambda topic: _row(call, topic, ErrorCode.policy_violation, message), await call.made(_named_once, call)
+        )
+        return call.new.response(throttle_time=NO_THROTTLE, topics=tuple(rows))
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
-    named = _named_once(call)
+    named = await call.made(_named_once, call)
+    given = await call.made(Counter, [topic.name for topic in call.request.topics])
     rows = []
     pace = Pace()
     async with call.cluster.changes:
@@ -226,6 +230,6 @@ def _config_rows(call: NodeCall, requested: Any) -> tuple[Any, ...]:
     )
 
 
-def refuse(call: NodeCall, error: ErrorCode, message: str | None = None) -> Any:
-    rows = tuple(_row(call, topic, error, message) for topic in _named_once(call))
+def refuse(call: NodeCall, error: ErrorCode) -> Any:
+    rows = tuple(_row(call, topic, error, None) for topic in _named_once(call))
     return call.new.response(throttle_time=NO_THROTTLE, topics=rows)

@@ -37,7 +37,7 @@ async def handle(call: NodeCall) -> Any:
     if not call.cluster.config.delete_topic_enable:
         return await call.refused(ErrorCode.topic_deletion_disabled if call.version >= 3 else ErrorCode.invalid_request)
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=5)
-    requested = Counter(_requested(call))
+    requested = Counter(await call.made(_requested, call))
     rows = []
     pace = Pace()
     deleted: set[str] = set()

@@ -15,7 +15,7 @@ Makes partitions part of a transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -47,7 +47,8 @@ async def handle(call: NodeCall) -> Any:
             results = await _transactions(call, transactions)
         if ErrorCode.unsupported_version in results:
             return await call.refused(ErrorCode.unsupported_version)
-        return _many(call, await _rows_of(call, list(zip(transactions, results, strict=True))), NO_ERROR)
+        rows = await _rows_of(call, list(zip(transactions, results, strict=True)))
+        return await call.made(_many, call, rows, NO_ERROR)
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
         return await call.refused(ErrorCode.transactional_id_authorization_failed)
@@ -136,26 +137,30 @@ def _row(call: NodeCall, name: TopicPartition, errors: ErrorCode | _Errors) -> A
     return call.new.AddPartitionsToTxnPartitionResult(partition_index=name.partition, partition_error_code=error)
 
 
-def _topic_rows(call: NodeCall, topics: Any, rows: Iterable[Any]) -> tuple[Any, ...]:
-    following = iter(rows)
-    return tuple(
-        call.new.AddPartitionsToTxnTopicResult(
-            name=topic.name, results_by_partition=tuple(islice(following, len(topic.partitions)))
-        )
-        for topic in topics
+def _topic_row(call: NodeCall, topic: Any, rows: Iterator[Any]) -> Any:
+    """Return the row of a topic, with the next ones of partitions."""
+    return call.new.AddPartitionsToTxnTopicResult(
+        name=topic.name, results_by_partition=tuple(islice(rows, len(topic.partitions)))
     )
 
 
 async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
-    return _topic_rows(call, topics, await mapped(lambda name: _row(call, name, errors), _names(topics)))
+    rows = iter(await mapped(lambda name: _row(call, name, errors), _names(topics)))
+    return tuple(await mapped(lambda topic: _topic_row(call, topic, rows), topics))
 
 
 def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
-    return _topic_rows(call, topics, (_row(call, name, error) for name in _names(topics)))
+    rows = (_row(call, name, error) for name in _names(topics))
+    return tuple(_topic_row(call, topic, rows) for topic in topics)
 
 
 async def _rows_of(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]]) -> list[_Transaction]:
-    return [(transaction, await _topic_results(call, transaction.topics, errors)) for transaction, errors in results]
+    pace = Pace()
+    rows = []
+    for transaction, errors in results:
+        await pace.keep()
+        rows.append((transaction, await _topic_results(call, transaction.topics, errors)))
+    return rows
 
 
 def _single(call: NodeCall, topics: tuple[Any, ...]) -> Any:

@@ -34,6 +34,7 @@ async def handle(call: NodeCall) -> Any:
     errors = []
     pace = Pace()
     for marker in call.request.markers:
+        await pace.keep()
         names = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
         if -1 in (marker.producer_id, marker.producer_epoch) and any(_is_led(call, name) for name in names):
             return await call.refused(ErrorCode.unknown_server_error)

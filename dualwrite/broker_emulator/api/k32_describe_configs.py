@@ -8,6 +8,7 @@ Settings of topics, brokers, loggers, groups and client metrics, with their valu
   the settings altered for all brokers.
 * Names in the request limit the response; unknown ones are left out. Sensitive settings, and settings unknown to Kafka,
   have no value.
+* An answer of more than a million settings closes the connection, as one that fits into no frame does in Kafka.
 * Unknown topic 3, illegal topic name 17. GROUP and CLIENT_METRICS need not exist, but must have a name (42).
 * The profile kafka-3.9 does not have GROUP (42), and returns only the altered settings of a subscription.
 * Access: DESCRIBE_CONFIGS on the topic (29) or the group (30), else on the cluster (31). An unknown type is 42.
@@ -20,6 +21,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.configs import check_access, check_is_this_node, known_topic, layers_of
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
@@ -38,11 +40,22 @@ from dualwrite.broker_emulator.configs.description import (
 from dualwrite.broker_emulator.configs.effective import group_values, topic_settings
 from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS
 from dualwrite.broker_emulator.security.acl import AclOperation
-from dualwrite.broker_emulator.slices import mapped
+from dualwrite.broker_emulator.slices import Pace
+
+MAX_SETTINGS = 1_000_000
+"""How many settings one answer has at most: a short request can name one resource very often."""
 
 
 async def handle(call: NodeCall) -> Any:
-    results = await mapped(lambda resource: _describe(call, resource), call.request.resources)
+    results = []
+    settings = 0
+    pace = Pace()
+    for resource in call.request.resources:
+        await pace.keep()
+        results.append(_describe(call, resource))
+        settings += len(results[-1].configs)
+        if settings > MAX_SETTINGS:
+            raise CloseConnectionError(f"the answer to DescribeConfigs would have more than {MAX_SETTINGS} settings")
     return call.new.response(throttle_time=NO_THROTTLE, results=tuple(results))
 
 

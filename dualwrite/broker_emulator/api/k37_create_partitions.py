@@ -37,10 +37,11 @@ class _Outcome(NamedTuple):
 
 
 async def handle(call: NodeCall) -> Any:
-    given = Counter(topic.name for topic in call.request.topics)
+    given = await call.made(_given, call)
     if _additional(call) > MAX_PARTITIONS_PER_REQUEST:
         message = "Excessively large number of additional partitions per request."
-        return _response(call, ((name, _Outcome(ErrorCode.policy_violation, message)) for name in given))
+        refused = _Outcome(ErrorCode.policy_violation, message)
+        return await call.made(_response, call, [(name, refused) for name in given])
     repeated = _Outcome(ErrorCode.invalid_request, "Duplicate topic name.")
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=3)
     rows = [(name, repeated) for name, times in given.items() if times > 1]
@@ -50,7 +51,12 @@ async def handle(call: NodeCall) -> Any:
             await pace.keep()
             if given[topic.name] == 1:
                 rows.append((topic.name, await _create(call, topic, mutations)))
-    return _response(call, rows, mutations.throttle_time)
+    return await call.made(_response, call, rows, mutations.throttle_time)
+
+
+def _given(call: NodeCall) -> Counter[str]:
+    """Return how often the request names each topic."""
+    return Counter(topic.name for topic in call.request.topics)
 
 
 def _additional(call: NodeCall) -> int:

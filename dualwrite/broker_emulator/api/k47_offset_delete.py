@@ -45,6 +45,7 @@ async def _errors(call: NodeCall, shard: GroupShard) -> _Errors:
     errors: _Errors = {}
     pace = Pace()
     for topic in call.request.topics:
+        await pace.keep()
         is_allowed = call.is_allowed(AclOperation.READ, ResourceType.TOPIC, topic.name)
         for partition in topic.partitions:
             await pace.keep()

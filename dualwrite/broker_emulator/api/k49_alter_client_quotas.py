@@ -42,7 +42,7 @@ async def handle(call: NodeCall) -> Any:
             outcomes[named] = _alter(
                 call, named, {change.key: None if change.remove else change.value for change in entry.ops}
             )
-    return _response(call, outcomes.items())
+    return await call.made(_response, call, outcomes.items())
 
 
 def _alter(call: NodeCall, named: Entity, changes: dict[str, float | None]) -> Outcome:

@@ -55,7 +55,7 @@ async def handle(call: NodeCall) -> Any:
         await pace.keep()
         if refused[upsertion.name] is None:
             refused[upsertion.name] = _set(call, upsertion)
-    return _response(call, refused)
+    return await call.made(_response, call, refused)
 
 
 def _record(refused: dict[str, _Refusal | None], name: str, refusal: _Refusal | None) -> None:

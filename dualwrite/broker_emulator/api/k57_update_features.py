@@ -56,7 +56,7 @@ async def handle(call: NodeCall) -> Any:
                 await call.cluster.changes.make(steps)
         except StorageError as problem:
             return _response(call, (), ErrorCode.kafka_storage_error, str(problem))
-    return _response(call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)
+    return await call.made(_response, call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)
 
 
 def _why_not(call: NodeCall, update: Any) -> str | None:

@@ -37,7 +37,8 @@ async def handle(call: NodeCall) -> Any:
     def is_shown(row: TransactionListing) -> bool:
         return call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, row.transactional_id)
 
-    return _response(call, found._replace(transactions=tuple(await selected(is_shown, found.transactions))))
+    shown = found._replace(transactions=tuple(await selected(is_shown, found.transactions)))
+    return await call.made(_response, call, shown)
 
 
 def _response(call: NodeCall, result: ListTransactionsResult) -> Any:

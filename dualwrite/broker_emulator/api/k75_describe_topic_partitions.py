@@ -31,7 +31,7 @@ _NO_OPERATIONS = -(2**31)
 
 async def handle(call: NodeCall) -> Any:
     request = call.request
-    names = {topic.name for topic in request.topics} or set(call.cluster.topics)
+    names = await call.made(_names, request) or set(call.cluster.topics)
     cursor = request.cursor
     if cursor is not None:
         is_missing = bool(request.topics) and cursor.topic_name not in names
@@ -43,14 +43,18 @@ async def handle(call: NodeCall) -> Any:
     )
     page = _Page(call, max(min(request.response_partition_limit, MAX_PARTITIONS_PER_PAGE), 1))
     pace = Pace()
-    for name in sorted(describable):
+    for name in await call.made(sorted, describable):
         await pace.keep()
         is_first = cursor is not None and name == cursor.topic_name
         if not page.add(name, cursor.partition_index if is_first else 0):
             break
-    hidden = sorted(names - describable) if request.topics else []
+    hidden = await call.made(sorted, names - describable) if request.topics else []
     refused = await mapped(lambda name: _absent(call, name, ErrorCode.topic_authorization_failed), hidden)
     return _response(call, (*page.topics, *refused), page.next_cursor)
+
+
+def _names(request: Any) -> set[str]:
+    return {topic.name for topic in request.topics}
 
 
 class _Page:

@@ -23,6 +23,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.share_states import for_each_partition, refusal
 from dualwrite.broker_emulator.share.state import UNKNOWN_COUNT, ShareStateUpdate, StateBatch, StateKey
 from dualwrite.broker_emulator.share.state_coordinator import StateShard
+from dualwrite.broker_emulator.slices import mapped
 
 _RESULT = "WriteStateResult"
 _DEFAULTS: dict[str, Any] = {}
@@ -33,14 +34,18 @@ async def handle(call: NodeCall) -> Any:
 
 
 async def _work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
-    batches = tuple(
-        StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
-        for batch in partition.state_batches
-    )
+    batches = tuple(await mapped(_batch, partition.state_batches))
     count = getattr(partition, "delivery_complete_count", UNKNOWN_COUNT)
     update = ShareStateUpdate(partition.leader_epoch, partition.start_offset, count, batches)
-    shard.write(key, partition.state_epoch, update)
+    if shard.is_large(key, update):
+        await shard.write_large(key, partition.state_epoch, update)
+    else:
+        shard.write(key, partition.state_epoch, update)
     return {}
+
+
+def _batch(batch: Any) -> StateBatch:
+    return StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:

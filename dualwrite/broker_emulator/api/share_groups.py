@@ -37,6 +37,7 @@ async def requested_acknowledgements(topics: Iterable[Any]) -> dict[SessionParti
     found: dict[SessionPartition, list[Acknowledgement]] = {}
     pace = Pace()
     for topic in topics:
+        await pace.keep()
         for partition in topic.partitions:
             await pace.keep()
             rows = await mapped(_acknowledgement, partition.acknowledgement_batches)

@@ -378,6 +378,7 @@ class Cluster:
         Raises ValueError for an invalid value, StorageError if the settings cannot be stored.
         """
         broker_log_config(self.given_config.altered(configs))
+        yield
         self.altered_configs.replace(ConfigResource.BROKER, name, configs)
         yield from self._application_of_configs()
 

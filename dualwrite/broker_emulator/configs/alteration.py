@@ -37,6 +37,9 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+_OPERATIONS: Final = frozenset(Operation)
+
+
 class Change(NamedTuple):
     """The change of one setting in a request."""
 
@@ -62,16 +65,17 @@ def _invalid_request(message: str) -> AlterationError:
     return AlterationError(ErrorCode.invalid_request, message)
 
 
-def check_changes(changes: Sequence[Change]) -> None:
-    """Raise AlterationError for a request that is invalid for any resource."""
-    if any(times > 1 for times in Counter(change.name for change in changes).values()):
-        raise _invalid_request("Error due to duplicate config keys")
+def why_invalid(changes: Sequence[Change]) -> AlterationError | None:
+    """Return why the changes are invalid for any resource, or None."""
+    if len({change.name for change in changes}) < len(changes):
+        return _invalid_request("Error due to duplicate config keys")
     missing = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
     if missing:
-        raise _invalid_request(f"Null value not supported for : {', '.join(missing)}")
+        return _invalid_request(f"Null value not supported for : {', '.join(missing)}")
     for change in changes:
-        if change.operation not in Operation.__members__.values():
-            raise _invalid_request(f"Unknown operations type {change.operation}")
+        if change.operation not in _OPERATIONS:
+            return _invalid_request(f"Unknown operations type {change.operation}")
+    return None
 
 
 def after_changes(
@@ -79,10 +83,11 @@ def after_changes(
 ) -> dict[str, str]:
     """Return the settings of a resource after `changes`. Raises AlterationError for a list operation on a non-list."""
     after = dict(current)
+    delete, set_ = int(Operation.DELETE), int(Operation.SET)  # compared very often in a large request
     for name, operation, value in changes:
-        if operation == Operation.DELETE:
+        if operation == delete:
             after.pop(name, None)
-        elif operation == Operation.SET:
+        elif operation == set_:
             after[name] = str(value)
         else:
             setting = settings.get(name)
@@ -100,12 +105,18 @@ def _not_a_list(name: str, operation: Operation, of_broker: bool) -> AlterationE
 
 def _with_list_changed(text: str | None, operation: int, change: str) -> str:
     elements = [element for element in (text or "").split(",") if element]
-    for element in change.split(","):
-        if operation == Operation.SUBTRACT and element in elements:
-            elements.remove(element)
-        elif operation == Operation.APPEND and element not in elements:
-            elements.append(element)
-    return ",".join(elements)
+    if operation == Operation.APPEND:
+        present = set(elements)
+        elements += (element for element in dict.fromkeys(change.split(",")) if element not in present)
+        return ",".join(elements)
+    removed = Counter(change.split(","))
+    kept = []
+    for element in elements:
+        if removed[element] > 0:
+            removed[element] -= 1
+        else:
+            kept.append(element)
+    return ",".join(kept)
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

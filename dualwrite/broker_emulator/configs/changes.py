@@ -34,6 +34,7 @@ def alter_topic(
     settings = topic_settings(cluster.config.behaviours.settings)
     current = {key: value for key, value in topic.configs.items() if value is not None}
     after = after_changes(current if is_incremental else {}, changes, settings)
+    yield
     check_topic_configs(after, settings)
     if not only_check:
         yield from cluster.alter_topic(topic, after)
@@ -46,7 +47,9 @@ def alter_broker(
     settings = alterable_broker_settings(cluster.config.behaviours.settings)
     current = cluster.altered_configs.of(ConfigResource.BROKER, name) if is_incremental else {}
     after = after_changes(current, changes, settings, of_broker=True)
+    yield
     check_broker_configs(name, after, settings)
+    yield
     if not only_check:
         try:
             yield from cluster.alter_brokers(name, after)
@@ -61,6 +64,7 @@ def alter_group(
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Default group resources are not allowed.")
     after = _after(cluster, ConfigResource.GROUP, name, changes, is_incremental)
+    yield
     check_group_configs(after, cluster.config)
     yield
     if not only_check:
@@ -74,6 +78,7 @@ def alter_client_metrics(
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Subscription name can't be empty")
     after = _after(cluster, ConfigResource.CLIENT_METRICS, name, changes, is_incremental)
+    yield
     check_client_metrics_configs(after)
     yield
     if not only_check:

@@ -167,7 +167,8 @@ def logger_entries(levels: Mapping[str, str]) -> list[Entry]:
 
 def only(entries: Iterable[Entry], names: Collection[str] | None) -> list[Entry]:
     """Return the entries with these names, or all entries if no name is given."""
-    return [entry for entry in entries if not names or entry.name in names]
+    wanted = frozenset(names or ())
+    return [entry for entry in entries if not wanted or entry.name in wanted]
 
 
 def _shown(settings: Mapping[str, Setting]) -> list[str]:

@@ -7,7 +7,7 @@ passes can be decided from the group and the present time alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -190,12 +190,13 @@ class Group:
         """Return the group with a member added or updated."""
         return replace(self, members={**self.members, member.member_id: member})
 
-    def without(self, member_id: str) -> Group:
-        """Return the group without a member, pending or not; the next member becomes leader if it was the leader."""
-        members = {other: member for other, member in self.members.items() if other != member_id}
-        pending = {other: deadline for other, deadline in self.pending_members.items() if other != member_id}
-        leader = self.leader if self.leader != member_id else next(iter(members), None)
-        pending_sync = self.pending_sync - {member_id}
+    def without(self, member_ids: Iterable[str]) -> Group:
+        """Return the group without some members, pending or not; if the leader is gone, the first one left leads."""
+        gone = frozenset(member_ids)
+        members = {member_id: member for member_id, member in self.members.items() if member_id not in gone}
+        pending = {member_id: at for member_id, at in self.pending_members.items() if member_id not in gone}
+        leader = next(iter(members), None) if self.leader in gone else self.leader
+        pending_sync = self.pending_sync - gone
         return replace(self, members=members, pending_members=pending, leader=leader, pending_sync=pending_sync)
 
     def with_protocol(self, name: str) -> Group:

@@ -33,7 +33,7 @@ def join(group: Group, request: JoinRequest, now_ms: int, settings: GroupSetting
     """Decide a JoinGroup, of a new member or of one that joins again."""
     is_new = request.member_id == UNKNOWN_MEMBER_ID
     if not _has_room(group, request.member_id, settings):
-        return _refuse_join(group.without(request.member_id), ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
+        return _refuse_join(group.without((request.member_id,)), ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
     if not group.supports(request.protocol_type, request.protocol_names):
         return _refuse_join(group, ErrorCode.inconsistent_group_protocol, request.member_id)
     change = Rebalance(group, now_ms, settings)
@@ -221,26 +221,47 @@ def leave(
 ) -> tuple[GroupDecision, list[ErrorCode]]:
     """Remove members in one step; return an error for each."""
     change = Rebalance(group, now_ms, settings)
-    errors = [_leave_one(change, member) for member in leaving]
+    present = _Present(group)
+    errors = [present.leave(member) for member in leaving]
+    change.remove(present.gone)
     if ErrorCode.none in errors and not change.group.is_in(GroupState.EMPTY):
         change.begin_or_continue()
     return change.decision(), errors
 
 
-def _leave_one(change: Rebalance, leaving: LeavingMember) -> ErrorCode:
-    group, member_id = change.group, leaving.member_id
-    if member_id == UNKNOWN_MEMBER_ID:
-        instance = leaving.group_instance_id
-        current = None if instance is None else group.static_member_id(instance)
-        if current is None:
-            return ErrorCode.unknown_member_id
-        member_id = current
-    elif member_id not in group.pending_members:
-        error = group.member_error(member_id, leaving.group_instance_id)
-        if error is not ErrorCode.none:
-            return error
-    change.remove(member_id)
-    return ErrorCode.none
+class _Present:
+    """Who is in a group while its members leave one after the other.
+
+    One request can name very many, so that each is found without a look at all members.
+    """
+
+    __slots__ = ("_ids", "_instances", "_pending", "gone")
+
+    def __init__(self, group: Group) -> None:
+        self._pending = set(group.pending_members)
+        self._ids = {member_id: member.group_instance_id for member_id, member in group.members.items()}
+        self._instances = {instance: member_id for member_id, instance in self._ids.items() if instance is not None}
+        self.gone: list[str] = []
+
+    def leave(self, leaving: LeavingMember) -> ErrorCode:
+        """Let a member leave, or return why it cannot."""
+        member_id, instance = leaving
+        current = None if instance is None else self._instances.get(instance)
+        if member_id == UNKNOWN_MEMBER_ID:
+            if current is None:
+                return ErrorCode.unknown_member_id
+            member_id = current
+        elif member_id not in self._pending:
+            if current is not None and current != member_id:
+                return ErrorCode.fenced_instance_id
+            if member_id not in self._ids or (instance is not None and current is None):
+                return ErrorCode.unknown_member_id
+        self._pending.discard(member_id)
+        left_instance = self._ids.pop(member_id, None)
+        if left_instance is not None:
+            del self._instances[left_instance]
+        self.gone.append(member_id)
+        return ErrorCode.none
 
 
 # time
@@ -273,7 +294,7 @@ def _handle_deadline(change: Rebalance, due_ms: int) -> None:
     else:
         pending = next((name for name, deadline_ms in group.pending_members.items() if deadline_ms == due_ms), None)
         if pending is not None:
-            change.remove(pending)
+            change.remove((pending,))
             change.member_gone(was_pending=True)
         else:
             _end_session(change, next(m for m in group.members.values() if m.session_deadline_ms == due_ms))
@@ -282,8 +303,7 @@ def _handle_deadline(change: Rebalance, due_ms: int) -> None:
 def _remove_unsynced_members(change: Rebalance) -> None:
     missing = [member_id for member_id in change.group.members if member_id in change.group.pending_sync]
     change.group = replace(change.group, sync_deadline_ms=None)
-    for member_id in missing:
-        change.remove(member_id)
+    change.remove(missing)
     if missing:
         change.begin()
 
@@ -293,5 +313,5 @@ def _end_session(change: Rebalance, member: Member) -> None:
     if not member.is_new and (member.awaits_join or member.awaits_sync):
         change.group = change.group.with_member(replace(member, session_deadline_ms=None))
         return
-    change.remove(member.member_id)
+    change.remove((member.member_id,))
     change.member_gone()

@@ -10,6 +10,7 @@ rebalance waits `group.initial.rebalance.delay.ms`, longer if more members join 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -106,14 +107,15 @@ class Rebalance:
             pending_sync=group.pending_sync - {old_member_id},
         )
 
-    def remove(self, member_id: str) -> None:
-        """Remove a member; its waiting requests get UNKNOWN_MEMBER_ID, after which it joins again."""
-        member = self.group.members.get(member_id)
-        if member is not None and member.awaits_join:
-            self.joined[member_id] = JoinResponse(ErrorCode.unknown_member_id, UNKNOWN_MEMBER_ID)
-        if member is not None and member.awaits_sync:
-            self.synced[member_id] = SyncResponse(ErrorCode.unknown_member_id)
-        self.group = self.group.without(member_id)
+    def remove(self, member_ids: Collection[str]) -> None:
+        """Remove members; their waiting requests get UNKNOWN_MEMBER_ID, after which they join again."""
+        for member_id in member_ids:
+            member = self.group.members.get(member_id)
+            if member is not None and member.awaits_join:
+                self.joined[member_id] = JoinResponse(ErrorCode.unknown_member_id, UNKNOWN_MEMBER_ID)
+            if member is not None and member.awaits_sync:
+                self.synced[member_id] = SyncResponse(ErrorCode.unknown_member_id)
+        self.group = self.group.without(member_ids)
 
     # phases
 
@@ -171,9 +173,11 @@ class Rebalance:
     def complete_join(self) -> None:
         """End the join phase: remove members that did not join, and start the next generation."""
         self.group = replace(self.group, join_deadline_ms=None, initial_delay=None)
-        for member in list(self.group.members.values()):
-            if not member.awaits_join and member.group_instance_id is None:
-                self.group = self.group.without(member.member_id)
+        self.group = self.group.without(
+            member_id
+            for member_id, member in self.group.members.items()
+            if not member.awaits_join and member.group_instance_id is None
+        )
         if not self.group.members:
             self._become_empty()
         elif self._elect_leader():

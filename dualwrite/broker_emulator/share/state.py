@@ -111,7 +111,7 @@ def combined(
 ) -> tuple[StateBatch, ...]:
     """Return the known batches overlaid with the newer ones, from the start offset on, with like neighbours joined."""
     kept = [
-        batch._replace(first_offset=max(batch.first_offset, start_offset))
+        batch if batch.first_offset >= start_offset else batch._replace(first_offset=start_offset)
         for batch in _overlaid([*known, *newer])
         if batch.last_offset >= start_offset
     ]

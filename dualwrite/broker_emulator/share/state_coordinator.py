@@ -6,6 +6,7 @@ the oldest snapshot that is still in use are deleted from time to time, as the t
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 from dataclasses import replace
@@ -48,6 +49,8 @@ _PRUNED_EVERY: Final = 4 * UPDATES_PER_SNAPSHOT
 MAX_BATCHES: Final = 50_000
 """More do not fit into a record of `__share_group_state`, which has `max.message.bytes`."""
 
+_FEW_BATCHES: Final = 1000
+
 _NEGATIVE_PARTITION = "The partition id cannot be a negative number."
 _NEGATIVE_LEADER_EPOCH = "The leader epoch cannot be a negative number."
 _NEGATIVE_STATE_EPOCH = "The state epoch cannot be a negative number."
@@ -84,13 +87,15 @@ class ShareCoordinator:
 
     def load_partition(self, partition: Partition) -> None:
         """Become leader of a partition: rebuild its states from its records."""
-        self._loading.discard(partition.index)
+        self.unload_partition(partition.index)  # its own leader epoch before, which must write no more
         self._shards[partition.index] = StateShard(self._cluster, partition)
 
     def unload_partition(self, index: int) -> None:
         """Lose leadership: forget the partition's states."""
         self._loading.discard(index)
-        self._shards.pop(index, None)
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.close()
 
     def shard(self, index: int) -> StateShard:
         """Return the shard of a partition. Raises StateError: 14 while it is loaded, 16 if another node leads it."""
@@ -111,6 +116,7 @@ class StateShard:
         self._states: dict[StateKey, ShareState] = {}
         self._snapshot_offsets: dict[StateKey, int] = {}
         self._appended = 0
+        self._is_led = True
         replay(partition.log, self._apply)
 
     def _apply(self, header: BatchHeader, record: Record) -> None:
@@ -129,6 +135,10 @@ class StateShard:
             self._states[key] = state_records.decode_snapshot(record.value)
             self._snapshot_offsets[key] = record.offset
 
+    def close(self) -> None:
+        """End the shard, as the node no longer leads the partition: who has not written yet is refused."""
+        self._is_led = False
+
     # requests
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
@@ -141,11 +151,32 @@ class StateShard:
         self._check_exists(key)
         if leader_epoch > state.leader_epoch:
             fence = ShareStateUpdate(leader_epoch, state.start_offset, state.delivery_complete_count, ())
-            state = self._update(key, state, fence)
+            after = state.updated(fence)
+            self._store_update(key, state, fence, after)
+            return after
         return state
 
     def write(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> None:
         """Store an update. Raises StateError."""
+        state = self._writable(key, state_epoch, update)
+        self._store_update(key, state, update, state.updated(update))
+
+    async def write_large(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> None:
+        """Do the same for very many batches, which a thread combines while others are served. Raises StateError.
+
+        If the state has changed meanwhile, the update is checked and combined again, with what is there then.
+        """
+        while True:
+            state = self._writable(key, state_epoch, update)
+            after = await asyncio.to_thread(state.updated, update)
+            if self._is_led and self._states.get(key) is state:
+                self._store_update(key, state, update, after)
+                return
+
+    def _writable(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> ShareState:
+        """Return the state if the update may be written to it. Raises StateError."""
+        if not self._is_led:
+            raise StateError(ErrorCode.not_coordinator)
         _check_partition(key)
         _check_epochs(leader_epoch=update.leader_epoch, state_epoch=state_epoch)
         state = self._initialized(key, "Write")
@@ -155,7 +186,12 @@ class StateShard:
             raise StateError(ErrorCode.fenced_state_epoch)
         self._check_exists(key)
         _check_numbers(state.start_offset if update.start_offset == NO_OFFSET else update.start_offset, update)
-        self._update(key, state, update)
+        return state
+
+    def is_large(self, key: StateKey, update: ShareStateUpdate) -> bool:
+        """Return whether an update and the state together have so many batches that `write` would hold up others."""
+        state = self._states.get(key)
+        return state is not None and len(state.batches) + len(update.batches) > _FEW_BATCHES
 
     def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
         """Give a share-partition a new state, in place of any older one. Raises StateError."""
@@ -227,9 +263,8 @@ class StateShard:
 
     # the log
 
-    def _update(self, key: StateKey, state: ShareState, update: ShareStateUpdate) -> ShareState:
-        """Append an update, or a snapshot after many of them, and return the new state. Raises StateError."""
-        after = state.updated(update)
+    def _store_update(self, key: StateKey, state: ShareState, update: ShareStateUpdate, after: ShareState) -> None:
+        """Append an update, or a snapshot after many of them; `after` is the new state. Raises StateError."""
         _check_size(after.batches)
         if after.updates > UPDATES_PER_SNAPSHOT:
             self._store_snapshot(key, self._next_snapshot(after))
@@ -239,7 +274,6 @@ class StateShard:
             self._append(state_records.encode_key(state_records.UPDATE, key), record)
             self._states[key] = after
         self._prune()
-        return after
 
     def _next_snapshot(self, state: ShareState) -> ShareState:
         now_ms = self._cluster.clock.now_ms()

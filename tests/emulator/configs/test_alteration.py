@@ -15,10 +15,10 @@ from dualwrite.broker_emulator.configs.alteration import (
     Operation,
     after_changes,
     check_broker_configs,
-    check_changes,
     check_client_metrics_configs,
     check_group_configs,
     check_topic_configs,
+    why_invalid,
 )
 from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 from dualwrite.broker_emulator.profiles import Settings
@@ -45,6 +45,8 @@ def refusal(act: Callable[[], object]) -> tuple[ErrorCode, str]:
         ({"cleanup.policy": "compact"}, ("cleanup.policy", APPEND, "compact"), {"cleanup.policy": "compact"}),
         ({"cleanup.policy": ""}, ("cleanup.policy", APPEND, "compact"), {"cleanup.policy": "compact"}),
         ({}, ("cleanup.policy", SUBTRACT, "delete,compact"), {"cleanup.policy": ""}),
+        ({}, ("cleanup.policy", APPEND, "compact,delete,compact"), {"cleanup.policy": "delete,compact"}),
+        ({"cleanup.policy": "a,b,a,a"}, ("cleanup.policy", SUBTRACT, "a,c,a"), {"cleanup.policy": "b,a"}),
         ({"cleanup.policy": "compact,delete"}, ("cleanup.policy", SUBTRACT, "delete"), {"cleanup.policy": "compact"}),
     ],
 )
@@ -73,7 +75,9 @@ def test_a_list_operation_on_what_is_no_list(name: str, operation: Operation) ->
     ],
 )
 def test_what_no_request_may_say(changes: list[Change], said: str) -> None:
-    assert refusal(lambda: check_changes(changes)) == (ErrorCode.invalid_request, said)
+    problem = why_invalid(changes)
+    assert problem is not None
+    assert (problem.error, problem.message) == (ErrorCode.invalid_request, said)
 
 
 @pytest.mark.parametrize(

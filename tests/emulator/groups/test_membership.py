@@ -386,6 +386,17 @@ def test_leaving() -> None:
     assert (set(simulated.group.members), simulated.group.state) == ({third}, PREPARING)
 
 
+def test_a_member_leaves_once_however_often_it_is_named() -> None:
+    """A static member is found by its instance too, until it has left."""
+    simulated = SimulatedGroup()
+    first, static, last = simulated.add(), simulated.add(group_instance_id="i"), simulated.add()
+    unknown, fenced = ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id
+    leaving = [(first, None), (first, None), ("x", "i"), (last, "other"), (static, "i"), ("", "i"), (static, "i")]
+    assert simulated.leave(*leaving) == [ErrorCode.none, unknown, fenced, unknown, ErrorCode.none, unknown, unknown]
+    assert list(simulated.group.members) == [last]
+    assert simulated.group.leader == last
+
+
 def test_unknown_members_that_leave_change_nothing() -> None:
     simulated = SimulatedGroup()
     simulated.stable(1)

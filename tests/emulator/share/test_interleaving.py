@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.share import state_coordinator
 from dualwrite.broker_emulator.share.ports import StateError
-from dualwrite.broker_emulator.share.state import StateKey
+from dualwrite.broker_emulator.share.state import (
+    NO_OFFSET,
+    UNKNOWN_COUNT,
+    ShareStateUpdate,
+    StateBatch,
+    StateKey,
+)
 from dualwrite.broker_emulator.share.state_coordinator import StateShard
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
-from tests.emulator.inside import run_in_loop
+from tests.emulator.inside import await_in_loop, run_in_loop
 from tests.interop.raw_wire.sharing import Sharer, set_group
 
 ACCEPT = 1
@@ -220,3 +227,53 @@ def _known(emulator: Emulator, key: StateKey) -> Any:
 def _replayed(emulator: Emulator, key: StateKey) -> Any:
     """Return the batches that the next coordinator would know."""
     return StateShard(emulator.cluster, emulator.cluster.share_states.partition(key)).read(key, 0).batches
+
+
+def _update(*batches: StateBatch) -> ShareStateUpdate:
+    return ShareStateUpdate(0, NO_OFFSET, UNKNOWN_COUNT, batches)
+
+
+def _state_to_write(emulator: Emulator) -> StateKey:
+    """Return a share-partition that has state."""
+    key = StateKey("g", emulator.cluster.topics["orders"].topic_id, 0)
+    await_in_loop(emulator, emulator.cluster.share_states.initialize(key, 1, 0))
+    return key
+
+
+def test_a_write_while_a_large_one_is_combined_is_kept() -> None:
+    with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:
+        key = _state_to_write(emulator)
+        first, second = StateBatch(0, 9, 2, 1), StateBatch(20, 29, 2, 1)
+
+        async def write_both() -> None:
+            shard = emulator.cluster.share_states.shard(key)
+            large = asyncio.ensure_future(shard.write_large(key, 1, _update(first)))
+            await asyncio.sleep(0)
+            shard.write(key, 1, _update(second))
+            assert shard.read(key, 0).batches == (second,), "the large one came later"
+            await large
+
+        await_in_loop(emulator, write_both())
+        assert run_in_loop(emulator, lambda: _known(emulator, key)) == (first, second)
+        assert run_in_loop(emulator, lambda: _replayed(emulator, key)) == (first, second)
+
+
+def test_a_large_write_to_a_partition_that_is_lost_meanwhile_is_refused() -> None:
+    """The next coordinator has read the log by then, and would not know what is appended after that."""
+    with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:
+        key = _state_to_write(emulator)
+        log = emulator.cluster.share_states.partition(key).log
+
+        async def write_and_lose() -> None:
+            shard = emulator.cluster.share_states.shard(key)
+            end = log.log_end_offset
+            large = asyncio.ensure_future(shard.write_large(key, 1, _update(StateBatch(0, 9, 2, 1))))
+            await asyncio.sleep(0)
+            emulator.cluster.nodes[0].share_coordinator.load_partition(emulator.cluster.share_states.partition(key))
+            with pytest.raises(StateError) as refused:
+                await large
+            assert refused.value.error is ErrorCode.not_coordinator
+            assert log.log_end_offset == end
+
+        await_in_loop(emulator, write_and_lose())
+        assert run_in_loop(emulator, lambda: _known(emulator, key)) == ()

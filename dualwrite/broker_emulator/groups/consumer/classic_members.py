@@ -6,7 +6,7 @@ at once, there is no leader, and SyncGroup returns the partitions that the coord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -245,23 +245,26 @@ def leave(
     group: ConsumerGroup, leaving: Sequence[LeavingMember], context: DecisionContext
 ) -> tuple[Outcome, list[ErrorCode]]:
     """Decide a LeaveGroup: remove members in one step; return an error for each."""
-    gone: list[str] = []
+    gone: dict[str, None] = {}
     errors: list[ErrorCode] = []
+    instances = {member.instance_id: name for name, member in group.members.items() if member.instance_id is not None}
     for member in leaving:
-        try:
-            gone.append(_leaving_id(group, member))
-            errors.append(ErrorCode.none)
-        except RefusedError as refused:
-            errors.append(refused.error)
-    return (remove_members(group, gone, context) if gone else group), errors
+        member_id, error = _leaving_id(group, instances, member)
+        errors.append(error)
+        if error is ErrorCode.none:
+            gone[member_id] = None
+    return (remove_members(group, tuple(gone), context) if gone else group), errors
 
 
-def _leaving_id(group: ConsumerGroup, leaving: LeavingMember) -> str:
-    """Return the id of a leaving member, of either protocol, as administrators may remove both. Raises RefusedError."""
-    instance = leaving.group_instance_id
-    if instance is None:
-        return group.known_member(leaving.member_id).member_id
-    present = group.static_member(instance)
-    is_unnamed = leaving.member_id == UNKNOWN_MEMBER_ID and present is not None
-    member_id = present.member_id if is_unnamed and present is not None else leaving.member_id
-    return known_instance(present, member_id, instance).member_id
+def _leaving_id(group: ConsumerGroup, instances: Mapping[str, str], leaving: LeavingMember) -> tuple[str, ErrorCode]:
+    """Return the id of a leaving member, of either protocol, as administrators may remove both; and its error.
+
+    A request can name very many members, so that nothing is looked for in the group and nothing is raised.
+    """
+    member_id, instance = leaving
+    present = member_id if instance is None else instances.get(instance)
+    if present is None or present not in group.members:
+        return member_id, ErrorCode.unknown_member_id
+    if member_id not in (UNKNOWN_MEMBER_ID, present):
+        return member_id, ErrorCode.fenced_instance_id
+    return present, ErrorCode.none
