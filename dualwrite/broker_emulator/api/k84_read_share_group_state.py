@@ -3,8 +3,7 @@
 Reads the state of share-partitions for the leaders of the partitions, which fences older leaders.
 
 * No state 42, with a message; an older leader epoch than the known one 74, a negative one 42.
-* A partition that is named twice has one row: a state can be as large as a record.
-
+* A partition that is named twice has one row, as with the other four.
 * Access: CLUSTER_ACTION on the cluster (31): brokers ask each other.
 * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
 * At level 0 of the feature `share.version` everything is 35.
@@ -32,7 +31,7 @@ async def handle(call: NodeCall) -> Any:
         batches = await mapped(lambda batch: call.new.StateBatch(**batch._asdict()), state.batches)
         return {"state_epoch": state.state_epoch, "start_offset": state.start_offset, "state_batches": tuple(batches)}
 
-    return await for_each_partition(call, _RESULT, _DEFAULTS, work, once=True)
+    return await for_each_partition(call, _RESULT, _DEFAULTS, work)
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:

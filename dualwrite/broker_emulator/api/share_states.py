@@ -23,33 +23,29 @@ Work = Callable[[StateShard, StateKey, Any], Awaitable[dict[str, Any]]]
 """Does what is asked for one partition and returns the fields of its result. Raises StateError."""
 
 
-async def for_each_partition(
-    call: NodeCall, result: str, defaults: dict[str, Any], work: Work, *, once: bool = False
-) -> Any:
+async def for_each_partition(call: NodeCall, result: str, defaults: dict[str, Any], work: Work) -> Any:
     """Do `work` for every partition of the request; return the response, made of the types named `result`...
 
-    `defaults` are the fields of a result beside its error. A request without a group has no results, as in Kafka. With
-    `once`, a partition that is named again has no second row.
+    `defaults` are the fields of a result beside its error. As in Kafka, a request without a group has no results, and
+    what is named twice is done twice and answered once, as it came out last.
     """
     if not are_share_groups_on(call):
         return await call.made(refusal, call, result, defaults, ErrorCode.unsupported_version)
     if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return await call.made(refusal, call, result, defaults, ErrorCode.cluster_authorization_failed)
-    topics = []
-    done: set[StateKey] = set()
+    topics: dict[UUID, dict[int, Any]] = {}
     pace = Pace()
     for topic in call.request.topics if call.request.group_id else ():
         await pace.keep()
-        rows = []
+        rows = topics.setdefault(topic.topic_id or _NO_TOPIC, {})
         for partition in topic.partitions:
             await pace.keep()
             key = StateKey(call.request.group_id, topic.topic_id or _NO_TOPIC, partition.partition)
-            if once and key in done:
-                continue
-            done.add(key)
-            rows.append(await _row(call, key, partition, defaults, work))
-        topics.append(_topic(call, result, topic, rows))
-    return call.new.response(results=tuple(topics))
+            rows[partition.partition] = await _row(call, key, partition, defaults, work)
+    made = vars(call.new)[result]
+    return call.new.response(
+        results=tuple(made(topic_id=topic_id, partitions=tuple(rows.values())) for topic_id, rows in topics.items())
+    )
 
 
 async def _row(call: NodeCall, key: StateKey, partition: Any, defaults: dict[str, Any], work: Work) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.emulator.api.raw_client import RawClient, request_parts
@@ -24,13 +24,23 @@ class StateRequests:
         self.client, self.group_id, self.topic_id = client, group_id, topic_id
 
     def send(self, name: str, **values: Any) -> Any:
+        topic_id, partition = values.pop("topic_id", self.topic_id), values.pop("partition", 0)
+        return self._send(name, [(topic_id, [{"partition": partition, **values}])]).results[0].partitions[0]
+
+    def send_all(self, name: str, *topics: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+        """Name partition 0 once for each of these rows, in several topics that are the same; return the errors."""
+        answer = self._send(name, [(self.topic_id, [{"partition": 0, **row} for row in rows]) for rows in topics])
+        return [[int(row.error_code) for row in topic.partitions] for topic in answer.results]
+
+    def _send(self, name: str, topics: Sequence[tuple[uuid.UUID, Sequence[Mapping[str, Any]]]]) -> Any:
         api = f"{name}_share_group_state{'_summary' if name == 'summary' else ''}".replace("summary_", "read_")
         version = 1 if name in ("write", "summary") else 0
         parts = request_parts(api, version)
-        topic_id, partition = values.pop("topic_id", self.topic_id), values.pop("partition", 0)
-        row = parts.PartitionData(partition=partition, **values)
-        topics = (vars(parts)[self.TYPES[api]](topic_id=topic_id, partitions=(row,)),)
-        return self.client.call(api, version, group_id=self.group_id, topics=topics).results[0].partitions[0]
+        made = tuple(
+            vars(parts)[self.TYPES[api]](topic_id=each, partitions=tuple(parts.PartitionData(**row) for row in rows))
+            for each, rows in topics
+        )
+        return self.client.call(api, version, group_id=self.group_id, topics=made)
 
     def write(self, state_epoch: int, leader_epoch: int, start_offset: int, *batches: tuple[int, int, int, int]) -> int:
         parts = request_parts("write_share_group_state", 1)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
+from kafka.protocol.admin import ListConfigResourcesRequest
 from kafka.protocol.admin.configs import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from kafka.protocol.admin.topics import CreateTopicsRequest
 
@@ -207,3 +208,17 @@ def test_alterations_are_answered_by_the_emulator() -> None:
         topic, _ = create(wire)
         answers = {name: answer_to(wire, topic, name) for name in CASES}
     assert answers == expected
+
+
+@pytest.mark.compared
+@pytest.mark.parametrize("broker", ["real", "emulated"])
+def test_a_type_that_is_asked_for_twice_is_listed_once(request: pytest.FixtureRequest, broker: str) -> None:
+    wire: Wire = request.getfixturevalue(broker)
+
+    def listed(*types: int) -> list[tuple[int, str]]:
+        answer = wire.call(ListConfigResourcesRequest(version=1, resource_types=[*types]))
+        return sorted((each.resource_type, each.resource_name) for each in answer.config_resources)
+
+    create(wire)
+    assert listed(TOPIC, TOPIC) == listed(TOPIC) != []
+    assert listed(BROKER, TOPIC, BROKER) == sorted({*listed(BROKER), *listed(TOPIC)})

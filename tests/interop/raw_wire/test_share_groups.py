@@ -498,6 +498,30 @@ def test_state_that_does_not_exist(states: StateRequests) -> None:
     assert states.send("delete", topic_id=uuid.uuid4()).error_code == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "then", "code"),
+    [
+        ("initialize", {"state_epoch": 2, "start_offset": -1}, {"state_epoch": 1, "start_offset": -1}, 124),
+        ("read", {"leader_epoch": 2}, {"leader_epoch": 1}, 74),
+        ("summary", {"leader_epoch": 2}, {"leader_epoch": 2}, 0),
+        ("delete", {}, {}, 0),
+    ],
+)
+def test_what_is_named_twice_is_answered_once(
+    states: StateRequests, name: str, values: dict[str, int], then: dict[str, int], code: int
+) -> None:
+    assert states.send("initialize", state_epoch=1, start_offset=-1).error_code == 0
+    assert states.send_all(name, [values, then], [then]) == [[code]]
+
+
+def test_what_is_written_twice_is_answered_once(states: StateRequests) -> None:
+    assert states.send("initialize", state_epoch=1, start_offset=-1).error_code == 0
+    epochs = {"state_epoch": 1, "delivery_complete_count": 0, "state_batches": ()}
+    first, then = ({**epochs, "leader_epoch": 3, "start_offset": 5}, {**epochs, "leader_epoch": 2, "start_offset": 9})
+    assert states.send_all("write", [first, then], [then]) == [[74]]
+    assert states.send("read", leader_epoch=3).start_offset == 5
+
+
 def test_epochs_fence_writers_and_readers(states: StateRequests) -> None:
     assert states.send("initialize", state_epoch=2, start_offset=-1).error_code == 0
     assert states.send("initialize", state_epoch=1, start_offset=-1).error_code == 124
