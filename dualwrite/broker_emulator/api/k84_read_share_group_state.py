@@ -26,12 +26,16 @@ _DEFAULTS: dict[str, Any] = {"state_epoch": 0, "start_offset": 0, "state_batches
 
 
 async def handle(call: NodeCall) -> Any:
-    async def work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
-        state = shard.read(key, partition.leader_epoch)
-        batches = await mapped(lambda batch: call.new.StateBatch(**batch._asdict()), state.batches)
-        return {"state_epoch": state.state_epoch, "start_offset": state.start_offset, "state_batches": tuple(batches)}
+    async def with_batches(fields: dict[str, Any]) -> dict[str, Any]:
+        batches = await mapped(lambda batch: call.new.StateBatch(**batch._asdict()), fields["state_batches"])
+        return {**fields, "state_batches": tuple(batches)}
 
-    return await for_each_partition(call, _RESULT, _DEFAULTS, work)
+    return await for_each_partition(call, _RESULT, _DEFAULTS, _work, with_batches)
+
+
+async def _work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
+    state = shard.read(key, partition.leader_epoch)
+    return {"state_epoch": state.state_epoch, "start_offset": state.start_offset, "state_batches": state.batches}
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:

@@ -22,8 +22,18 @@ _NO_TOPIC: Final = UUID(int=0)
 Work = Callable[[StateShard, StateKey, Any], Awaitable[dict[str, Any]]]
 """Does what is asked for one partition and returns the fields of its result. Raises StateError."""
 
+Finish = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Makes the fields of a result that take long, which only what is answered needs."""
 
-async def for_each_partition(call: NodeCall, result: str, defaults: dict[str, Any], work: Work) -> Any:
+
+async def as_they_are(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields."""
+    return fields
+
+
+async def for_each_partition(
+    call: NodeCall, result: str, defaults: dict[str, Any], work: Work, finish: Finish = as_they_are
+) -> Any:
     """Do `work` for every partition of the request; return the response, made of the types named `result`...
 
     `defaults` are the fields of a result beside its error. As in Kafka, a request without a group has no results, and
@@ -33,35 +43,32 @@ async def for_each_partition(call: NodeCall, result: str, defaults: dict[str, An
         return await call.made(refusal, call, result, defaults, ErrorCode.unsupported_version)
     if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return await call.made(refusal, call, result, defaults, ErrorCode.cluster_authorization_failed)
-    topics: dict[UUID, dict[int, Any]] = {}
+    topics: dict[UUID, dict[int, dict[str, Any]]] = {}
     pace = Pace()
     for topic in call.request.topics if call.request.group_id else ():
         await pace.keep()
-        rows = topics.setdefault(topic.topic_id or _NO_TOPIC, {})
+        done = topics.setdefault(topic.topic_id or _NO_TOPIC, {})
         for partition in topic.partitions:
             await pace.keep()
             key = StateKey(call.request.group_id, topic.topic_id or _NO_TOPIC, partition.partition)
-            rows[partition.partition] = await _row(call, key, partition, defaults, work)
-    made = vars(call.new)[result]
-    return call.new.response(
-        results=tuple(made(topic_id=topic_id, partitions=tuple(rows.values())) for topic_id, rows in topics.items())
-    )
+            done[key.partition] = {**defaults, **await _done(call, key, partition, work), "partition": key.partition}
+    results = []
+    for topic_id, each in topics.items():
+        await pace.keep()
+        rows = [call.new.PartitionResult(**await finish(fields)) for fields in each.values()]
+        results.append(vars(call.new)[result](topic_id=topic_id, partitions=tuple(rows)))
+    return call.new.response(results=tuple(results))
 
 
-async def _row(call: NodeCall, key: StateKey, partition: Any, defaults: dict[str, Any], work: Work) -> Any:
-    fields: dict[str, Any] = {"error_code": ErrorCode.none, "error_message": None}
+async def _done(call: NodeCall, key: StateKey, partition: Any, work: Work) -> dict[str, Any]:
     try:
         states = call.cluster.share_states
         shard = call.node.share_coordinator.shard(states.partition(key).index)
-        fields |= await work(shard, key, partition)
+        fields = await work(shard, key, partition)
         await shard.replicated()
     except StateError as error:
-        fields = {"error_code": error.error, "error_message": error.message}
-    return call.new.PartitionResult(**{**defaults, **fields, "partition": key.partition})
-
-
-def _topic(call: NodeCall, result: str, topic: Any, rows: list[Any]) -> Any:
-    return vars(call.new)[result](topic_id=topic.topic_id, partitions=tuple(rows))
+        return {"error_code": error.error, "error_message": error.message}
+    return {"error_code": ErrorCode.none, "error_message": None, **fields}
 
 
 def refusal(call: NodeCall, result: str, defaults: dict[str, Any], error: ErrorCode) -> Any:
@@ -69,11 +76,11 @@ def refusal(call: NodeCall, result: str, defaults: dict[str, Any], error: ErrorC
     refused = {**defaults, "error_code": error, "error_message": None}
     return call.new.response(
         results=tuple(
-            _topic(
-                call,
-                result,
-                topic,
-                [call.new.PartitionResult(**refused, partition=row.partition) for row in topic.partitions],
+            vars(call.new)[result](
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    call.new.PartitionResult(**refused, partition=row.partition) for row in topic.partitions
+                ),
             )
             for topic in call.request.topics
         )

@@ -6,6 +6,7 @@ response when they are replicated.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
@@ -18,11 +19,13 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, RefusedError
+from dualwrite.broker_emulator.groups.consumer.long_decisions import ATTEMPTS, Turns
 from dualwrite.broker_emulator.groups.consumer.service import ClusterTopics
 from dualwrite.broker_emulator.share import membership
 from dualwrite.broker_emulator.share.group import ShareGroup, StateTopic
-from dualwrite.broker_emulator.share.group_records import records_between, replay_record
+from dualwrite.broker_emulator.share.group_records import KeyValue, records_between, replay_record
 from dualwrite.broker_emulator.share.membership import (
+    HeartbeatOutcome,
     ShareContext,
     ShareGroupSettings,
     ShareHeartbeat,
@@ -43,6 +46,9 @@ T = TypeVar("T")
 
 _RETRY_MS = 500
 """Delay before sessions that timed out are looked at again, after their records could not be appended."""
+
+_MANY = 1000
+"""Topics and partitions of a group, for a decision that a thread makes."""
 
 
 class Shard(Protocol):
@@ -83,6 +89,7 @@ class ShareGroups:
         self._shard = shard
         self._cluster = cluster
         self._topics = ClusterTopics(cluster)
+        self._turns = Turns()
         self._timers: dict[str, tuple[int, Timer]] = {}
         self._initializing: set[str] = set()
         self._altering: Counter[str] = Counter()
@@ -113,15 +120,39 @@ class ShareGroups:
 
     async def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:
         """Handle ShareGroupHeartbeat."""
-        before = self.groups.get(group_id)
-        context = self.context(group_id)
         if request.member_epoch < JOIN_EPOCH:
+            before = self.groups.get(group_id)
             await self._store(before, membership.leave(self.known(group_id), request.member_id))
             return ShareHeartbeatResponse(request.member_id, request.member_epoch)
-        outcome = membership.heartbeat(self._joinable(group_id, request.member_epoch == JOIN_EPOCH), request, context)
-        await self._store(before, outcome.group)
+        if group_id in self._turns or _is_long(self.groups.get(group_id), request):
+            async with self._turns.of(group_id):
+                response = await self._decide_in_thread(group_id, request)
+        else:
+            response = await self._decide_now(group_id, request)
         self._begin_initializing(group_id)
+        return response
+
+    async def _decide_now(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:
+        before = self.groups.get(group_id)
+        outcome = membership.heartbeat(self._joinable(group_id, joins=request.joins), request, self.context(group_id))
+        await self._store(before, outcome.group)
         return outcome.response
+
+    async def _decide_in_thread(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:
+        """Decide in a thread, again if the group changed meanwhile, and store the decision."""
+        for _ in range(ATTEMPTS):
+            before, group = (
+                self.groups.get(group_id),
+                self._joinable(group_id, joins=request.joins),
+            )
+            context = self.context(group_id)._replace(topics=self._topics.fixed())
+            outcome, records = await asyncio.to_thread(_decide_with_records, before, group, request, context)
+            if not self._shard.is_open:
+                raise RefusedError(ErrorCode.not_coordinator, "This is not the correct coordinator.")
+            if self.groups.get(group_id) is before and not self._shard.has_other_group(group_id):
+                await self._store(before, outcome.group, records)
+                return outcome.response
+        return await self._decide_now(group_id, request)
 
     def known(self, group_id: str) -> ShareGroup:
         """Return a share group. Raises RefusedError (69) if there is none."""
@@ -132,7 +163,7 @@ class ShareGroups:
             raise RefusedError(ErrorCode.group_id_not_found, message)
         return group
 
-    def _joinable(self, group_id: str, joins: bool) -> ShareGroup:
+    def _joinable(self, group_id: str, *, joins: bool) -> ShareGroup:
         group = self.groups.get(group_id)
         if group is not None:
             return group
@@ -322,15 +353,21 @@ class ShareGroups:
 
     # storing
 
-    async def _store(self, before: ShareGroup | None, after: ShareGroup | None) -> None:
-        error = self._append(before, after)
+    async def _store(
+        self, before: ShareGroup | None, after: ShareGroup | None, records: Sequence[KeyValue] | None = None
+    ) -> None:
+        """Store a change; `records` are those between the two, if they are known."""
+        error = self._append(before, after, records)
         if error is ErrorCode.none and not self._shard.is_replicated:
             error = await self._shard.replicated()
         if error is not ErrorCode.none:
             raise RefusedError(error, f"The group's records could not be stored: {error.name}.")
 
-    def _append(self, before: ShareGroup | None, after: ShareGroup | None) -> ErrorCode:
-        records = records_between(before, after)
+    def _append(
+        self, before: ShareGroup | None, after: ShareGroup | None, records: Sequence[KeyValue] | None = None
+    ) -> ErrorCode:
+        if records is None:
+            records = records_between(before, after)
         error = self._shard.append(records)[1] if records else ErrorCode.none
         if error is not ErrorCode.none:
             return error
@@ -342,6 +379,22 @@ class ShareGroups:
             if timer is not None:
                 timer.cancel()
         return ErrorCode.none
+
+
+def _is_long(group: ShareGroup | None, request: ShareHeartbeat) -> bool:
+    """Return whether a decision about the group and the request would keep the event loop for long."""
+    named = len(request.subscribed_topics or ())
+    if group is not None:
+        named += sum(len(member.subscribed_topics) for member in group.members.values())
+        named += sum(map(len, group.targets.values()))
+    return named > _MANY
+
+
+def _decide_with_records(
+    before: ShareGroup | None, group: ShareGroup, request: ShareHeartbeat, context: ShareContext
+) -> tuple[HeartbeatOutcome, list[KeyValue]]:
+    outcome = membership.heartbeat(group, request, context)
+    return outcome, records_between(before, outcome.group)
 
 
 def settings_of(cluster: ClusterView, group_id: str) -> ShareGroupSettings:

@@ -43,6 +43,11 @@ class ShareHeartbeat(NamedTuple):
     client_id: str
     client_host: str
 
+    @property
+    def joins(self) -> bool:
+        """Whether the member joins."""
+        return self.member_epoch == JOIN_EPOCH
+
 
 class ShareHeartbeatResponse(NamedTuple):
     """What the member is told."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -237,7 +238,7 @@ def _alter_the_same_resource(client: RawClient) -> Any:
 
 def _write_share_states_of_no_partition(client: RawClient) -> Any:
     new = request_parts("write_share_group_state", 1).WriteStateData
-    topics = (new(topic_id=None, partitions=()),) * MOST
+    topics = tuple(new(topic_id=UUID(int=1 + index), partitions=()) for index in range(MOST))
     return client.call("write_share_group_state", 1, group_id="g", topics=topics).results
 
 
