@@ -13,7 +13,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.groups.consumer.group import RefusedError
+from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.share import state_coordinator
+from dualwrite.broker_emulator.share.group import ShareGroup
+from dualwrite.broker_emulator.share.groups_service import AlteredOffset
+from dualwrite.broker_emulator.share.membership import ShareHeartbeat
 from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import (
     NO_OFFSET,
@@ -277,3 +282,54 @@ def test_a_large_write_to_a_partition_that_is_lost_meanwhile_is_refused() -> Non
 
         await_in_loop(emulator, write_and_lose())
         assert run_in_loop(emulator, lambda: _known(emulator, key)) == ()
+
+
+def _shard(emulator: Emulator) -> GroupShard:
+    shard = emulator.cluster.nodes[0].groups.shard("g")
+    assert isinstance(shard, GroupShard)
+    return shard
+
+
+def _heartbeat(member_id: str, *topics: str) -> ShareHeartbeat:
+    return ShareHeartbeat(member_id, 0, None, frozenset(topics), "client", "/host")
+
+
+MANY_TOPICS = tuple(f"topic{number}" for number in range(2_000))
+
+
+def test_offsets_that_are_altered_while_a_large_heartbeat_is_decided_are_kept() -> None:
+    with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:
+        orders = emulator.cluster.topics["orders"]
+        key = StateKey("g", orders.topic_id, 0)
+
+        async def join_and_alter() -> ShareGroup:
+            shares = _shard(emulator).share
+            large = asyncio.ensure_future(shares.heartbeat("g", _heartbeat("large", "orders", *MANY_TOPICS)))
+            await asyncio.sleep(0)
+            await shares.alter_offsets("g", [AlteredOffset(orders, 0, 5)])
+            assert not shares.groups["g"].members, "the large one came later"
+            assert (await large).member_id == "large"
+            return shares.groups["g"]
+
+        group = await_in_loop(emulator, join_and_alter())
+        assert list(group.members) == ["large"]
+        assert group.initialized[orders.topic_id].partitions == {0}
+        state = run_in_loop(emulator, lambda: emulator.cluster.share_states.shard(key).read(key, 0))
+        assert state.start_offset == 5
+
+
+def test_a_large_heartbeat_to_a_coordinator_that_is_lost_meanwhile_is_refused() -> None:
+    with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:
+
+        async def join_and_lose() -> None:
+            shard = _shard(emulator)
+            end = shard.partition.log.log_end_offset
+            large = asyncio.ensure_future(shard.share.heartbeat("g", _heartbeat("large", *MANY_TOPICS)))
+            await asyncio.sleep(0)
+            shard.close()
+            with pytest.raises(RefusedError) as refused:
+                await large
+            assert refused.value.error is ErrorCode.not_coordinator
+            assert shard.partition.log.log_end_offset == end
+
+        await_in_loop(emulator, join_and_lose())
