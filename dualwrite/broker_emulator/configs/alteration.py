@@ -275,6 +275,8 @@ _MATCH_KEYS: Final = (
     "client_source_address",
     "client_source_port",
 )
+_LONGEST_MATCH: Final = 4096
+"""Characters of all patterns: compiling them takes time, which other clients wait for."""
 
 
 def check_client_metrics_configs(configs: Mapping[str, str]) -> None:
@@ -289,7 +291,10 @@ def check_client_metrics_configs(configs: Mapping[str, str]) -> None:
     interval_ms = values.get("interval.ms", _LEAST_INTERVAL_MS)
     assert isinstance(interval_ms, int)
     _check_interval(interval_ms)
-    for pattern in filter(None, configs.get("match", "").split(",")):
+    match = configs.get("match", "")
+    if len(match) > _LONGEST_MATCH:
+        raise _invalid_config(f"match has {len(match)} characters; the emulator takes {_LONGEST_MATCH} at most")
+    for pattern in filter(None, match.split(",")):
         _check_pattern(pattern)
 
 
@@ -307,7 +312,7 @@ def _check_pattern(pattern: str) -> None:
         equals = ""
     try:
         re.compile(expression)
-    except re.error:
+    except (re.error, OverflowError, RecursionError):  # the last two: of a count, and of groups in groups
         equals = ""
     if not equals or key.strip() not in _MATCH_KEYS:
         raise _invalid_config(f"Illegal client matching pattern: {pattern}")

@@ -173,6 +173,9 @@ def test_the_limits_of_groups_are_their_brokers() -> None:
         ({"match": "client_id=["}, 40, "Illegal client matching pattern: client_id=["),
         ({"match": "client_id=a=b"}, 40, "Illegal client matching pattern: client_id=a=b"),
         ({"match": "client_id"}, 40, "Illegal client matching pattern: client_id"),
+        ({"match": f"client_id={'(' * 2000}"}, 40, f"Illegal client matching pattern: client_id={'(' * 2000}"),
+        ({"match": "client_id=a{9999999999}"}, 40, "Illegal client matching pattern: client_id=a{9999999999}"),
+        ({"match": f"client_id={'a' * 5000}"}, 40, "match has 5010 characters; the emulator takes 4096 at most"),
     ],
 )
 def test_settings_that_no_subscription_has(configs: Mapping[str, str], error: int, said: str) -> None:
