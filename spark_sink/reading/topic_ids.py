@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
-from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import KafkaError
 from spark_sink.errors import SourceReadError
 from spark_sink.reading.kafka_settings import api_timeout_ms, connection_settings
@@ -39,6 +38,8 @@ class KafkaTopicIds:
     """A `TopicIdLookup` in a Kafka cluster. Kafka before 2.8 has no topic ids: nothing is found, or checked, there."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
+        from dualwrite.admin import TransactionAdmin  # loads kafka-python, which not every process needs
+
         self._timeout_ms = api_timeout_ms(settings)
         self._admin = TransactionAdmin(connection_settings(settings))
 

@@ -25,6 +25,7 @@ IN_ONE_JVM: Final = (
     "tests/spark/test_batch.py",
     "tests/spark/test_foreach_batch.py",
     "tests/spark/test_source.py",
+    "tests/spark/test_sql.py",
     "tests/interop/spark/test_connector.py",
     "tests/spark/test_pages.py",
 )

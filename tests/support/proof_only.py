@@ -81,6 +81,7 @@ FILES: Final = frozenset(
         "tests/spark/test_protocol_zombies.py",
         "tests/spark/test_source.py",
         "tests/spark/test_source_security.py",
+        "tests/spark/test_sql.py",
         "tests/unit/test_benchmark_options.py",
         "tests/unit/test_dual_write_benchmark.py",
     }
