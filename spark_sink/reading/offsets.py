@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 LATEST: Final = -1
@@ -39,7 +38,7 @@ class Position(NamedTuple):
     """
 
     offsets: Offsets
-    topic_ids: Mapping[str, str] = MappingProxyType({})
+    topic_ids: Mapping[str, str] = {}
 
 
 def to_json(position: Position) -> dict[str, dict[str, int | str]]:

@@ -112,7 +112,7 @@ def test_bars_are_in_proportion_to_the_longest_batch(log: Path, call: Call) -> N
     assert medians.split() == ["median", "75", "450", "75", "150"]
     marks = dict(zip(("plan", "write", "decide", "complete"), "░▒█▓", strict=True))
     longest = sum(first.count(mark) for mark in marks.values())
-    assert longest > 40
+    assert longest >= 30
     assert abs(first.count(marks["write"]) - 0.7 * longest) <= 1
     assert abs(sum(second.count(mark) for mark in marks.values()) - 0.5 * longest) <= 1
     assert abs(later.count(marks["complete"]) - 0.25 * longest) <= 1
@@ -131,11 +131,13 @@ def test_the_newest_batches_of_each_sink(log: Path, call: Call) -> None:
 
 
 def test_programs_get_json(log: Path, call: Call) -> None:
-    batches = call("spark", "phases", "--log", log, "--json").document["batches"]
+    document = call("spark", "phases", "--log", log, "--json").document
+    batches = document["batches"]
     assert [each["sink"] for each in batches] == ["jobs", "orders", "orders", "orders", "orders"]
     assert [each["outcome"] for each in batches[1:]] == ["committed", "committed", "completed-later", "replayed"]
     assert batches[1]["write_ms"] == 700
-    assert {"batches", *batches[0]} <= keys(section("dualwrite spark phases"))
+    words = set(re.findall(r"`([\w-]+)`", section("dualwrite spark phases")))
+    assert keys(document) | {each["outcome"] for each in batches} <= words
 
 
 def test_a_log_without_batches(log: Path, call: Call) -> None:
