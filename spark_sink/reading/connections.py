@@ -6,6 +6,7 @@ processes cannot share a socket.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 from collections import OrderedDict
@@ -126,3 +127,10 @@ def _kept(idle: _Idle[_Connection], settings: object, make: Callable[[], _Connec
     mine = [each for each in idle if each[0] == os.getpid()]
     for surplus in mine[:-_KEPT]:
         idle.pop(surplus).close()
+
+
+@atexit.register
+def _close_topic_ids() -> None:
+    """Close the lookups of this process while the interpreter still can: they need its I/O thread."""
+    for key in [each for each in _idle_topic_ids if each[0] == os.getpid()]:
+        _idle_topic_ids.pop(key).close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -175,6 +177,18 @@ def test_a_broker_that_has_not_heard_of_the_new_topic_yet_is_asked_again(
         monkeypatch.setattr(lookup, "_found", lambda topics: outdated.pop() if outdated else look_up(topics))
     assert values(task.reading(0, 5)) == [f"old-{number}" for number in range(5)]
     assert outdated == []
+
+
+def test_a_process_that_ends_leaves_no_complaint(task: Task, topics: Topics) -> None:
+    code = (
+        "from spark_sink.reading.connections import topic_ids\n"
+        "from spark_sink.reading.options import parse\n"
+        f"given = {{'kafka.bootstrap.servers': {topics.bootstrap_servers!r}, 'subscribe': {task.topic!r}}}\n"
+        "with topic_ids(parse(given)) as lookup:\n"
+        f"    print(lookup.ids([{task.topic!r}], {{}})[{task.topic!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == (task.topic_id, "")
 
 
 def test_a_broker_that_does_not_respond() -> None:
