@@ -8,7 +8,12 @@ BIN := $(VENV)/bin
 TEST_WORKERS ?= 5
 READY := $(VENV)/.ready
 
-.PHONY: demo demo-spark test proof interop fuzz differential lint bench dist clean
+# The oldest Spark that works, by pyproject.toml, in an environment of its own: pip would replace the newer one.
+OLDEST_SPARK := 4.2.0
+VENV_OLDEST_SPARK := $(VENV)-spark-floor
+TESTS_OLDEST_SPARK := $(addprefix tests/spark/test_,batch.py foreach_batch.py source.py datasource.py)
+
+.PHONY: demo demo-spark test proof test-spark-floor interop fuzz differential lint bench dist clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
@@ -27,6 +32,10 @@ test: $(READY)
 proof: $(READY)
 	$(BIN)/python -m tests.support.fetch_servers
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+
+test-spark-floor: $(VENV_OLDEST_SPARK)/.ready
+	$(VENV_OLDEST_SPARK)/bin/python -c 'import pyspark; assert pyspark.__version__ == "$(OLDEST_SPARK)", pyspark'
+	$(VENV_OLDEST_SPARK)/bin/python -m pytest $(TESTS_OLDEST_SPARK) $(TEST_ARGS)
 
 interop: $(READY)
 	$(BIN)/python -m tests.interop $(INTEROP_ARGS)
@@ -55,14 +64,17 @@ dist: $(READY)
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
 
-$(READY): pyproject.toml
+# A virtual environment in $(@D) with what $(REQUIRED) names.
+$(READY): REQUIRED := '.[dev]'
+$(VENV_OLDEST_SPARK)/.ready: REQUIRED := '.[dev]' pyspark==$(OLDEST_SPARK)
+$(READY) $(VENV_OLDEST_SPARK)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "dualwrite needs Python >= 3.11; point PYTHON at one: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv $(VENV) || \
+	$(PYTHON) -m venv $(@D) || \
 	  { echo "Python's venv module is incomplete here; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable $(REQUIRED)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV_OLDEST_SPARK) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

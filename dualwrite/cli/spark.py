@@ -16,6 +16,7 @@ from dualwrite.cli.failures import LEFT
 from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
+from dualwrite.cli.spark_phases import command as phases
 from dualwrite.cli.spark_status import command as status
 from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
 from spark_sink.driver.completion import Completion
@@ -36,6 +37,7 @@ def command() -> None:
 
 
 command.add_command(status)
+command.add_command(phases)
 
 
 def _completion(access: KafkaAccess) -> Completion:

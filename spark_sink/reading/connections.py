@@ -1,23 +1,25 @@
-"""Open connections to Kafka with one of the two libraries: `connect` for the driver, `consumer` for tasks.
+"""Open connections to Kafka: `connect` and `connect_topic_ids` for the driver, `consumer` and `topic_ids` for tasks.
 
-A process keeps its consumers, and reuses them from batch to batch. A forked child opens its own, because processes
-cannot share a socket.
+A process keeps the connections of its tasks, and reuses them from batch to batch. A forked child opens its own, because
+processes cannot share a socket.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from dualwrite.errors import AuthenticationError, ConfigError, KafkaError
 from spark_sink.errors import SinkOptionError, SourceReadError
 from spark_sink.reading.clients import Cluster, Records
 from spark_sink.reading.kafka_settings import api_timeout_ms, connection_settings, needs_kafka_python
 from spark_sink.reading.options import Library, SourceOptions
+from spark_sink.reading.topic_ids import KafkaTopicIds, TopicIdLookup
 
 _LONGEST_LOGIN_MS: Final = 5_000
 
@@ -73,26 +75,62 @@ def open_consumer(options: SourceOptions) -> Records:
     return KafkaPythonRecords(options.kafka)
 
 
-_KEPT: Final = 4
-"""The number of idle consumers that a worker keeps: tasks of several queries may take turns in it."""
+def connect_topic_ids(options: SourceOptions) -> TopicIdLookup:
+    """Return a new connection for looking up the ids of topics."""
+    return KafkaTopicIds(options.kafka)
 
-_idle: OrderedDict[tuple[int, object], Records] = OrderedDict()
+
+_KEPT: Final = 4
+"""The number of idle connections of a kind that a worker keeps: tasks of several queries may take turns in it."""
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_Connection = TypeVar("_Connection", bound=_Closable)
+_Idle = OrderedDict[tuple[int, object], _Connection]
+
+_idle_consumers: _Idle[Records] = OrderedDict()
+_idle_topic_ids: _Idle[TopicIdLookup] = OrderedDict()
 
 
 @contextmanager
 def consumer(options: SourceOptions, make: Callable[[SourceOptions], Records] = open_consumer) -> Iterator[Records]:
     """Return a consumer of this process for one range. It is kept for the next range unless an exception is raised."""
-    key = (os.getpid(), (library_of(options), options.group_prefix, tuple(sorted(options.kafka.items()))))
-    records = _idle.pop(key, None) or make(options)
-    try:
+    settings = library_of(options), options.group_prefix, tuple(sorted(options.kafka.items()))
+    with _kept(_idle_consumers, settings, lambda: make(options)) as records:
         yield records
+
+
+@contextmanager
+def topic_ids(options: SourceOptions) -> Iterator[TopicIdLookup]:
+    """Return a lookup of this process for the ids of topics. It is kept unless an exception is raised."""
+    settings = tuple(sorted(options.kafka.items()))
+    with _kept(_idle_topic_ids, settings, lambda: connect_topic_ids(options)) as lookup:
+        yield lookup
+
+
+@contextmanager
+def _kept(idle: _Idle[_Connection], settings: object, make: Callable[[], _Connection]) -> Iterator[_Connection]:
+    key = (os.getpid(), settings)
+    connection = idle.pop(key, None) or make()
+    try:
+        yield connection
     except BaseException:
-        records.close()
+        connection.close()
         raise
-    if key in _idle:
-        records.close()
+    if key in idle:
+        connection.close()
     else:
-        _idle[key] = records
-    mine = [each for each in _idle if each[0] == os.getpid()]
+        idle[key] = connection
+    mine = [each for each in idle if each[0] == os.getpid()]
     for surplus in mine[:-_KEPT]:
-        _idle.pop(surplus).close()
+        idle.pop(surplus).close()
+
+
+@atexit.register
+def _close_topic_ids() -> None:
+    """Close the lookups of this process while the interpreter still can: they need its I/O thread."""
+    for key in [each for each in _idle_topic_ids if each[0] == os.getpid()]:
+        _idle_topic_ids.pop(key).close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -25,30 +25,58 @@ class Partition(NamedTuple):
 Offsets = Mapping[Partition, int]
 """The offset of the next record, by partition."""
 
-Json = Mapping[str, Mapping[str, int]]
-"""`{"topic": {"0": 12}}`, the format of Spark's own Kafka source."""
+TOPIC_ID: Final = "topicId"
+
+Json = Mapping[str, Mapping[str, int | str]]
+"""`{"topic": {"0": 12, "topicId": "..."}}`: the format of Spark's own Kafka source, with the id of the topic."""
 
 
-def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+class Position(NamedTuple):
+    """Offsets by partition, and the ids of the topics to which they belong, as far as they are known (KIP-516).
+
+    An offset of a topic means nothing in another topic of the same name.
+    """
+
+    offsets: Offsets
+    topic_ids: Mapping[str, str] = {}
+
+
+def to_json(position: Position) -> dict[str, dict[str, int | str]]:
     """Return the JSON, always in the same order: Spark compares offsets as strings."""
-    written: dict[str, dict[str, int]] = {}
-    for partition in sorted(offsets):
-        written.setdefault(partition.topic, {})[str(partition.number)] = offsets[partition]
+    written: dict[str, dict[str, int | str]] = {}
+    for partition in sorted(position.offsets):
+        written.setdefault(partition.topic, {})[str(partition.number)] = position.offsets[partition]
+    for topic in written.keys() & position.topic_ids.keys():
+        written[topic][TOPIC_ID] = position.topic_ids[topic]
     return written
 
 
-def from_json(written: Json) -> dict[Partition, int]:
-    """Return the offsets that `to_json` has written. Raises ValueError for anything else."""
-    return dict(_read(written))
+def from_json(written: Json) -> Position:
+    """Return what `to_json` has written, also by a version without ids. Raises ValueError for anything else."""
+    topics = dict(_topics(written))
+    offsets = {each: offset for topic, partitions in topics.items() for each, offset in _offsets(topic, partitions)}
+    ids = {topic: _id(topic, partitions[TOPIC_ID]) for topic, partitions in topics.items() if TOPIC_ID in partitions}
+    return Position(offsets, ids)
 
 
-def _read(written: object) -> Iterator[tuple[Partition, int]]:
+def _id(topic: str, written: object) -> str:
+    if not isinstance(written, str):
+        raise ValueError(f"{written!r} is not an id of the topic {topic}")
+    return written
+
+
+def _topics(written: object) -> Iterator[tuple[str, Mapping[str, object]]]:
     if not isinstance(written, Mapping):
         raise ValueError(f"{written!r} is not a mapping of topics")
     for topic, partitions in written.items():
         if not isinstance(partitions, Mapping):
             raise ValueError(f"the topic {topic} has no mapping of partitions")
-        for number, offset in partitions.items():
+        yield topic, partitions
+
+
+def _offsets(topic: str, partitions: Mapping[str, object]) -> Iterator[tuple[Partition, int]]:
+    for number, offset in partitions.items():
+        if number != TOPIC_ID:
             if not (str(number).isascii() and str(number).isdecimal()):
                 raise ValueError(f"{number!r} of the topic {topic} is not the number of a partition")
             if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
@@ -63,6 +91,8 @@ class OffsetRange:
     partition: Partition
     start: int
     end: int
+    topic_id: str | None = None
+    """The id of the topic for which the range was planned; None if it is not known."""
 
     @property
     def size(self) -> int:
@@ -109,4 +139,4 @@ def split(ranges: list[OffsetRange], *, at_least: int | None = None, largest: in
 def _cut(whole: OffsetRange, into: int) -> list[OffsetRange]:
     pieces = min(into, whole.size)
     borders = [whole.start + whole.size * number // pieces for number in range(pieces + 1)]
-    return [OffsetRange(whole.partition, low, high) for low, high in pairwise(borders)]
+    return [replace(whole, start=low, end=high) for low, high in pairwise(borders)]

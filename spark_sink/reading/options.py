@@ -13,7 +13,7 @@ from typing import Final
 from spark_sink.errors import SinkOptionError
 from spark_sink.options import OptionValues
 from spark_sink.reading.kafka_settings import checked_settings
-from spark_sink.reading.offsets import EARLIEST, LATEST, Offsets, Partition, from_json
+from spark_sink.reading.offsets import EARLIEST, LATEST, TOPIC_ID, Json, Offsets, Partition, from_json
 
 DEFAULT_POLL_TIMEOUT_MS: Final = 120_000
 DEFAULT_GROUP_PREFIX: Final = "spark-kafka-source"
@@ -227,11 +227,18 @@ def _bound(own: OptionValues, by_offset: str, by_time: str) -> Bound | None:
     if text.strip().lower() in ("earliest", "latest"):
         return Bound(everywhere=EARLIEST if text.strip().lower() == "earliest" else LATEST)
     try:
-        return Bound(offsets=from_json(json.loads(text)))
+        return Bound(offsets=_chosen(json.loads(text)))
     except ValueError as error:
         raise SinkOptionError(
             f'{by_offset}: {text!r} is not earliest, latest or JSON like {{"topic": {{"0": 12, "1": -2}}}} ({error})'
         ) from error
+
+
+def _chosen(written: Json) -> Offsets:
+    offsets, topic_ids = from_json(written)
+    if topic_ids:
+        raise ValueError(f"{TOPIC_ID} is only for checkpoints: leave it out, and the offsets are of the topic as it is")
+    return offsets
 
 
 def _milliseconds(own: OptionValues, name: str) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from spark_sink.errors import SinkOptionError, SourceDataLossError, SourceReadError
@@ -18,11 +19,13 @@ from spark_sink.reading.offsets import (
     OffsetRange,
     Offsets,
     Partition,
+    Position,
     limited,
     ranges_between,
     split,
 )
 from spark_sink.reading.options import Bound, OnNoTimestamp, SourceOptions
+from spark_sink.reading.topic_ids import TopicIdLookup, another_topic
 
 _log = logging.getLogger("spark_sink")
 
@@ -32,23 +35,27 @@ _FIRST_FEW: Final = 5
 class Planner:
     """The planner of one query, in the driver."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
+    def __init__(self, options: SourceOptions, cluster: Cluster, topics: TopicIdLookup) -> None:
         self._options = options
         self.cluster: Final = cluster
+        self.topics: Final = topics
 
-    def starting(self, otherwise: int) -> dict[Partition, int]:
+    def starting(self, otherwise: int) -> Position:
         """Return the start of a new query: `startingOffsets`, `startingTimestamp` or `otherwise` (EARLIEST, LATEST)."""
-        found = self._resolved(self._options.starting or Bound(everywhere=otherwise), self._partitions(()), "starting")
-        return self._within("startingOffsets", self._options.starting, found)
+        partitions = self._partitions(())
+        ids = self.topics.ids(_topics_of(partitions), {})  # before the offsets, as in `latest`
+        found = self._resolved(self._options.starting or Bound(everywhere=otherwise), partitions, "starting")
+        return Position(self._within("startingOffsets", self._options.starting, found), ids)
 
-    def ending(self, start: Offsets) -> dict[Partition, int]:
+    def ending(self, start: Position) -> Position:
         """Return the end of a batch query: `endingOffsets`, `endingTimestamp` or what is committed now."""
-        bound = self._options.ending or Bound(everywhere=LATEST)
-        found = self._within("endingOffsets", bound, self._resolved(bound, start.keys(), "ending"))
+        bound, begin = self._options.ending or Bound(everywhere=LATEST), start.offsets
+        found = self._within("endingOffsets", bound, self._resolved(bound, begin.keys(), "ending"))
         if bound.everywhere == LATEST:
-            return {each: max(end, start[each]) for each, end in found.items()}
-        self._check_order(start, found)
-        return found
+            found = {each: max(end, begin[each]) for each, end in found.items()}
+        else:
+            self._check_order(begin, found)
+        return Position(found, start.topic_ids)
 
     def _check_order(self, start: Offsets, end: Offsets) -> None:
         for each in sorted(end):
@@ -63,23 +70,51 @@ class Planner:
                 "until it is completed, or read with kafka.isolation.level=read_uncommitted"
             )
 
-    def latest(self, start: Offsets) -> dict[Partition, int]:
+    def latest(self, start: Position) -> Position:
         """Return how far each partition can be read now, with new partitions and without those that no longer exist.
 
         The end is lower than `start` if a partition was recreated, which is a loss. With read_committed, the last
         stable offset may be lower than a start that was configured; then there is nothing to read yet.
+
+        The ids are read before the ends. So the id of a topic that is recreated in between is outdated, which
+        `ranges` notices; the other way round, ends of the old topic would have the id of the new one.
         """
-        ends = self.cluster.ends(self._partitions(start))
-        behind = [each for each, end in ends.items() if end < start.get(each, 0)]
+        partitions = self._partitions(start.offsets)
+        topics = _topics_of(partitions)
+        ids = self.topics.ids(topics, start.topic_ids)
+        begin = _of_same_topics(start, ids)
+        ends = self.cluster.ends(partitions)
+        behind = [each for each, end in ends.items() if end < begin.get(each, 0)]
         ahead = self.cluster.high_watermarks(behind)
-        return {**ends, **{each: start[each] for each in behind if ahead[each] >= start[each]}}
+        return Position(
+            {**ends, **{each: begin[each] for each in behind if ahead[each] >= begin[each]}},
+            {**{topic: start.topic_ids[topic] for topic in topics & start.topic_ids.keys()}, **ids},
+        )
 
-    def limited(self, start: Offsets, end: Offsets, most: int) -> dict[Partition, int]:
+    def limited(self, start: Position, end: Position, most: int) -> Position:
         """Return `end`, or an end that is at most `most` offsets away."""
-        return limited({**self._beginnings_of_new(start, end), **start}, end, most)
+        begin = _of_same_topics(start, end.topic_ids)
+        begin = {**self._beginnings_of_new(begin, end.offsets), **begin}
+        return Position(limited(begin, end.offsets, most), end.topic_ids)
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+    def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
         """Return the ranges of a batch for its tasks. Raises SourceDataLossError for lost ones (`failOnDataLoss`)."""
+        ids = self.topics.ids(_topics_of(end.offsets), end.topic_ids)
+        replaced = {topic for topic, topic_id in end.topic_ids.items() if ids.get(topic) != topic_id}
+        for topic in sorted(replaced):
+            self._lost(another_topic(topic, end.topic_ids[topic], ids.get(topic)))
+        self._report_replaced(start, end, without=replaced)
+        ranges = self._ranges(
+            _without(replaced, _of_same_topics(start, end.topic_ids)), _without(replaced, end.offsets)
+        )
+        return [replace(each, topic_id=ids.get(each.partition.topic)) for each in ranges]
+
+    def _report_replaced(self, start: Position, end: Position, without: Collection[str]) -> None:
+        for topic in sorted((start.topic_ids.keys() & end.topic_ids.keys()) - set(without)):
+            if start.topic_ids[topic] != end.topic_ids[topic]:
+                self._lost(another_topic(topic, start.topic_ids[topic], end.topic_ids[topic]))
+
+    def _ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         gone = start.keys() - end.keys()
         if gone:
             self._lost(f"{_named(gone)} of the checkpoint {_are(gone)} no longer in Kafka")
@@ -109,7 +144,7 @@ class Planner:
         if wanted.start >= beginning:
             return wanted
         self._lost(lost_offsets(wanted, beginning))
-        return OffsetRange(wanted.partition, min(beginning, wanted.end), wanted.end)
+        return replace(wanted, start=min(beginning, wanted.end))
 
     def _beginnings_of_new(self, start: Offsets, end: Offsets) -> Offsets:
         return self.cluster.beginnings(sorted(end.keys() - start.keys()))
@@ -188,6 +223,14 @@ def lost_offsets(wanted: OffsetRange, beginning: int) -> str:
     )
 
 
+def lost_end(wanted: OffsetRange, end: int) -> str:
+    """Return a sentence about a range that begins after the log's end."""
+    return (
+        f"{wanted.partition} ends at offset {end} now, but offsets {wanted.start} to {wanted.end - 1} were not read "
+        "yet: it was recreated, or has lost its end"
+    )
+
+
 def report_loss(what: str, *, fail: bool) -> None:
     """Raise SourceDataLossError, or log a warning if `fail` is False."""
     if fail:
@@ -195,6 +238,20 @@ def report_loss(what: str, *, fail: bool) -> None:
             f"{what}. The query has stopped; to continue without these records, start it with failOnDataLoss=false"
         )
     _log.warning("%s; the query continues without these records, because failOnDataLoss is false", what)
+
+
+def _topics_of(partitions: Iterable[Partition]) -> set[str]:
+    return {each.topic for each in partitions}
+
+
+def _of_same_topics(start: Position, ids: Mapping[str, str]) -> dict[Partition, int]:
+    """Return the offsets that still mean something: without those of topics that have another id now."""
+    replaced = {topic for topic in start.topic_ids.keys() & ids.keys() if start.topic_ids[topic] != ids[topic]}
+    return _without(replaced, start.offsets)
+
+
+def _without(topics: Collection[str], offsets: Offsets) -> dict[Partition, int]:
+    return {each: offset for each, offset in offsets.items() if each.topic not in topics}
 
 
 def _named(things: Iterable[object]) -> str:

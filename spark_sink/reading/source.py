@@ -11,7 +11,7 @@ in tasks, which get only a range of offsets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -36,11 +36,12 @@ from pyspark.sql.types import (
 from spark_sink.driver.batch_log import configure_worker_logging
 from spark_sink.errors import SinkOptionError, SourceReadError
 from spark_sink.reading.clients import Cluster, OffsetOutOfRangeError
-from spark_sink.reading.connections import connect, consumer
-from spark_sink.reading.offsets import EARLIEST, LATEST, OffsetRange, Offsets, from_json, to_json
+from spark_sink.reading.connections import connect, connect_topic_ids, consumer, topic_ids
+from spark_sink.reading.offsets import EARLIEST, LATEST, OffsetRange, Position, from_json, to_json
 from spark_sink.reading.options import SourceOptions, check_for_batch, check_for_stream, parse
-from spark_sink.reading.planner import Planner, lost_offsets, report_loss
+from spark_sink.reading.planner import Planner, lost_end, lost_offsets, report_loss
 from spark_sink.reading.rows import Rows
+from spark_sink.reading.topic_ids import TopicIdLookup, another_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,21 +112,25 @@ class _Reader:
         self._options = options
         self._schema = schema
         self._cluster: Cluster | None = None
+        self._topic_ids: TopicIdLookup | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cluster": None}
+        return {**self.__dict__, "_cluster": None, "_topic_ids": None}
 
     @property
     def _planner(self) -> Planner:
         """The planner, connected when it is first needed."""
         if self._cluster is None:
             self._cluster = connect(self._options)
-        return Planner(self._options, self._cluster)
+        if self._topic_ids is None:
+            self._topic_ids = connect_topic_ids(self._options)
+        return Planner(self._options, self._cluster, self._topic_ids)
 
     def _disconnect(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        for connection in (self._cluster, self._topic_ids):
+            if connection is not None:
+                connection.close()
+        self._cluster = self._topic_ids = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a range, in a task. Spark passes a partition of its own if a batch query has none."""
@@ -149,13 +154,16 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of one streaming query. Offsets are `{"topic": {"0": 12}}`, as in Spark's own source."""
+    """The reader of one streaming query.
+
+    Offsets are `{"topic": {"0": 12, "topicId": "..."}}`: those of Spark's own source, with the ids of the topics.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._latest: Offsets | None = None
+        self._latest: Position | None = None
         self._ends_with_this_offset = False
-        self._last_to_read: Offsets | None = None
+        self._last_to_read: Position | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Return the start of a new query; Spark does not call this for a query with a checkpoint."""
@@ -201,11 +209,39 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def read_range(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the records of the range, in order. Raises SourceReadError, and SourceDataLossError for deleted records."""
+    if not _is_same_topic(options, wanted):
+        return
+    try:
+        for batch in _batches(options, wanted, schema):
+            if not _is_same_topic(options, wanted):  # after these rows were read, and before Spark has them
+                return
+            yield batch
+    except (SourceReadError, OffsetOutOfRangeError):
+        if _is_same_topic(options, wanted):  # otherwise there is a better reason
+            raise
+    else:
+        _is_same_topic(options, wanted)  # the range may have no rows, or none at its end, in the new topic
+
+
+def _is_same_topic(options: SourceOptions, wanted: OffsetRange) -> bool:
+    """Return whether the topic is the one for which the range was planned; report a loss if it is not."""
+    if wanted.topic_id is None:
+        return True
+    topic = wanted.partition.topic
+    with topic_ids(options) as lookup:
+        found = lookup.ids([topic], {topic: wanted.topic_id}).get(topic)
+    if found == wanted.topic_id:
+        return True
+    report_loss(another_topic(topic, wanted.topic_id, found), fail=options.fail_on_data_loss)
+    return False
+
+
+def _batches(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     rows = Rows(wanted.partition, schema)
     try:
         yield from _read_records(options, wanted, rows)
     except OffsetOutOfRangeError:
-        unread = OffsetRange(wanted.partition, max(wanted.start, rows.next_offset), wanted.end)
+        unread = replace(wanted, start=max(wanted.start, rows.next_offset))
         yield from _read_records(options, _what_is_left(options, unread), rows)
     yield from rows.take()
 
@@ -222,10 +258,14 @@ def _read_records(options: SourceOptions, wanted: OffsetRange, rows: Rows) -> It
 
 def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
     """Return what still exists of a range: retention may delete records after the batch was planned."""
+    partition = wanted.partition
     cluster = connect(options)
     try:
-        beginning = cluster.beginnings([wanted.partition])[wanted.partition]
+        beginning, end = cluster.beginnings([partition])[partition], cluster.high_watermarks([partition])[partition]
     finally:
         cluster.close()
+    if end < wanted.start:
+        report_loss(lost_end(wanted, end), fail=options.fail_on_data_loss)
+        return replace(wanted, start=wanted.end)
     report_loss(lost_offsets(wanted, beginning), fail=options.fail_on_data_loss)
-    return OffsetRange(wanted.partition, min(max(beginning, wanted.start), wanted.end), wanted.end)
+    return replace(wanted, start=min(max(beginning, wanted.start), wanted.end))

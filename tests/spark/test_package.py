@@ -84,6 +84,7 @@ def test_the_oldest_spark_is_the_one_that_has_what_the_source_imports() -> None:
     of_spark = {requirement for extra in ("spark", "dev") for requirement in extras[extra] if "pyspark" in requirement}
     assert of_spark == {"pyspark>=4.2,<5", "pyspark[connect]>=4.2,<5"}, "4.1 has no pyspark.sql.streaming.datasource"
     assert "pandas>=2.2,<3" in extras["spark-cluster"], "of pandas 3, PySpark warns"
+    assert "OLDEST_SPARK := 4.2.0\n" in (ROOT / "Makefile").read_text(), "`make test-spark-floor` runs with it"
 
 
 def test_other_names_are_not() -> None:

@@ -75,6 +75,12 @@ class Stream:
         found: dict[str, Any] = json.loads(text)
         return found
 
+    def edit_offsets(self, batch_id: int, edited: dict[str, Any]) -> None:
+        """Replace what Spark recorded about a batch, as if another version of the source had planned it."""
+        path = self.checkpoint / "offsets" / str(batch_id)
+        path.write_text("\n".join([*path.read_text().splitlines()[:-1], json.dumps(edited, separators=(",", ":"))]))
+        path.with_name(f".{batch_id}.crc").unlink(missing_ok=True)
+
 
 def reader(read: Any, topics: Topics, **options: str) -> Any:
     given = {"kafka.bootstrap.servers": topics.bootstrap_servers, "startingOffsets": "earliest", **options}
@@ -88,7 +94,7 @@ def test_a_stream_reads_what_is_committed_and_goes_on_where_it_stopped(topics: T
     topics.commit(topic, "c", partition=1)
     topics.abort(topic, "z", partition=1)
     assert stream.run(subscribe=topic) == [["a", "b", "c"]]
-    assert stream.offsets(0) == {topic: {"0": 6, "1": 4}}
+    assert stream.offsets(0) == {topic: {"0": 6, "1": 4, "topicId": topics.id_of(topic)}}
     stream.forget_commit(0)  # then that batch is read again, as it was
     topics.commit(topic, "d")
     with topics.transaction(topic, "e", partition=1) as writer:
@@ -123,10 +129,45 @@ def test_a_running_stream_starts_at_the_latest_offsets_and_finds_new_topics(topi
     until(lambda: stream.rows == ["b"], 60)  # the new partitions alone may have been a batch
     topics.write(first, "c")
     until(lambda: stream.rows == ["b", "c"], 60)
-    latest = {first: {"0": 2}, second: {"0": 0, "1": 1}}
+    latest = {
+        first: {"0": 2, "topicId": topics.id_of(first)},
+        second: {"0": 0, "1": 1, "topicId": topics.id_of(second)},
+    }
     until(lambda: json.loads(query.lastProgress["sources"][0]["latestOffset"]) == latest, 60)
     query.stop()
     assert query.exception() is None
+
+
+def test_a_topic_that_was_created_again_ends_the_query(topics: Topics, stream: Stream) -> None:
+    topic = topics.create(partitions=2)
+    topics.write(topic, "a", "b", "c")
+    topics.write(topic, "d", partition=1)
+    assert stream.run(subscribe=topic) == [["a", "b", "c", "d"]]
+    old = topics.id_of(topic)
+    topics.delete(topic)
+    topics.create(name=topic)
+    topics.write(topic, *"stuvw")  # more than before, so that the offset 3 exists
+    for _ in range(2):  # a query that is only started again says the same
+        with pytest.raises(StreamingQueryException) as ended:
+            stream.run(subscribe=topic)
+        assert (
+            f"the topic {topic} was deleted and created again: the offsets of the query belong to the topic with"
+            in (str(ended.value))
+        )
+        assert f"the id {old}, and it has the id {topics.id_of(topic)} now" in str(ended.value)
+    assert stream.run(subscribe=topic, failOnDataLoss="false") == [["s", "t", "u", "v", "w"]]
+    topics.write(topic, "x")
+    assert stream.run(subscribe=topic) == [["x"]]
+
+
+def test_a_checkpoint_without_topic_ids_goes_on(topics: Topics, stream: Stream) -> None:
+    topic = topics.create()
+    topics.write(topic, "a", "b")
+    assert stream.run(subscribe=topic) == [["a", "b"]]
+    stream.edit_offsets(0, {topic: {"0": 2}})
+    topics.write(topic, "c")
+    assert stream.run(subscribe=topic) == [["c"]]
+    assert stream.offsets(1) == {topic: {"0": 3, "topicId": topics.id_of(topic)}}
 
 
 @pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python"])

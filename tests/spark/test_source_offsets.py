@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from spark_sink.reading.offsets import (
     OffsetRange,
     Offsets,
     Partition,
+    Position,
     from_json,
     limited,
     ranges_between,
@@ -26,6 +27,7 @@ from spark_sink.reading.offsets import (
 from spark_sink.reading.options import parse
 from spark_sink.reading.planner import Planner
 
+At = Position
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 
 
@@ -35,6 +37,9 @@ class KnownCluster:
     def __init__(self, logs: Mapping[Partition, tuple[int, int, int]]) -> None:
         self.logs = dict(logs)
         self.times: dict[Partition, int | None] = {}
+        self.topic_ids: dict[str, str] = {}
+        self.between: Callable[[], None] = lambda: None
+        """Called after the ids were read."""
 
     def partitions(self, topics: Collection[str] | None) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -55,6 +60,11 @@ class KnownCluster:
     def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int | None]:
         return {each: self.times[each] for each in partitions}
 
+    def ids(self, topics: Collection[str], expected: Mapping[str, str]) -> Mapping[str, str]:
+        found = {topic: self.topic_ids[topic] for topic in topics if topic in self.topic_ids}
+        self.between()
+        return found
+
     def close(self) -> None: ...
 
 
@@ -62,7 +72,8 @@ def planner(logs: Mapping[Partition, tuple[int, int, int]], **options: str) -> P
     given = {"kafka.bootstrap.servers": "b:1", **options}
     if not {"subscribe", "subscribePattern", "assign"} & options.keys():
         given["subscribe"] = ",".join(sorted({each.topic for each in logs}))
-    return Planner(parse(given), KnownCluster(logs))
+    cluster = KnownCluster(logs)
+    return Planner(parse(given), cluster, cluster)
 
 
 # as text
@@ -70,8 +81,26 @@ def planner(logs: Mapping[Partition, tuple[int, int, int]], **options: str) -> P
 
 def test_offsets_are_written_as_sparks_own_source_writes_them() -> None:
     offsets = {Partition("a", 10): 3, B0: 0, Partition("a", 9): 2**40}
-    assert json.dumps(to_json(offsets)) == '{"a": {"9": 1099511627776, "10": 3}, "b": {"0": 0}}'
-    assert from_json(to_json(offsets)) == offsets
+    assert json.dumps(to_json(At(offsets))) == '{"a": {"9": 1099511627776, "10": 3}, "b": {"0": 0}}'
+    assert from_json(to_json(At(offsets))) == At(offsets)
+
+
+def test_the_id_of_each_topic_is_written_behind_its_offsets() -> None:
+    position = At({B0: 0, A1: 7, A0: 3}, {"b": "b-id", "a": "a-id", "other": "other-id"})
+    written = '{"a": {"0": 3, "1": 7, "topicId": "a-id"}, "b": {"0": 0, "topicId": "b-id"}}'
+    assert json.dumps(to_json(position)) == written
+    assert from_json(json.loads(written)) == At({A0: 3, A1: 7, B0: 0}, {"a": "a-id", "b": "b-id"})
+
+
+@pytest.mark.parametrize("written", ['{"a": {"topicId": 7}}', '{"a": {"id": 7}}', '{"a": {"0": "7"}}', '{"a": 7}', "7"])
+def test_what_is_no_position(written: str) -> None:
+    with pytest.raises(ValueError, match=r"is not|has no"):
+        from_json(json.loads(written))
+
+
+def test_chosen_offsets_have_no_topic_id() -> None:
+    with pytest.raises(SinkOptionError, match="topicId is only for checkpoints: leave it out"):
+        planner({A0: (0, 1, 1)}, startingOffsets='{"a": {"0": 0, "topicId": "x"}}')
 
 
 offsets_of_some = st.dictionaries(
@@ -82,8 +111,8 @@ offsets_of_some = st.dictionaries(
 @given(offsets_of_some)
 def test_equal_offsets_have_equal_texts(offsets: dict[Partition, int]) -> None:
     backwards = dict(reversed(list(offsets.items())))
-    assert json.dumps(to_json(offsets)) == json.dumps(to_json(backwards))
-    assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
+    assert json.dumps(to_json(At(offsets))) == json.dumps(to_json(At(backwards)))
+    assert from_json(json.loads(json.dumps(to_json(At(offsets))))) == At(offsets)
 
 
 # a limit
@@ -148,15 +177,15 @@ def test_partitions_with_nothing_have_no_task() -> None:
 
 def test_a_stream_starts_at_the_end_and_a_batch_query_at_the_beginning() -> None:
     logs = {A0: (3, 8, 9), A1: (0, 5, 5)}
-    assert planner(logs).starting(LATEST) == {A0: 8, A1: 5}
-    assert planner(logs).starting(EARLIEST) == {A0: 3, A1: 0}
-    assert planner(logs, startingOffsets="earliest").starting(LATEST) == {A0: 3, A1: 0}
+    assert planner(logs).starting(LATEST) == At({A0: 8, A1: 5})
+    assert planner(logs).starting(EARLIEST) == At({A0: 3, A1: 0})
+    assert planner(logs, startingOffsets="earliest").starting(LATEST) == At({A0: 3, A1: 0})
 
 
 def test_chosen_offsets_and_the_two_ends_among_them() -> None:
     logs = {A0: (3, 8, 9), A1: (1, 5, 5), B0: (0, 2, 2)}
     chosen = '{"a": {"0": 4, "1": -2}, "b": {"0": -1}}'
-    assert planner(logs, startingOffsets=chosen).starting(LATEST) == {A0: 4, A1: 1, B0: 2}
+    assert planner(logs, startingOffsets=chosen).starting(LATEST) == At({A0: 4, A1: 1, B0: 2})
 
 
 @pytest.mark.parametrize(
@@ -177,7 +206,7 @@ def test_chosen_offsets_that_are_not_there(chosen: int, caplog: pytest.LogCaptur
         planner(logs, startingOffsets=written).starting(LATEST)
     with caplog.at_level(logging.WARNING, "spark_sink"):
         found = planner(logs, startingOffsets=written, failOnDataLoss="false").starting(LATEST)
-    assert found == {A0: 3 if chosen == 2 else 9}
+    assert found == At({A0: 3 if chosen == 2 else 9})
     assert "the query continues without these records" in caplog.text
 
 
@@ -185,7 +214,7 @@ def test_a_time_to_start_at() -> None:
     starting = planner({A0: (0, 8, 8), A1: (0, 5, 5)}, startingTimestamp="1000")
     cluster: KnownCluster = starting.cluster  # type: ignore[assignment]
     cluster.times = {A0: 4, A1: 2}
-    assert starting.starting(LATEST) == {A0: 4, A1: 2}
+    assert starting.starting(LATEST) == At({A0: 4, A1: 2})
     cluster.times = {A0: 4, A1: None}
     with pytest.raises(SourceReadError, match="a-1 has no record as late as 1000"):
         starting.starting(LATEST)
@@ -194,7 +223,7 @@ def test_a_time_to_start_at() -> None:
 def test_a_time_that_nothing_is_as_late_as() -> None:
     starting = planner({A0: (0, 8, 8)}, startingTimestamp="1000", startingOffsetsByTimestampStrategy="latest")
     starting.cluster.times = {A0: None}  # type: ignore[attr-defined]
-    assert starting.starting(LATEST) == {A0: 8}
+    assert starting.starting(LATEST) == At({A0: 8})
 
 
 @pytest.mark.parametrize(
@@ -208,40 +237,40 @@ def test_topics_that_do_not_exist(option: str, value: str) -> None:
 
 def test_a_pattern_is_of_whole_names_and_waits() -> None:
     logs = {A0: (0, 8, 8), Partition("ab", 0): (0, 1, 1)}
-    assert planner(logs, subscribePattern="a").starting(EARLIEST) == {A0: 0}
-    assert planner(logs, subscribePattern="z.*").starting(EARLIEST) == {}
+    assert planner(logs, subscribePattern="a").starting(EARLIEST) == At({A0: 0})
+    assert planner(logs, subscribePattern="z.*").starting(EARLIEST) == At({})
 
 
 # how far a batch goes
 
 
 def test_a_batch_of_a_stream_ends_at_the_last_stable_offset() -> None:
-    assert planner({A0: (0, 8, 20)}).latest({A0: 3}) == {A0: 8}
+    assert planner({A0: (0, 8, 20)}).latest(At({A0: 3})) == At({A0: 8})
 
 
 def test_new_partitions_are_found_and_read_from_their_beginning() -> None:
     found = planner({A0: (0, 8, 8), A1: (0, 5, 5)})
-    end = found.latest({A0: 3})
-    assert end == {A0: 8, A1: 5}
-    assert found.ranges({A0: 3}, end) == [OffsetRange(A0, 3, 8), OffsetRange(A1, 0, 5)]
-    assert found.limited({A0: 3}, end, 4) == {A0: 3 + 1 + 4 * 2 // 8, A1: 0 + 1 + 4 * 2 // 8}
+    end = found.latest(At({A0: 3}))
+    assert end == At({A0: 8, A1: 5})
+    assert found.ranges(At({A0: 3}), end) == [OffsetRange(A0, 3, 8), OffsetRange(A1, 0, 5)]
+    assert found.limited(At({A0: 3}), end, 4) == At({A0: 3 + 1 + 4 * 2 // 8, A1: 0 + 1 + 4 * 2 // 8})
 
 
 def test_new_topics_of_a_pattern_are_found() -> None:
     found = planner({A0: (0, 8, 8), B0: (0, 2, 2)}, subscribePattern="a|b")
-    assert found.latest({A0: 8}) == {A0: 8, B0: 2}
+    assert found.latest(At({A0: 8})) == At({A0: 8, B0: 2})
 
 
 def test_an_open_transaction_before_a_chosen_start_means_nothing_to_read_yet() -> None:
     waiting = planner({A0: (0, 4, 9)}, startingOffsets='{"a": {"0": 7}}')
-    assert waiting.starting(LATEST) == {A0: 7}
-    assert waiting.latest({A0: 7}) == {A0: 7}
+    assert waiting.starting(LATEST) == At({A0: 7})
+    assert waiting.latest(At({A0: 7})) == At({A0: 7})
 
 
 # what was lost
 
 
-def lost(sentence: str, found: Planner, start: Offsets, end: Offsets) -> None:
+def lost(sentence: str, found: Planner, start: Position, end: Position) -> None:
     with pytest.raises(SourceDataLossError, match=sentence) as refused:
         found.ranges(start, end)
     assert "start it with failOnDataLoss=false" in str(refused.value)
@@ -249,33 +278,166 @@ def lost(sentence: str, found: Planner, start: Offsets, end: Offsets) -> None:
 
 def test_the_beginning_is_gone() -> None:
     logs = {A0: (6, 9, 9)}
-    lost("a-0 begins at offset 6 now, but offsets 2 to 5 were not read yet", planner(logs), {A0: 2}, {A0: 9})
-    assert planner(logs, failOnDataLoss="false").ranges({A0: 2}, {A0: 9}) == [OffsetRange(A0, 6, 9)]
-    assert planner(logs, failOnDataLoss="false").ranges({A0: 2}, {A0: 4}) == []
-    assert planner(logs).ranges({A0: 6}, {A0: 9}) == [OffsetRange(A0, 6, 9)]
+    lost("a-0 begins at offset 6 now, but offsets 2 to 5 were not read yet", planner(logs), At({A0: 2}), At({A0: 9}))
+    assert planner(logs, failOnDataLoss="false").ranges(At({A0: 2}), At({A0: 9})) == [OffsetRange(A0, 6, 9)]
+    assert planner(logs, failOnDataLoss="false").ranges(At({A0: 2}), At({A0: 4})) == []
+    assert planner(logs).ranges(At({A0: 6}), At({A0: 9})) == [OffsetRange(A0, 6, 9)]
 
 
 def test_a_new_partition_whose_beginning_is_gone() -> None:
     logs = {A0: (0, 8, 8), A1: (2, 5, 5)}
-    lost("a-1 is new, but its first 2 offsets were already deleted", planner(logs), {A0: 8}, {A0: 8, A1: 5})
-    assert planner(logs, failOnDataLoss="false").ranges({A0: 8}, {A0: 8, A1: 5}) == [OffsetRange(A1, 2, 5)]
+    lost("a-1 is new, but its first 2 offsets were already deleted", planner(logs), At({A0: 8}), At({A0: 8, A1: 5}))
+    assert planner(logs, failOnDataLoss="false").ranges(At({A0: 8}), At({A0: 8, A1: 5})) == [OffsetRange(A1, 2, 5)]
 
 
 def test_a_deleted_topic() -> None:
     logs = {A0: (0, 8, 8)}
     found = planner(logs, subscribe="a,b")
-    end = found.latest({A0: 8, B0: 3})
-    assert end == {A0: 8}
-    lost("b-0 of the checkpoint is no longer in Kafka", found, {A0: 8, B0: 3}, end)
-    assert planner(logs, subscribe="a,b", failOnDataLoss="false").ranges({A0: 7, B0: 3}, end) == [OffsetRange(A0, 7, 8)]
+    end = found.latest(At({A0: 8, B0: 3}))
+    assert end == At({A0: 8})
+    lost("b-0 of the checkpoint is no longer in Kafka", found, At({A0: 8, B0: 3}), end)
+    assert planner(logs, subscribe="a,b", failOnDataLoss="false").ranges(At({A0: 7, B0: 3}), end) == [
+        OffsetRange(A0, 7, 8)
+    ]
 
 
 def test_a_topic_that_was_recreated() -> None:
     logs = {A0: (0, 2, 2)}
-    end = planner(logs).latest({A0: 8})
-    assert end == {A0: 2}
-    lost("a-0 ends at offset 2, but was read up to 8 before: it was recreated", planner(logs), {A0: 8}, end)
-    assert planner(logs, failOnDataLoss="false").ranges({A0: 8}, end) == []
+    end = planner(logs).latest(At({A0: 8}))
+    assert end == At({A0: 2})
+    lost("a-0 ends at offset 2, but was read up to 8 before: it was recreated", planner(logs), At({A0: 8}), end)
+    assert planner(logs, failOnDataLoss="false").ranges(At({A0: 8}), end) == []
+
+
+# a topic that was deleted and created again
+
+OLD, NEW, NEWEST = {"a": "old"}, {"a": "new"}, {"a": "newest"}
+ANOTHER = "the topic a was deleted and created again: .* belong to the topic with the id old, and it has the id new now"
+
+
+def recreated(
+    logs: Mapping[Partition, tuple[int, int, int]], ids: Mapping[str, str] = NEW, **options: str
+) -> tuple[Planner, KnownCluster]:
+    found = planner(logs, **options)
+    cluster: KnownCluster = found.cluster  # type: ignore[assignment]
+    cluster.topic_ids = dict(ids)
+    return found, cluster
+
+
+def test_between_two_batches_with_more_records_than_before() -> None:
+    found, _ = recreated({A0: (0, 50, 50)})
+    end = found.latest(At({A0: 8}, OLD))
+    assert end == At({A0: 50}, NEW)
+    lost(ANOTHER, found, At({A0: 8}, OLD), end)
+
+
+def test_the_new_topic_is_read_from_its_beginning(caplog: pytest.LogCaptureFixture) -> None:
+    found, _ = recreated({A0: (3, 50, 50)}, failOnDataLoss="false")
+    start, end = At({A0: 8}, OLD), At({A0: 50}, NEW)
+    with caplog.at_level(logging.WARNING, "spark_sink"):
+        assert found.ranges(start, end) == [OffsetRange(A0, 3, 50, "new")]
+    assert "has the id new now" in caplog.text
+    assert "the query continues without these records" in caplog.text
+    part = found.limited(start, end, 7)
+    assert part == At({A0: 10}, NEW)
+    assert found.ranges(start, part) == [OffsetRange(A0, 3, 10, "new")]
+    assert found.ranges(part, end) == [OffsetRange(A0, 10, 50, "new")]
+
+
+def test_with_fewer_records_or_none() -> None:
+    for size in (2, 0):
+        found, _ = recreated({A0: (0, size, size)})
+        end = found.latest(At({A0: 8}, OLD))
+        assert end == At({A0: size}, NEW)
+        lost(ANOTHER, found, At({A0: 8}, OLD), end)
+
+
+def test_with_fewer_partitions_or_more() -> None:
+    fewer = At({A0: 8, A1: 8}, OLD)
+    lost(ANOTHER, recreated({A0: (0, 9, 9)})[0], fewer, At({A0: 9}, NEW))
+    found, _ = recreated({A0: (0, 9, 9)}, failOnDataLoss="false")
+    assert found.ranges(fewer, found.latest(fewer)) == [OffsetRange(A0, 0, 9, "new")]
+    more, _ = recreated({A0: (0, 9, 9), A1: (0, 9, 9)}, failOnDataLoss="false")
+    begin = At({A0: 8}, OLD)
+    assert more.ranges(begin, more.latest(begin)) == [OffsetRange(A0, 0, 9, "new"), OffsetRange(A1, 0, 9, "new")]
+
+
+def test_while_the_end_of_a_batch_is_looked_up() -> None:
+    """The ids were read, and the ends are those of the new topic: they must not count as offsets of the old one."""
+    for fail in ("true", "false"):
+        found, cluster = recreated({A0: (0, 9, 9)}, OLD, failOnDataLoss=fail)
+
+        def recreate(cluster: KnownCluster = cluster) -> None:
+            cluster.logs, cluster.topic_ids = {A0: (0, 50, 50)}, dict(NEW)
+
+        cluster.between = recreate
+        end = found.latest(At({A0: 8}, OLD))
+        assert end == At({A0: 50}, OLD)
+        if fail == "true":
+            lost(ANOTHER, found, At({A0: 8}, OLD), end)
+        else:
+            assert found.ranges(At({A0: 8}, OLD), end) == []
+            assert found.latest(end) == At({A0: 50}, NEW)
+            assert found.ranges(end, At({A0: 50}, NEW)) == [OffsetRange(A0, 0, 50, "new")]
+
+
+def test_between_the_end_of_a_batch_and_its_plan() -> None:
+    start, end = At({A0: 8}, OLD), At({A0: 20}, OLD)  # as well what a checkpoint has of a batch that is started again
+    lost(ANOTHER, recreated({A0: (0, 50, 50)})[0], start, end)
+    found, _ = recreated({A0: (0, 50, 50)}, failOnDataLoss="false")
+    assert found.ranges(start, end) == []
+    assert found.ranges(end, found.latest(end)) == [OffsetRange(A0, 0, 50, "new")]
+
+
+def test_again_before_the_new_topic_was_read() -> None:
+    start, end = At({A0: 8}, OLD), At({A0: 20}, NEW)
+    lost("the id new, and it has the id newest now", recreated({A0: (0, 5, 5)}, NEWEST)[0], start, end)
+    found, _ = recreated({A0: (0, 5, 5)}, NEWEST, failOnDataLoss="false")
+    assert found.ranges(start, end) == []
+    assert found.ranges(end, found.latest(end)) == [OffsetRange(A0, 0, 5, "newest")]
+
+
+def test_deleted_and_not_created_again_yet() -> None:
+    start, end = At({A0: 8, B0: 1}, OLD), At({A0: 20, B0: 2}, OLD)
+    lost("the topic a with the id old, .*, no longer exists", recreated({B0: (0, 2, 2)}, {})[0], start, end)
+    found, _ = recreated({B0: (0, 2, 2)}, {}, failOnDataLoss="false")
+    assert found.ranges(start, end) == [OffsetRange(B0, 1, 2)]
+
+
+def test_a_checkpoint_from_before_there_were_ids() -> None:
+    found, cluster = recreated({A0: (0, 50, 50)}, OLD)
+    end = found.latest(At({A0: 8}))
+    assert end == At({A0: 50}, OLD)
+    assert found.ranges(At({A0: 8}), end) == [OffsetRange(A0, 8, 50, "old")]
+    assert found.ranges(At({A0: 8}), At({A0: 20})) == [OffsetRange(A0, 8, 20, "old")]
+    cluster.topic_ids = dict(NEW)
+    lost(ANOTHER, found, end, At({A0: 60}, NEW))
+
+
+def test_an_id_that_is_not_found_for_once_is_not_forgotten() -> None:
+    found, cluster = recreated({A0: (0, 50, 50)}, {})
+    end = found.latest(At({A0: 8}, OLD))
+    assert end == At({A0: 50}, OLD)
+    cluster.topic_ids = dict(NEW)
+    lost(ANOTHER, found, At({A0: 8}, OLD), end)
+
+
+def test_a_batch_query_reads_the_topic_that_it_was_planned_for() -> None:
+    found, cluster = recreated({A0: (0, 9, 9)}, OLD)
+    start = found.starting(EARLIEST)
+    end = found.ending(start)
+    assert (start, end) == (At({A0: 0}, OLD), At({A0: 9}, OLD))
+    assert found.ranges(start, end) == [OffsetRange(A0, 0, 9, "old")]
+    cluster.topic_ids = dict(NEW)
+    lost(ANOTHER, found, start, end)
+
+
+def test_pieces_of_a_range_have_its_topic_id() -> None:
+    found, _ = recreated({A0: (4, 9, 9)}, OLD, minPartitions="2", failOnDataLoss="false")
+    assert found.ranges(At({A0: 0}, OLD), At({A0: 8}, OLD)) == [
+        OffsetRange(A0, 4, 6, "old"),
+        OffsetRange(A0, 6, 8, "old"),
+    ]
 
 
 # batch queries
@@ -284,23 +446,23 @@ def test_a_topic_that_was_recreated() -> None:
 def test_a_batch_query_ends_with_what_is_committed() -> None:
     logs = {A0: (2, 8, 20), A1: (0, 5, 5)}
     start = planner(logs).starting(EARLIEST)
-    assert planner(logs).ending(start) == {A0: 8, A1: 5}
-    assert planner(logs, endingOffsets='{"a": {"0": 6, "1": -1}}').ending(start) == {A0: 6, A1: 5}
+    assert planner(logs).ending(start) == At({A0: 8, A1: 5})
+    assert planner(logs, endingOffsets='{"a": {"0": 6, "1": -1}}').ending(start) == At({A0: 6, A1: 5})
 
 
 def test_the_end_of_a_batch_query_is_not_before_its_start() -> None:
     logs = {A0: (2, 8, 8)}
     with pytest.raises(SinkOptionError, match="a-0 would be read from offset 5 to offset 3, which is lower"):
-        planner(logs, endingOffsets='{"a": {"0": 3}}').ending({A0: 5})
+        planner(logs, endingOffsets='{"a": {"0": 3}}').ending(At({A0: 5}))
 
 
 def test_the_end_of_a_batch_query_is_not_behind_an_open_transaction() -> None:
     logs = {A0: (2, 8, 20)}
     with pytest.raises(SourceReadError, match="a-0 can be read up to offset 8, but not to 12: a transaction is open"):
-        planner(logs, endingOffsets='{"a": {"0": 12}}').ending({A0: 5})
+        planner(logs, endingOffsets='{"a": {"0": 12}}').ending(At({A0: 5}))
 
 
 def test_a_time_to_end_at() -> None:
     ending = planner({A0: (0, 8, 8), A1: (0, 5, 5)}, endingTimestamp="1000")
     ending.cluster.times = {A0: 4, A1: None}  # type: ignore[attr-defined]
-    assert ending.ending({A0: 0, A1: 0}) == {A0: 4, A1: 5}
+    assert ending.ending(At({A0: 0, A1: 0})) == At({A0: 4, A1: 5})

@@ -9,6 +9,7 @@ import confluent_kafka
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from dualwrite.admin import TransactionAdmin
 from tests.support.databases import unique
 
 _QUICK_AND_QUIET = {
@@ -37,6 +38,11 @@ class Topics:
 
     def delete(self, topic: str) -> None:
         self._admin.delete_topics([topic])[topic].result(10)
+
+    def id_of(self, topic: str) -> str:
+        """Return the id by which the broker tells the topic from others of the same name."""
+        with TransactionAdmin({"bootstrap.servers": self.bootstrap_servers}) as admin:
+            return admin.describe_topic_ids([topic]).ids[topic]
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
         """Delete the records before `before`, where the log then begins."""

@@ -25,6 +25,7 @@ IN_ONE_JVM: Final = (
     "tests/spark/test_batch.py",
     "tests/spark/test_foreach_batch.py",
     "tests/spark/test_source.py",
+    "tests/spark/test_sql.py",
     "tests/interop/spark/test_connector.py",
     "tests/spark/test_pages.py",
 )
@@ -39,6 +40,7 @@ ON_REAL_KAFKAS: Final = (
     "tests/apache_kafka/test_failures.py",
     "tests/apache_kafka/test_late_requests.py",
     "tests/apache_kafka/test_by_hand.py",
+    "tests/apache_kafka/test_recreated_topics.py",
     "tests/admin/test_everywhere.py",
     "tests/admin/test_pattern.py",
     "tests/interop/test_sdk_on_apache_kafka.py",

@@ -23,6 +23,7 @@ FILES: Final = frozenset(
         "tests/apache_kafka/test_late_requests.py",
         "tests/apache_kafka/test_log_reading.py",
         "tests/apache_kafka/test_missing_markers.py",
+        "tests/apache_kafka/test_recreated_topics.py",
         "tests/apache_kafka/test_repair.py",
         "tests/apache_kafka/test_repairability.py",
         "tests/apache_kafka/test_security.py",
@@ -80,6 +81,7 @@ FILES: Final = frozenset(
         "tests/spark/test_protocol_zombies.py",
         "tests/spark/test_source.py",
         "tests/spark/test_source_security.py",
+        "tests/spark/test_sql.py",
         "tests/unit/test_benchmark_options.py",
         "tests/unit/test_dual_write_benchmark.py",
     }
@@ -123,6 +125,7 @@ FUNCTIONS: Final = frozenset(
         "tests/recipes/test_torn.py::test_what_hangs_is_not_believed",
         "tests/recipes/test_torn.py::test_what_is_fine_is_left_alone",
         "tests/spark/test_protocol.py::test_steps_in_every_order",
+        "tests/spark/test_recreated_topics.py::test_recreated_during_the_read",
         "tests/recovery/test_another_cluster.py::test_writers_go_on_in_the_next_cluster",
         "tests/spark/test_repair.py::test_a_finisher_that_sleeps_at_any_point",
         "tests/spark/test_repair.py::test_a_finisher_whose_transactions_are_aborted_beneath_it_repairs_them_itself",
