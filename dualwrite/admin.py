@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -326,10 +326,10 @@ class AsyncTransactionAdmin:
     ) -> None:
         await self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Warn about a missing `close()`, and release the connections."""
-        transport = self._transport
-        if transport is None or self._loop is None or self._loop.is_closed() or sys.is_finalizing():
+        transport = None if is_finalizing() else self._transport  # a module's names may be None then
+        if transport is None or self._loop is None or self._loop.is_closed():
             return
         warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
         loop = self._loop
@@ -522,9 +522,11 @@ class TransactionAdmin:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Warn about a missing `close()`, and release the connections."""
-        if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
+        if is_finalizing():
+            return  # a module's names may be None by now
+        if not self._closed and self._generation == process_generation():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             asyncio.run_coroutine_threadsafe(self._admin.close(), self._io.loop)
 

@@ -393,9 +393,11 @@ class Producer(ProducerBase[RecordFuture]):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Behave as in a crash if `close()` was not called: close the connections, and end no transaction."""
-        if not self._closed and self._generation == process_generation() and not sys.is_finalizing():
+        if is_finalizing():
+            return  # a module's names may be None by now
+        if not self._closed and self._generation == process_generation():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             self._io.start(self._core.close())
 
