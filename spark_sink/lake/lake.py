@@ -1,0 +1,130 @@
+"""`Lake`: the part of a Delta table in each step of a batch, as `Sink` uses it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_sink.errors import DualTableError, SinkOptionError, StoreWentBackError
+from spark_sink.lake.columns import check_file, file_columns
+from spark_sink.lake.data_file import columns_of, file_name, why_unusable
+from spark_sink.lake.publishing import Publisher
+from spark_sink.options import DualTable
+from spark_sink.store.sink_store import LakeStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+
+    from spark_sink.store.tables import Decision
+
+_log = logging.getLogger("spark_sink")
+
+
+class Lake:
+    """The Delta table of one sink."""
+
+    def __init__(self, options: DualTable, sink_id: str, ledger: LakeStore, publisher: Publisher) -> None:
+        """`options.lake` is set."""
+        self._options = options
+        self._location = str(options.lake)
+        self._sink_id = sink_id
+        self._ledger = ledger
+        self._publisher = publisher
+
+    def columns_for(self, schema: pa.Schema) -> pa.Schema:
+        """PLAN: return the columns that data files will have. Changes nothing.
+
+        Raises SinkOptionError if rows of this schema do not fit the table, and what `Publisher.read` raises.
+        """
+        state = self._publisher.read(self._location)
+        known = self._ledger.row(self._sink_id)
+        if known is not None and known.location == self._location and known.table_id != state.table_id:
+            _log.warning(
+                "sink %s: %s is another Delta table than before (%s, not %s); it gets the rows from now on",
+                self._sink_id,
+                self._location,
+                state.table_id,
+                known.table_id,
+            )
+        return file_columns(self._options, schema, state.columns)
+
+    def check_decision(self, decision: Decision) -> str:
+        """COMMIT: check that the files can be added once the batch is decided; return the id of the table.
+
+        Raises DualTableError, StoreWentBackError and what `Publisher.read` raises; then nothing is decided.
+        """
+        state = self._publisher.read(self._location)
+        newest = state.published
+        if newest is not None and decision.generation is not None and newest >= decision.generation:
+            raise StoreWentBackError(
+                f"the Delta table {self._location} has generation {newest} of the sink {self._sink_id!r} already, and "
+                f"this batch would be decided at {decision.generation}: the database has lost decisions. Nothing was "
+                "decided; start the query again, which says what to do"
+            )
+        for attempt_id, (rows, size) in self._recorded(decision).items():
+            path = Path(self._location, file_name(attempt_id))
+            reason = why_unusable(path, size=size, rows=rows)
+            if reason is not None:
+                raise DualTableError(
+                    f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {reason}. Nothing of "
+                    "it is visible, and Spark replays it. Driver and executors must see one directory under this "
+                    "path, and VACUUM must keep files for longer than a batch takes"
+                )
+            try:
+                check_file(self._options, columns_of(path), state.columns)
+            except SinkOptionError as error:
+                raise DualTableError(
+                    f"batch {decision.batch_id} of the query {decision.query_id} is not decided, because the table was "
+                    f"altered while it was written ({error}). Nothing of it is visible; start the query again"
+                ) from error
+        return state.table_id
+
+    def _recorded(self, decision: Decision) -> Mapping[str, tuple[int, int]]:
+        return {each.attempt_id: (each.rows, each.size) for each in self._ledger.files(decision.winners)}
+
+    def choose(self, connection: sa.Connection, decision: Decision, table_id: str) -> None:
+        """COMMIT: mark the winners' files as owed, in the transaction of the decision. Raises DualTableError."""
+        self._ledger.choose(connection, decision, self._location, table_id)
+
+
+class Janitor:
+    """Deletes the data files of attempts that are condemned for good."""
+
+    def __init__(self, sink_id: str, ledger: LakeStore) -> None:
+        self._sink_id = sink_id
+        self._ledger = ledger
+
+    def clean(self) -> int:
+        """Delete the files that attempts have recorded; return how many there were."""
+        condemned = self._ledger.condemned(self._sink_id)
+        gone = [attempt_id for attempt_id, location in condemned.items() if _deleted(location, attempt_id)]
+        if gone:
+            self._ledger.forget(gone)
+        return len(gone)
+
+    def clean_unrecorded(self) -> int:
+        """Delete files that were begun by attempts which recorded none; return how many there were."""
+        begun = self._ledger.unrecorded(self._sink_id)
+        found = [each for each, location in begun.items() if Path(location, file_name(each)).exists()]
+        return sum(_deleted(begun[each], each) for each in found)
+
+    def left(self) -> int:
+        """Return how many files `clean` and `clean_unrecorded` would delete."""
+        begun = self._ledger.unrecorded(self._sink_id)
+        unrecorded = sum(Path(location, file_name(each)).exists() for each, location in begun.items())
+        return len(self._ledger.condemned(self._sink_id)) + unrecorded
+
+
+def _deleted(location: str, attempt_id: str) -> bool:
+    """Delete the file of an attempt; return whether it is gone, which a machine without the directory cannot tell."""
+    try:
+        if not Path(location).is_dir():
+            return False
+        Path(location, file_name(attempt_id)).unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("the data file of the attempt %s in %s was not deleted: %s", attempt_id, location, error)
+        return False
+    return True
