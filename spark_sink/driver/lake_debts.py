@@ -58,7 +58,7 @@ class LakeDebts:
             )
 
     def _clean(self) -> None:
-        from spark_sink.lake.lake import Janitor
+        from spark_sink.lake.files import Janitor
 
         try:
             Janitor(self._sink_id, self._store.lake).clean()

@@ -273,8 +273,9 @@ class Sink:
         return rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest, needs_digest=needs_digest)
 
     def _decide(self, decision: Decision, sql_fn: SqlFn | None) -> Decided:
-        lake = self._lake if decision.winners else None
-        table_id = "" if lake is None else lake.check_decision(decision)
+        lake, table_id = self._lake if decision.winners else None, ""
+        if lake is not None and not self.is_decided(decision.query_id, decision.batch_id):
+            table_id = lake.check_decision(decision)
 
         def inside(connection: sa.Connection) -> None:
             if self._table is not None and decision.winners:

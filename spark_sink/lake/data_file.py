@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_sink.errors import DualTableError
+from spark_sink.lake.files import file_name, flush_directory
 from spark_sink.options import DualTable
 from spark_sink.store.dual_columns import mapped
 
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _ROW_GROUP_BYTES: Final = 33_554_432
-
-
-def file_name(attempt_id: str) -> str:
-    """Return the name of the file of an attempt; no engine hides names that begin like this."""
-    return f"dualwrite-{attempt_id}.parquet"
 
 
 class DataFile:
@@ -105,15 +101,6 @@ class DataFile:
             f"{self._options.table} cannot store the rows: {why}. Nothing of the batch is visible; correct the data, "
             "and start the query again"
         )
-
-
-def flush_directory(directory: Path) -> None:
-    """Make the names in a directory survive a crash of the machine."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def why_unusable(path: Path, *, size: int, rows: int) -> str | None:

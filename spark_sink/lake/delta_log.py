@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.lake.columns import LakeColumns
-from spark_sink.lake.data_file import flush_directory
+from spark_sink.lake.files import flush_directory, library_missing
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -148,10 +148,7 @@ def _library() -> Any:
         import deltalake
         import deltalake.exceptions
     except ImportError as error:
-        raise SinkOptionError(
-            "dual.table names a Delta table, for which the package deltalake is missing here; nothing was written: "
-            "pip install 'dualwrite[spark-delta]', on the driver and wherever `dualwrite spark recover` runs"
-        ) from error
+        raise library_missing() from error
     return deltalake
 
 

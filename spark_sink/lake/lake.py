@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from spark_sink.errors import DualTableError, SinkOptionError, StoreWentBackError
 from spark_sink.lake.columns import check_file, file_columns
-from spark_sink.lake.data_file import columns_of, file_name, why_unusable
+from spark_sink.lake.data_file import columns_of, why_unusable
+from spark_sink.lake.files import file_name
 from spark_sink.lake.publishing import Publisher
 from spark_sink.options import DualTable
 from spark_sink.store.sink_store import LakeStore
@@ -54,11 +55,14 @@ class Lake:
     def check_decision(self, decision: Decision) -> str:
         """COMMIT: check that the files can be added once the batch is decided; return the id of the table.
 
+        Only for a batch that is not decided: the files of a decided one may be gone, because the table has compacted
+        them.
+
         Raises DualTableError, StoreWentBackError and what `Publisher.read` raises; then nothing is decided.
         """
         state = self._publisher.read(self._location)
         newest = state.published
-        if newest is not None and decision.generation is not None and newest >= decision.generation:
+        if newest is not None and decision.generation is not None and self._decided() < decision.generation <= newest:
             raise StoreWentBackError(
                 f"the Delta table {self._location} has generation {newest} of the sink {self._sink_id!r} already, and "
                 f"this batch would be decided at {decision.generation}: the database has lost decisions. Nothing was "
@@ -82,49 +86,13 @@ class Lake:
                 ) from error
         return state.table_id
 
+    def _decided(self) -> int:
+        known = self._ledger.row(self._sink_id)
+        return -1 if known is None else known.decided
+
     def _recorded(self, decision: Decision) -> Mapping[str, tuple[int, int]]:
         return {each.attempt_id: (each.rows, each.size) for each in self._ledger.files(decision.winners)}
 
     def choose(self, connection: sa.Connection, decision: Decision, table_id: str) -> None:
         """COMMIT: mark the winners' files as owed, in the transaction of the decision. Raises DualTableError."""
         self._ledger.choose(connection, decision, self._location, table_id)
-
-
-class Janitor:
-    """Deletes the data files of attempts that are condemned for good."""
-
-    def __init__(self, sink_id: str, ledger: LakeStore) -> None:
-        self._sink_id = sink_id
-        self._ledger = ledger
-
-    def clean(self) -> int:
-        """Delete the files that attempts have recorded; return how many there were."""
-        condemned = self._ledger.condemned(self._sink_id)
-        gone = [attempt_id for attempt_id, location in condemned.items() if _deleted(location, attempt_id)]
-        if gone:
-            self._ledger.forget(gone)
-        return len(gone)
-
-    def clean_unrecorded(self) -> int:
-        """Delete files that were begun by attempts which recorded none; return how many there were."""
-        begun = self._ledger.unrecorded(self._sink_id)
-        found = [each for each, location in begun.items() if Path(location, file_name(each)).exists()]
-        return sum(_deleted(begun[each], each) for each in found)
-
-    def left(self) -> int:
-        """Return how many files `clean` and `clean_unrecorded` would delete."""
-        begun = self._ledger.unrecorded(self._sink_id)
-        unrecorded = sum(Path(location, file_name(each)).exists() for each, location in begun.items())
-        return len(self._ledger.condemned(self._sink_id)) + unrecorded
-
-
-def _deleted(location: str, attempt_id: str) -> bool:
-    """Delete the file of an attempt; return whether it is gone, which a machine without the directory cannot tell."""
-    try:
-        if not Path(location).is_dir():
-            return False
-        Path(location, file_name(attempt_id)).unlink(missing_ok=True)
-    except OSError as error:
-        _log.warning("the data file of the attempt %s in %s was not deleted: %s", attempt_id, location, error)
-        return False
-    return True

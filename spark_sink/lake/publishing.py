@@ -16,8 +16,9 @@ from typing import Final, Protocol
 from spark_sink import commands
 from spark_sink.errors import BatchLostError, DualTableError, SinkError, SinkOptionError, StoreWentBackError
 from spark_sink.lake.columns import check_file
-from spark_sink.lake.data_file import columns_of, file_name, why_unusable
+from spark_sink.lake.data_file import columns_of, why_unusable
 from spark_sink.lake.delta_log import DeltaLog, LakeState, NewFile
+from spark_sink.lake.files import file_name
 from spark_sink.options import DualMode, DualTable
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.store.sink_store import LakeStore
@@ -136,10 +137,11 @@ class Publisher:
 
     def _lost(self, batch: OwedBatch, attempt_ids: Sequence[str], why: str) -> BatchLostError:
         self._ledger.note_lost(batch, attempt_ids, why)
+        advice = commands.after_lost_files(batch.sink_id, batch.query_id, batch.batch_id, schema=self._schema)
         return BatchLostError(
             f"batch {batch.batch_id} of the query {batch.query_id} was decided, but {len(attempt_ids)} of its "
             f"{len(batch.files)} files for the Delta table {batch.location} cannot be added: {why}. Nothing of the "
-            f"batch was added, and the sink is stopped. {advice_if_files_are_lost(batch, self._schema)}"
+            f"batch was added, and the sink is stopped: {advice}"
         )
 
     def _not_added(self, batch: OwedBatch, reason: Exception | None) -> SinkError:
@@ -181,12 +183,3 @@ class Publisher:
                 "has begun. Bring the newer database back; if it is gone, compare table and topic, and go on with a "
                 "new sinkId and a new checkpoint after the last batch that is written"
             )
-
-
-def advice_if_files_are_lost(batch: OwedBatch, schema: str | None) -> str:
-    """Return what an operator has to do about decided files that cannot be added; `schema` is the store's."""
-    command = commands.acknowledge_lost(batch.sink_id, batch.query_id, batch.batch_id, schema=schema)
-    return (
-        "Bring the files back, or write their rows to the table by other means (Kafka has them), then run "
-        f"{command}; what is left of the batch is added after that"
-    )

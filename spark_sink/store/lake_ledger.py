@@ -149,11 +149,10 @@ class LakeLedger:
     def unrecorded(self, sink_id: str) -> dict[str, str]:
         """See `LakeStore.unrecorded`."""
         f, a, t = self._file.c, self._attempt.c, self._lake.c
-        query = sa.select(a.attempt_id, t.location).where(
-            a.sink_id == sink_id,
-            t.sink_id == sink_id,
-            a.status.in_(_CONDEMNED),
-            ~sa.exists().where(f.attempt_id == a.attempt_id),
+        query = (
+            sa.select(a.attempt_id, t.location)
+            .select_from(self._attempt.join(self._lake, a.sink_id == t.sink_id))
+            .where(a.sink_id == sink_id, a.status.in_(_CONDEMNED), ~sa.exists().where(f.attempt_id == a.attempt_id))
         )
 
         def steps(connection: sa.Connection) -> dict[str, str]:

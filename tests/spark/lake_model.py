@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from spark_sink.lake.data_file import file_name
+from spark_sink.lake.files import file_name
 from spark_sink.options import DualMode, DualTable
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.sink_model import World

@@ -48,9 +48,7 @@ def test_a_crash_at_any_pause_point(store: CommitStore, tmp_path: Path, killed: 
 
 
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
-def test_a_second_crash_while_the_first_is_put_right(
-    sqlite_store: CommitStore, tmp_path: Path, killed: Killed
-) -> None:
+def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, tmp_path: Path, killed: Killed) -> None:
     points = set()
     for number in range(1, run(sqlite_store, tmp_path, killed).count + 1):
         for later in SECOND[number % 9 :: 9]:
