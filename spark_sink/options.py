@@ -361,6 +361,10 @@ def _delta_directory(given: str) -> str:
             "directory that driver and executors have under the same path; object stores (s3:, abfss:, gs:, hdfs:) "
             "are not supported"
         )
+    if "%" in directory:
+        raise SinkOptionError(
+            f"dual.table: the library for Delta tables would read the % in {directory!r} as an escape"
+        )
     if len(directory) > _LONGEST_DIRECTORY:
         raise SinkOptionError(f"dual.table: the path has more than {_LONGEST_DIRECTORY} characters")
     return posixpath.normpath(directory)

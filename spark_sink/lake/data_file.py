@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark_sink.errors import DualTableError
+from spark_sink.errors import DualTableError, SinkError
 from spark_sink.lake.files import file_name, flush_directory
 from spark_sink.options import DualTable
 from spark_sink.store.dual_columns import mapped
@@ -103,8 +103,11 @@ class DataFile:
         )
 
 
-def why_unusable(path: Path, *, size: int, rows: int) -> str | None:
-    """Return what is wrong with a data file that was complete once; None if it is as it was written."""
+def examined(path: Path, *, size: int, rows: int) -> pa.Schema | str:
+    """Return the columns of a data file; if it is not as it was written, a sentence that says what is wrong.
+
+    Raises SinkError if that cannot be found out.
+    """
     import pyarrow.parquet as pq
 
     try:
@@ -112,16 +115,14 @@ def why_unusable(path: Path, *, size: int, rows: int) -> str | None:
         if found != size:
             return f"{path} has {found} bytes, not {size}"
         with pq.ParquetFile(path) as file:
-            count = file.metadata.num_rows
+            count, columns = file.metadata.num_rows, file.schema_arrow.remove_metadata()
     except FileNotFoundError:
         return f"{path} is gone"
     except pa.ArrowInvalid as error:
         return f"{path} is damaged ({error})"
-    return None if count == rows else f"{path} has {count} rows, not {rows}"
-
-
-def columns_of(path: Path) -> pa.Schema:
-    """Return the columns of a data file."""
-    import pyarrow.parquet as pq
-
-    return pq.read_schema(path).remove_metadata()
+    except OSError as error:
+        raise SinkError(
+            f"the data file {path} cannot be read ({error}). What is decided stays decided, and is added to the Delta "
+            "table later; nothing new has begun"
+        ) from error
+    return columns if count == rows else f"{path} has {count} rows, not {rows}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_sink.errors import DualTableError, SinkOptionError, StoreWentBackError
 from spark_sink.lake.columns import check_file, file_columns
-from spark_sink.lake.data_file import columns_of, why_unusable
+from spark_sink.lake.data_file import examined
 from spark_sink.lake.files import file_name
 from spark_sink.lake.publishing import Publisher
 from spark_sink.options import DualTable
@@ -69,16 +69,15 @@ class Lake:
                 "decided; start the query again, which says what to do"
             )
         for attempt_id, (rows, size) in self._recorded(decision).items():
-            path = Path(self._location, file_name(attempt_id))
-            reason = why_unusable(path, size=size, rows=rows)
-            if reason is not None:
+            found = examined(Path(self._location, file_name(attempt_id)), size=size, rows=rows)
+            if isinstance(found, str):
                 raise DualTableError(
-                    f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {reason}. Nothing of "
+                    f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {found}. Nothing of "
                     "it is visible, and Spark replays it. Driver and executors must see one directory under this "
                     "path, and VACUUM must keep files for longer than a batch takes"
                 )
             try:
-                check_file(self._options, columns_of(path), state.columns)
+                check_file(self._options, found, state.columns)
             except SinkOptionError as error:
                 raise DualTableError(
                     f"batch {decision.batch_id} of the query {decision.query_id} is not decided, because the table was "

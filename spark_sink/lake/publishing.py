@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+import pyarrow as pa
+
 from spark_sink import commands
 from spark_sink.errors import BatchLostError, DualTableError, SinkError, SinkOptionError, StoreWentBackError
 from spark_sink.lake.columns import check_file
-from spark_sink.lake.data_file import columns_of, why_unusable
+from spark_sink.lake.data_file import examined
 from spark_sink.lake.delta_log import DeltaLog, LakeState, NewFile
 from spark_sink.lake.files import file_name
 from spark_sink.options import DualMode, DualTable
@@ -116,18 +118,20 @@ class Publisher:
         if state.table_id != batch.table_id:
             why = f"the directory has another Delta table now ({state.table_id}, not {batch.table_id})"
             raise self._lost(batch, [file.attempt_id for file in batch.files], why)
-        paths = {file.attempt_id: Path(batch.location, file_name(file.attempt_id)) for file in batch.files}
-        reasons = {
-            file.attempt_id: reason
+        found = {
+            file.attempt_id: examined(Path(batch.location, file_name(file.attempt_id)), size=file.size, rows=file.rows)
             for file in batch.files
-            if (reason := why_unusable(paths[file.attempt_id], size=file.size, rows=file.rows)) is not None
         }
+        reasons = {attempt_id: reason for attempt_id, reason in found.items() if isinstance(reason, str)}
         if reasons:
             raise self._lost(batch, list(reasons), "; ".join(sorted(reasons.values())[:5]))
+        self._check_columns(batch, state, [columns for columns in found.values() if not isinstance(columns, str)])
+
+    def _check_columns(self, batch: OwedBatch, state: LakeState, columns: Sequence[pa.Schema]) -> None:
         target = DualTable(f"delta:{batch.location}", None, DualMode.INSERT, None, lake=batch.location)
-        for path in paths.values():
+        for each in columns:
             try:
-                check_file(target, columns_of(path), state.columns)
+                check_file(target, each, state.columns)
             except SinkOptionError as error:
                 raise DualTableError(
                     f"batch {batch.batch_id} of the query {batch.query_id} is decided, and Kafka has it, but its files "

@@ -183,7 +183,6 @@ def test_secrets_are_in_no_error(wrong: dict[str, str]) -> None:
         ("delta:/lake//a/../orders/", "/lake/orders"),
         ("delta:file:///lake/with%20space", "/lake/with space"),
         ("delta:file:/lake/orders", "/lake/orders"),
-        ("delta:/lake/100%25", "/lake/100%25"),
     ],
 )
 def test_a_delta_table_is_a_directory(given: str, directory: str) -> None:
@@ -197,6 +196,12 @@ def test_a_delta_table_is_a_directory(given: str, directory: str) -> None:
 )
 def test_other_places_of_delta_tables_are_refused(given: str) -> None:
     with pytest.raises(SinkOptionError, match="is not an absolute path"):
+        with_(dual_table=given)
+
+
+@pytest.mark.parametrize("given", ["delta:/lake/100%25", "delta:file:///lake/100%25"])
+def test_a_percent_sign_is_refused(given: str) -> None:
+    with pytest.raises(SinkOptionError, match="in two ways"):
         with_(dual_table=given)
 
 
