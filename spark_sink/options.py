@@ -362,9 +362,7 @@ def _delta_directory(given: str) -> str:
             "are not supported"
         )
     if "%" in directory:
-        raise SinkOptionError(
-            f"dual.table: the library for Delta tables would read the % in {directory!r} as an escape"
-        )
+        raise SinkOptionError(f"dual.table: libraries for Delta tables read a path with % in two ways ({directory!r})")
     if len(directory) > _LONGEST_DIRECTORY:
         raise SinkOptionError(f"dual.table: the path has more than {_LONGEST_DIRECTORY} characters")
     return posixpath.normpath(directory)
