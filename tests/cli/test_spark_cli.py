@@ -159,7 +159,7 @@ def test_dry_then_apply_then_nothing(world: World, call: Call) -> None:
     applied = call(*recover, "--apply")
     assert (applied.code, applied.out.splitlines()[-1]) == (0, "2 ended, 0 left, 1 sinks checked")
     again = call(*recover, "--apply", "--json")
-    assert again.document == {"applied": True, "clean": True, "sinks": 1, "unseen": [], "found": []}
+    assert again.document == {"applied": True, "clean": True, "sinks": 1, "unseen": [], "found": [], "owed": []}
     assert (world.values(), world.open_ids()) == (["a", "b"], [])
 
 
