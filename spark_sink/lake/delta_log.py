@@ -64,7 +64,7 @@ class DeltaLog:
             return self._state(table)
         except deltalake.exceptions.TableNotFoundError as error:
             raise SinkOptionError(
-                f"there is no Delta table in {self._directory}; nothing was written. Create it, with deltalake's "
+                f"there is no Delta table in {self._directory}, and nothing new has begun. Create it, with deltalake's "
                 "DeltaTable.create() or with Spark, or mount its file system on this machine"
             ) from error
         except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:

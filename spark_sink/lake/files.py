@@ -29,7 +29,7 @@ def flush_directory(directory: Path) -> None:
 def library_missing() -> SinkOptionError:
     """Return the error for a process that cannot read Delta tables."""
     return SinkOptionError(
-        "dual.table names a Delta table, for which the package deltalake is missing here; nothing was written: "
+        "dual.table names a Delta table, for which the package deltalake is missing here, and nothing new has begun: "
         "pip install 'dualwrite[spark-delta]', on the driver and wherever `dualwrite spark recover` runs"
     )
 

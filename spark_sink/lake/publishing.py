@@ -69,7 +69,7 @@ class Publisher:
         """Publish what is owed; return it.
 
         Raises BatchLostError for files that cannot be added any more, StoreWentBackError, DualTableError for a table
-        that was altered, SinkOptionError without the table or its library, and SinkError. What is decided stays owed.
+        that was altered, and SinkError, also without the table or its library. What is decided stays owed.
         """
         owed = self._ledger.owed(self._sink_id)
         for batch in owed:
@@ -97,7 +97,7 @@ class Publisher:
         table = self._table(batch.location)
         version, reason = -1, None
         for number in range(_TRIES):
-            state = self.read(batch.location)
+            state = self._read_for(batch)
             if state.published is not None and state.published >= batch.generation:
                 table.flush(state)
                 self._pause(PausePoint.BEFORE_FORGETTING)
@@ -113,6 +113,12 @@ class Publisher:
             version, reason = state.version, table.add(state, batch.generation, files)
             self._pause(PausePoint.AFTER_ADDITION)
         raise self._not_added(batch, reason)
+
+    def _read_for(self, batch: OwedBatch) -> LakeState:
+        try:
+            return self.read(batch.location)
+        except SinkOptionError as error:
+            raise self._not_added(batch, error) from error
 
     def _check_files(self, batch: OwedBatch, state: LakeState) -> None:
         if state.table_id != batch.table_id:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dualwrite.errors import KafkaError
+from spark_sink.errors import SinkError
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld
-from tests.spark.sink_model import new_store
+from tests.spark.sink_model import Stalling, new_store, run_batch
 from tests.spark.spark_model import Crashes, Killed, Query
 from tests.spark.store_engines import engine_on, sqlite_engine
 from tests.spark.test_protocol_crashes import BATCHES, OF_LAKE, OF_REPAIR, SECOND
@@ -54,3 +57,23 @@ def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, 
         for later in SECOND[number % 9 :: 9]:
             points.update(run(sqlite_store, tmp_path, killed, number, number + later).struck)
     assert points >= OF_LAKE
+
+
+def _write_first(world: LakeWorld, stalling: Stalling) -> None:
+    run_batch(world.process(stalling.reach), 0, BATCHES[0])
+
+
+def test_a_driver_that_sleeps_at_any_point_beside_its_successor(sqlite_store: CommitStore, tmp_path: Path) -> None:
+    points: list[PausePoint | None] = []
+    while True:
+        world = LakeWorld(sqlite_store, tmp_path)
+        asleep = Stalling(partial(_write_first, world)).until(len(points) + 1)
+        if asleep.is_over:
+            break
+        points.append(asleep.point)
+        Query(world, BATCHES).run()
+        asleep.go_on()
+        assert asleep.error is None or isinstance(asleep.error, (SinkError, KafkaError)), asleep.error
+        Query(world, [*BATCHES, [6]], committed=len(BATCHES)).run()
+        world.assert_exactly_once([value for batch in [*BATCHES, [6]] for value in batch])
+    assert set(points) >= OF_LAKE

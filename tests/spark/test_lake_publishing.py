@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sqlite3
 import sys
@@ -30,7 +31,7 @@ from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import OwedBatch
 from tests.spark.lake_model import LakeWorld, deltalake, dual, new_table, read
-from tests.spark.sink_model import QUERY, Crash, Stalling, batches, new_store, run_batch, task
+from tests.spark.sink_model import QUERY, SCHEMA, Crash, Stalling, batches, new_store, run_batch, task
 from tests.spark.store_engines import engine_on, sqlite_engine
 
 P = PausePoint
@@ -184,6 +185,59 @@ def test_what_is_owed_comes_before_what_is_new(world: LakeWorld) -> None:
     late.commit([late.write(plan, 1, 0, [2])], 1, [2])
     world.assert_exactly_once([1, 2])
     assert len(world.generations()) == 2
+
+
+@pytest.mark.parametrize("other", ["none", "another"])
+def test_what_is_owed_is_published_by_a_query_whose_option_has_changed(
+    world: LakeWorld, tmp_path: Path, other: str
+) -> None:
+    owe(world, 0, [1, 2])
+    path = new_table(tmp_path)
+    run_batch(world.process(dual=None if other == "none" else dual(path)), 1, [3])
+    assert (world.lake_rows, owed(world)) == ([1, 2], ())
+    assert read(path)["value"].to_pylist() == ([] if other == "none" else ["3"])
+    run_batch(world.process(), 2, [4])
+    assert world.lake_rows == [1, 2, 4]
+
+
+def test_a_job_that_is_decided_publishes_what_is_owed(world: LakeWorld) -> None:
+    job = "job:daily"
+    process = world.process(die_at(P.BEFORE_ADDITION))
+    plan = process.sink.plan(SCHEMA, query_id=job, batch_id=0)
+    with pytest.raises(Crash):
+        process.commit([process.write(plan, 0, 0, [1], job)], 0, [1], job)
+    again = world.process().sink.plan(SCHEMA, query_id=job, batch_id=0)
+    assert again.generation is None
+    world.assert_exactly_once([1])
+
+
+def test_kafka_that_is_away_does_not_keep_the_table_from_its_rows(world: LakeWorld) -> None:
+    process = world.process()
+    result = process.write(process.plan(), 0, 0, [1])
+    world.broker.down = True
+    with pytest.raises(SinkError):
+        process.commit([result], 0, [1])
+    assert (world.broker.committed, world.lake_rows) == ([], [1])
+    world.broker.down = False
+    run_batch(world.process(), 1, [2])
+    world.assert_exactly_once([1, 2])
+
+
+def test_a_table_that_is_away_does_not_keep_kafka_from_its_records(world: LakeWorld) -> None:
+    away = world.path.with_suffix(".away")
+
+    def unmount(point: PausePoint) -> None:
+        if point is P.AFTER_DECISION:
+            world.path.rename(away)
+
+    process = world.process(unmount)
+    result = process.write(process.plan(), 0, 0, [1])
+    with pytest.raises(SinkError, match=r"is decided, but could not be added .* there is no Delta table"):
+        process.commit([result], 0, [1])
+    assert (world.broker.committed, world.broker.open_ids) == ([1], [])
+    away.rename(world.path)
+    run_batch(world.process(), 1, [2])
+    world.assert_exactly_once([1, 2])
 
 
 def test_a_generation_decides_one_batch_only(world: LakeWorld) -> None:
@@ -443,7 +497,7 @@ def refusal(world: LakeWorld, path: Path) -> str:
     with pytest.raises(SinkOptionError) as refused:
         process.plan()
     assert world.store.sinks() == before
-    assert "nothing was written" in str(refused.value)
+    assert re.search("nothing was written|nothing new has begun", str(refused.value))
     return str(refused.value)
 
 
