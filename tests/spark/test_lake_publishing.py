@@ -266,6 +266,16 @@ def test_a_commit_that_is_repeated_after_the_files_are_compacted(world: LakeWorl
     assert (world.lake_rows, owed(world)) == ([1, 2, 3], ())
 
 
+def test_a_commit_that_is_repeated_after_a_file_is_gone_does_not_call_it_undecided(world: LakeWorld) -> None:
+    process = world.process(die_at(P.BEFORE_ADDITION))
+    result = process.write(process.plan(), 0, 0, [1])
+    with pytest.raises(Crash):
+        process.commit([result], 0, [1])
+    world.file_of(str(result.attempt_id)).unlink()
+    with pytest.raises(BatchLostError, match="was decided"):
+        world.process().commit([result], 0, [1])
+
+
 # ---- on disk ------------------------------------------------------------------------------------------------
 
 
@@ -443,6 +453,17 @@ def test_files_of_losers_are_deleted_and_no_others(world: LakeWorld) -> None:
     run_batch(world.process(), 1, [3])
     assert not world.file_of(str(loser.attempt_id)).exists()
     assert world.file_of(str(winner.attempt_id)).exists()
+    world.assert_exactly_once([1, 2, 3])
+
+
+def test_what_is_owed_outlives_its_attempts(world: LakeWorld) -> None:
+    """They are deleted with their batches, which Kafka may have long before the table has."""
+    owe(world, 0, [1, 2])
+    with world.store.engine.begin() as connection:
+        for table in ("dw_attempt", "dw_batch"):
+            connection.execute(sa.text(f"DELETE FROM {table}"))
+    assert Janitor(world.options.sink_id, world.store.lake).clean_all() == 0
+    run_batch(world.process(), 1, [3])
     world.assert_exactly_once([1, 2, 3])
 
 
