@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_sink.options import DualTable
 from spark_sink.store.dual_columns import ValueKind, mapped, refused, value_kind
 
-_WRITER_FEATURES: Final = frozenset(
+WRITER_FEATURES: Final = frozenset(
     {
         "appendOnly",
         "changeDataFeed",
@@ -23,13 +23,11 @@ _WRITER_FEATURES: Final = frozenset(
         "columnMapping",
         "deletionVectors",
         "generatedColumns",
-        "identityColumns",
         "invariants",
         "timestampNtz",
-        "vacuumProtocolCheck",
     }
 )
-"""What a table may have without being used, or does not concern who adds files."""
+"""What deltalake commits to, and what does not concern who adds files, or is looked for where it is used."""
 
 _COMPUTED: Final = ("delta.generationExpression", "delta.identity", "delta.invariants", "CURRENT_DEFAULT")
 """The beginnings of the metadata of columns that a writer would have to check or compute."""
@@ -52,7 +50,7 @@ def check_supported(options: DualTable, table: LakeColumns) -> None:
     name = options.table
     if table.partition_columns:
         raise refused(f"{name} is partitioned by {', '.join(table.partition_columns)}, which is not supported")
-    unknown = sorted(table.writer_features - _WRITER_FEATURES)
+    unknown = sorted(table.writer_features - WRITER_FEATURES)
     if unknown:
         raise refused(f"{name} has the table feature {unknown[0]}, which is not supported")
     for setting, value in table.configuration.items():

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
-_BY_FEATURES: Final = 7
+_WRITER_VERSIONS: Final = (1, 2, 3, 4, 5, 7)
+"""Those that deltalake commits to: 6 has identity columns, and 7 names its features."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class DeltaLog:
         about, protocol = table.metadata(), table.protocol()
         fields = json.loads(table.schema().to_json())["fields"]
         features = protocol.writer_features or ()
-        if protocol.min_writer_version > _BY_FEATURES:
-            features = [*features, f"writer version {protocol.min_writer_version}"]
+        if protocol.min_writer_version not in _WRITER_VERSIONS:
+            features = [*features, f"minWriterVersion={protocol.min_writer_version}"]
         return LakeState(
             version=table.version(),
             table_id=str(about.id),
@@ -122,13 +123,19 @@ class DeltaLog:
         return None
 
     def flush(self, state: LakeState) -> None:
-        """Make sure that the table as it was read survives a crash of the machine."""
+        """Make sure that the table as it was read survives a crash of the machine. Raises SinkError."""
         log = Path(self._directory, _LOG)
-        for each in log.iterdir():
-            commit = _COMMIT.fullmatch(each.name)
-            if commit is None or int(commit[1]) > self._flushed:
-                _flush_file(each)
-        flush_directory(log)
+        try:
+            for each in log.iterdir():
+                commit = _COMMIT.fullmatch(each.name)
+                if commit is None or int(commit[1]) > self._flushed:
+                    _flush_file(each)
+            flush_directory(log)
+        except OSError as error:
+            raise SinkError(
+                f"the log of the Delta table in {self._directory} cannot be flushed to disk ({error}). What was added "
+                "stays owed until it is: the next plan tries it again"
+            ) from error
         self._flushed = state.version
 
 
