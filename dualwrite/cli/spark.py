@@ -20,7 +20,7 @@ from dualwrite.cli.spark_status import command as status
 from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
 from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS, Found, FoundOwed, RecoveryReport, SinkRecovery
-from spark_sink.lake.files import Janitor
+from spark_sink.lake.janitor import Janitor
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
 from spark_sink.store.rules import expired
 from spark_sink.store.tables import StoreTables
@@ -314,7 +314,7 @@ def _gc(
         }
         chosen = sink_ids or [row.sink_id for row in store.sinks()]
         # Before the batches: attempts are deleted with them, and tell which files nobody wants.
-        janitors = {sink_id: Janitor(sink_id, store.lake) for sink_id in chosen}
+        janitors = {sink_id: Janitor(sink_id, store.lake, schema=schema) for sink_id in chosen}
         files = {sink_id: each.clean_all() if apply else each.left() for sink_id, each in janitors.items()}
         counts = {
             sink_id: store.prune(sink_id, keep) if apply else len(expired(store.batches(sink_id), keep))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from spark_sink.errors import SinkError
 from spark_sink.pause_points import Pause
 from spark_sink.store.sink_store import SinkStore
 
@@ -58,9 +59,10 @@ class LakeDebts:
             )
 
     def _clean(self) -> None:
-        from spark_sink.lake.files import Janitor
+        from spark_sink.lake.janitor import Janitor
 
+        failures: tuple[type[Exception], ...] = (SinkError, *self._store.errors)
         try:
-            Janitor(self._sink_id, self._store.lake).clean()
-        except self._store.errors:
+            Janitor(self._sink_id, self._store.lake, schema=self._store.schema).clean()
+        except failures:
             _log.warning("sink %s: the files of given up attempts are deleted later", self._sink_id, exc_info=True)

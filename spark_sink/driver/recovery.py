@@ -36,7 +36,8 @@ from spark_sink.driver.orphans import Orphan, Orphans
 from spark_sink.driver.sink_view import SinkView, SinkViews
 from spark_sink.errors import StoreWentBackError
 from spark_sink.handoff import BatchName
-from spark_sink.lake.files import Janitor, library_missing
+from spark_sink.lake.files import library_missing
+from spark_sink.lake.janitor import Janitor
 from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow, OwedBatch
 
@@ -259,7 +260,7 @@ class SinkRecovery:
         views = self._views.look(self._sink_ids or self._views.all_ids(), unseen)
         unseen += [f"the commit store has no sink {view.sink_id!r}" for view in views if view.row is None]
         found = [found for view in views for found in self._of_sink(view, unseen, apply=apply)]
-        owed = [owed for view in views for owed in self._owed(view, apply=apply)]
+        owed = [owed for view in views for owed in self._owed(view, unseen, apply=apply)]
         return RecoveryReport(tuple(found), len(views), tuple(unseen), apply, tuple(owed))
 
     def _of_sink(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Found]:
@@ -277,7 +278,7 @@ class SinkRecovery:
         ]
         return [*found, *(_orphan(view, each) for each in self._ended_orphans(view, unseen, apply=apply))]
 
-    def _owed(self, view: SinkView, *, apply: bool) -> list[FoundOwed]:
+    def _owed(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[FoundOwed]:
         """Judge what a Delta table is owed, and publish it if `apply`; then also delete what is condemned."""
         judged = [(batch, self._action_for(view, batch)) for batch in view.owed]
         error: Exception | None = None
@@ -287,10 +288,16 @@ class SinkRecovery:
             except self._failures as raised:
                 error = raised
         if apply:
-            Janitor(view.sink_id, self._store.lake).clean()
+            self._clean(view.sink_id, unseen)
         still = self._store.lake.owed(view.sink_id, durably=False) if judged else ()
         left = {batch.generation: batch for batch in still}
         return [self._found_owed(view, batch, action, left, error) for batch, action in judged]
+
+    def _clean(self, sink_id: str, unseen: list[str]) -> None:
+        try:
+            Janitor(sink_id, self._store.lake, schema=self._store.schema).clean()
+        except self._failures as error:
+            unseen.append(f"files of given up attempts of the sink {sink_id!r}: {' '.join(str(error).split())}")
 
     def _action_for(self, view: SinkView, batch: OwedBatch) -> Action:
         if batch.detail is not None:

@@ -38,6 +38,10 @@ class LakeState:
     handle: DeltaTable
     """The table at this version, for `add`."""
 
+    def file_names(self) -> set[str]:
+        """Return the names of the files that readers of this version read."""
+        return {uri.rpartition("/")[2] for uri in self.handle.file_uris()}
+
 
 @dataclass(frozen=True)
 class NewFile:

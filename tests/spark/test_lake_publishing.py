@@ -27,7 +27,7 @@ from spark_sink.errors import (
 )
 from spark_sink.lake.columns import WRITER_FEATURES
 from spark_sink.lake.delta_log import DeltaLog, LakeState, NewFile
-from spark_sink.lake.files import Janitor
+from spark_sink.lake.janitor import Janitor
 from spark_sink.lake.publishing import Publisher
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.store.commit_store import CommitStore
@@ -448,7 +448,7 @@ def test_files_of_losers_are_deleted_and_no_others(world: LakeWorld) -> None:
     process = world.process()
     plan = process.plan()
     loser, winner = process.write(plan, 0, 0, [1, 2]), process.write(plan, 0, 0, [1, 2])
-    janitor = Janitor(world.options.sink_id, world.store.lake)
+    janitor = Janitor(world.options.sink_id, world.store.lake, schema=None)
     assert janitor.clean_all() == 0, "both may be decided"
     assert len(world.files()) == 2
     process.commit([winner], 0, [1, 2])
@@ -465,9 +465,32 @@ def test_what_is_owed_outlives_its_attempts(world: LakeWorld) -> None:
     with world.store.engine.begin() as connection:
         for table in ("dw_attempt", "dw_batch"):
             connection.execute(sa.text(f"DELETE FROM {table}"))
-    assert Janitor(world.options.sink_id, world.store.lake).clean_all() == 0
+    assert Janitor(world.options.sink_id, world.store.lake, schema=None).clean_all() == 0
     run_batch(world.process(), 1, [3])
     world.assert_exactly_once([1, 2, 3])
+
+
+def test_a_store_that_went_back_deletes_nothing_that_the_table_has(sqlite_world: LakeWorld, tmp_path: Path) -> None:
+    world = sqlite_world
+    run_batch(world.process(), 0, [1])
+    process = world.process()
+    result = process.write(process.plan(), 1, 0, [2])
+    backup = _backup(tmp_path)
+    process.commit([result], 1, [2])
+    _restore(world, tmp_path, backup)
+    assert world.store.condemn(world.options.sink_id) == 1
+    janitor = Janitor(world.options.sink_id, world.store.lake, schema=None)
+    with pytest.raises(StoreWentBackError):
+        janitor.clean_all()
+    _set_decided(world, 1_000)
+    with pytest.raises(StoreWentBackError, match="has given up"):
+        janitor.clean_all()
+    assert world.lake_rows == [1, 2]
+
+
+def _set_decided(world: LakeWorld, generation: int) -> None:
+    with world.store.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE dw_lake SET decided = :it"), {"it": generation})
 
 
 def test_a_file_that_nobody_recorded_is_deleted_by_gc(world: LakeWorld) -> None:
@@ -477,7 +500,7 @@ def test_a_file_that_nobody_recorded_is_deleted_by_gc(world: LakeWorld) -> None:
         process.write(process.plan(), 1, 0, [2])
     (attempt,) = world.store.attempts(world.options.sink_id, [AttemptStatus.OPEN])
     world.file_of(attempt.attempt_id).write_bytes(b"as a killed task leaves it")
-    janitor = Janitor(world.options.sink_id, world.store.lake)
+    janitor = Janitor(world.options.sink_id, world.store.lake, schema=None)
     assert janitor.clean_all() == 0, "it may be writing"
     run_batch(world.process(), 1, [2])
     assert janitor.left() == 1
@@ -492,7 +515,7 @@ def test_a_machine_without_the_directory_deletes_and_forgets_nothing(world: Lake
     winner = process.write(plan, 0, 0, [1])
     process.commit([winner], 0, [1])
     away = world.path.rename(world.path.with_suffix(".away"))
-    janitor = Janitor(world.options.sink_id, world.store.lake)
+    janitor = Janitor(world.options.sink_id, world.store.lake, schema=None)
     assert janitor.clean_all() == 0
     away.rename(world.path)
     assert janitor.clean_all() == 1
