@@ -112,6 +112,7 @@ def site(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
         with_schema = server.url.update_query_dict({"options": f"-csearch_path={schema}"})
         url = with_schema.render_as_string(hide_password=False)
     made = Site(emulator, url, tmp_path)
+    assert made.drive(1) == 0, "recovery complains about a sink that the store does not have"
     yield made
     made.store.engine.dispose()
 
