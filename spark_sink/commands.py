@@ -16,6 +16,14 @@ def acknowledge_lost(sink_id: str, query_id: str, batch_id: int, *, schema: str 
     return _command("acknowledge-lost", "--sink", sink_id, "--query", query_id, "--batch", str(batch_id), schema=schema)
 
 
+def after_lost_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
+    """Return what an operator has to do about decided files that a Delta table cannot get."""
+    return (
+        "bring the files back, or write their rows to the Delta table by other means (Kafka has them), then run "
+        f"{acknowledge_lost(sink_id, query_id, batch_id, schema=schema)}; what is left of the batch is added after that"
+    )
+
+
 def recover(sink_id: str, *, schema: str | None) -> str:
     """Return the command that completes what is decided, without the application."""
     return _command("recover", "--apply", "--sink", sink_id, schema=schema)

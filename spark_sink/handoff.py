@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BATCH_JOB_ID = 0
 """A batch job (`df.write`) without a version is batch 0 of a query named after its `jobId`."""
@@ -32,6 +35,8 @@ class Plan:
     begins_late: bool = False
     """Whether the first task begins the generation, because the planner could not tell which query it plans for."""
     time: PlanTime | None = None
+    file_columns: pa.Schema | None = None
+    """The columns of the data files for a Delta table, as that has them."""
 
 
 class BatchName(NamedTuple):

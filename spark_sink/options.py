@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from dualwrite.recipes.core.database_safety import NAMES as WEAKNESSES
@@ -64,15 +66,17 @@ class DualMode(Enum):
 
 @dataclass(frozen=True)
 class DualTable:
-    """`dual.*`: a table that is written in the transaction of the decision."""
+    """`dual.*`: a table that gets the rows of each decision."""
 
     table: str
-    """Its name, with `schema.` in front if it has one."""
+    """The option: the name of a table of the store's database, or `delta:` and where a Delta table is."""
     columns: tuple[str, ...] | None
     """Columns of the DataFrame and of the table; None: all that are not sent to Kafka."""
     mode: DualMode
     key: tuple[str, ...] | None
     """`dual.key`: the key of an upsert; None: the table's primary key."""
+    lake: str | None = None
+    """The directory of the Delta table; None for a table of the store's database."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +339,33 @@ def _dual_table(own: OptionValues) -> DualTable | None:
         return None
     if key is not None and mode is not DualMode.UPSERT:
         raise SinkOptionError("dual.key has no effect without dual.mode=upsert")
-    return DualTable(table, columns, mode, key)
+    if not table.startswith(_DELTA):
+        return DualTable(table, columns, mode, key)
+    if mode is DualMode.UPSERT:
+        raise SinkOptionError("dual.mode=upsert is for tables of a database: the rows are appended to a Delta table")
+    return DualTable(table, columns, mode, key, lake=_delta_directory(table.removeprefix(_DELTA)))
+
+
+_DELTA: Final = "delta:"
+"""Names a Delta table in `dual.table`."""
+_LONGEST_DIRECTORY: Final = 1000
+
+
+def _delta_directory(given: str) -> str:
+    """Return the directory of a Delta table, which is given as a path or as a URL with `file:`."""
+    url = urlsplit(given)
+    directory = unquote(url.path) if url.scheme == "file" and url.netloc in ("", "localhost") else given
+    if not directory.startswith("/"):
+        raise SinkOptionError(
+            f"dual.table: {given!r} is not an absolute path, as in delta:/lake/orders. A Delta table must be a "
+            "directory that driver and executors have under the same path; object stores (s3:, abfss:, gs:, hdfs:) "
+            "are not supported"
+        )
+    if "%" in directory:
+        raise SinkOptionError(f"dual.table: libraries for Delta tables read a path with % in two ways ({directory!r})")
+    if len(directory) > _LONGEST_DIRECTORY:
+        raise SinkOptionError(f"dual.table: the path has more than {_LONGEST_DIRECTORY} characters")
+    return posixpath.normpath(directory)
 
 
 _Choice = TypeVar("_Choice", bound=Enum)

@@ -20,7 +20,8 @@ from dualwrite.cli.spark_phases import command as phases
 from dualwrite.cli.spark_status import command as status
 from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
 from spark_sink.driver.completion import Completion
-from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS, Found, RecoveryReport, SinkRecovery
+from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS, Found, FoundOwed, RecoveryReport, SinkRecovery
+from spark_sink.lake.janitor import Janitor
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
 from spark_sink.store.rules import expired
 from spark_sink.store.tables import StoreTables
@@ -111,7 +112,8 @@ def _recover(
 ) -> None:
     """End the Kafka transactions that a Spark application left open, as the commit store has decided.
 
-    Transactions of a decided batch are committed, condemned ones are aborted. The command may run at any time, beside
+    Transactions of a decided batch are committed, condemned ones are aborted, and decided files are added to the Delta
+    table (pip install 'dualwrite[spark-delta]'). The command may run at any time, beside
     the application, and several times at once. Undecided transactions are left to the application, which ends them when
     it is started again; if that will not happen, name its sink with --condemn.
 
@@ -167,11 +169,13 @@ def _rounds(recovery: SinkRecovery, interval_s: float, *, apply: bool, as_json: 
 def _print_report(report: RecoveryReport) -> None:
     if report.found:
         print_table(_FOUND, [_found_cells(found) for found in report.found])
-    for advice in dict.fromkeys(found.advice for found in report.found if found.advice is not None):
+    for owed in report.owed:
+        click.echo(_owed_sentence(owed))
+    for advice in dict.fromkeys(each.advice for each in report.all if each.advice is not None):
         click.echo(f"to do: {advice}")
     for each in report.unseen:
         click.echo(f"not checked: {each}")
-    ended = sum(found.changed for found in report.found)
+    ended = sum(found.changed for found in report.all)
     counted = f"{ended} ended, {len(report.left)} left, {report.sinks} sinks checked"
     click.echo(counted if report.applied else f"{counted}; nothing was changed: --apply ends them")
 
@@ -194,6 +198,13 @@ def _found_cells(found: Found) -> tuple[object, ...]:
     )
 
 
+def _owed_sentence(owed: FoundOwed) -> str:
+    batch = owed.batch
+    what = f"{batch.sink_id}: batch {batch.batch_id} of {batch.query_id}, {batch.rows} rows for {batch.location}"
+    done = "done" if owed.changed else "not done"
+    return f"{what}: {owed.action}, {done}" + ("" if owed.error is None else f": {owed.error}")
+
+
 def _report_document(report: RecoveryReport) -> dict[str, Any]:
     """Return what `--json` prints; the keys are documented in docs/cli.md."""
     return {
@@ -202,6 +213,24 @@ def _report_document(report: RecoveryReport) -> dict[str, Any]:
         "sinks": report.sinks,
         "unseen": list(report.unseen),
         "found": [_found_document(found) for found in report.found],
+        "owed": [_owed_document(owed) for owed in report.owed],
+    }
+
+
+def _owed_document(owed: FoundOwed) -> dict[str, Any]:
+    batch = owed.batch
+    return {
+        "sink": batch.sink_id,
+        "query": batch.query_id,
+        "batch": batch.batch_id,
+        "location": batch.location,
+        "rows": batch.rows,
+        "action": owed.action,
+        "changed": owed.changed,
+        "left": owed.is_left,
+        "age_ms": owed.age_ms,
+        "error": owed.error,
+        "advice": owed.advice,
     }
 
 
@@ -272,6 +301,9 @@ def _gc(
     The newest batches of each query stay, and so do batches that are not completed, or lost and not acknowledged. A
     batch job whose batch was deleted would write its records again under the same jobId.
 
+    Data files for a Delta table are deleted, too, if their attempts were given up. On a machine without the table's
+    directory nothing is deleted.
+
     Staging tables (of dual.table) stay until their sink is named with --ended. Tables of other sinks, and of sinks that
     have changed lately or have something left to complete, are never dropped.
     """
@@ -283,16 +315,22 @@ def _gc(
             for sink_id in ended
         }
         chosen = sink_ids or [row.sink_id for row in store.sinks()]
+        # Before the batches: attempts are deleted with them, and tell which files nobody wants.
+        janitors = {sink_id: Janitor(sink_id, store.lake, schema=schema) for sink_id in chosen}
+        files = {sink_id: each.clean_all() if apply else each.left() for sink_id, each in janitors.items()}
         counts = {
             sink_id: store.prune(sink_id, keep) if apply else len(expired(store.batches(sink_id), keep))
             for sink_id in chosen
         }
     if as_json:
         tables = {sink_id: [str(table) for table in found] for sink_id, found in dropped.items()}
-        print_json({"applied": apply, "keep": keep, "forgotten": counts, "dropped": tables})
+        print_json({"applied": apply, "keep": keep, "forgotten": counts, "dropped": tables, "files": files})
         return
     for sink_id, count in counts.items():
         click.echo(f"{sink_id}: {count} batches {'deleted' if apply else 'would be deleted'}")
+    for sink_id, count in files.items():
+        if count:
+            click.echo(f"{sink_id}: {count} data files {'deleted' if apply else 'would be deleted'}")
     for sink_id, found in dropped.items():
         for table in found:
             click.echo(f"{sink_id}: staging table {table} {'dropped' if apply else 'would be dropped'}")

@@ -17,12 +17,13 @@ from dualwrite.cli.live import interval_option, show_live
 from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
 from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
 from dualwrite.errors import DualWriteError, KafkaError
+from spark_sink import commands
 from spark_sink.driver.finisher import advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction
 from spark_sink.driver.sink_view import SinkView, SinkViews, lost_batches
 from spark_sink.handoff import BatchName
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.tables import BatchRow, BatchStatus
+from spark_sink.store.tables import BatchRow, BatchStatus, OwedBatch
 
 _SINKS: Final = ("Sink", "Generation", "Query", "Newest", "InDoubt", "Lost", "Attempts", "Open", "NoRow", "Quiet")
 _LIVE: Final = ("Sink", "Query", "Batch", "Partition", "TransactionalId", "Status", "Age", "Host", "TransactionState")
@@ -67,8 +68,8 @@ def command(
 
     --sink may also name a sink that the store does not know, to see its open transactions.
 
-    Exit code: 0 nothing is wrong, or the live view was ended; 1 a batch is lost, a transaction is open without a row,
-    or a broker could not be queried; 2 wrong usage, or Kafka or the database cannot be reached.
+    Exit code: 0 nothing is wrong, or the live view was ended; 1 a batch or a file of it is lost, a transaction is open
+    without a row, or a broker could not be queried; 2 wrong usage, or Kafka or the database cannot be reached.
     """
     with commit_store(database_url, schema) as store, access.admin() as admin:
         if watch and not as_json and console().is_terminal:
@@ -80,7 +81,11 @@ def command(
         print_json({"unseen": unseen, "sinks": [_document(view) for view in views]})
     else:
         _print(store, views, unseen)
-    ctx.exit(LEFT if unseen or any(view.orphans or lost_batches(view) for view in views) else 0)
+    ctx.exit(LEFT if unseen or any(_is_wrong(view) for view in views) else 0)
+
+
+def _is_wrong(view: SinkView) -> bool:
+    return bool(view.orphans or lost_batches(view) or any(batch.detail for batch in view.owed))
 
 
 def _look(
@@ -164,13 +169,25 @@ def _remarks(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str
     """Return a sentence about each transaction without a row, broker that could not be queried, and lost batch."""
     return [
         *(_orphan_sentence(orphan) for view in views for orphan in view.orphans),
+        *(_owed_sentence(view, batch) for view in views for batch in view.owed),
         *(f"not checked: {each}" for each in unseen),
         *(f"to do: {_advice(store, batch)}" for view in views for batch in lost_batches(view)),
+        *(f"to do: {_advice_on_files(store, batch)}" for view in views for batch in view.owed if batch.detail),
     ]
 
 
 def _advice(store: CommitStore, batch: BatchRow) -> str:
     return advice_if_lost(store, batch.sink_id, BatchName(batch.query_id, batch.batch_id))
+
+
+def _advice_on_files(store: CommitStore, batch: OwedBatch) -> str:
+    return commands.after_lost_files(batch.sink_id, batch.query_id, batch.batch_id, schema=store.schema)
+
+
+def _owed_sentence(view: SinkView, batch: OwedBatch) -> str:
+    what = f"owed: batch {batch.batch_id} of {batch.query_id}, {batch.rows} rows, to the Delta table {batch.location}"
+    since = f"{what} for {duration(view.age_ms(batch.decided_at))}"
+    return since if batch.detail is None else f"{since}: {batch.detail}"
 
 
 def _orphan_sentence(orphan: OpenTransaction) -> str:
@@ -249,6 +266,7 @@ def _document(view: SinkView) -> dict[str, Any]:
             }
             for attempt in view.attempts
         ],
+        "owed": [_owed_document(view, batch) for batch in view.owed],
         "open": [_open_document(each) for each in view.open.values()],
         "no_row": [_open_document(each) for each in view.orphans],
     }
@@ -261,6 +279,17 @@ def _batch_document(view: SinkView, batch: BatchRow) -> dict[str, Any]:
         "records": batch.records,
         "attempts": batch.attempts,
         "age_ms": view.age_ms(batch.decided_at),
+    }
+
+
+def _owed_document(view: SinkView, batch: OwedBatch) -> dict[str, Any]:
+    return {
+        "query": batch.query_id,
+        "batch": batch.batch_id,
+        "location": batch.location,
+        "rows": batch.rows,
+        "age_ms": view.age_ms(batch.decided_at),
+        "detail": batch.detail,
     }
 
 

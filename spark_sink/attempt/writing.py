@@ -1,9 +1,9 @@
-"""WRITE: a task writes its partition in the Kafka transaction of one attempt, and stages its rows for the table."""
+"""WRITE: a task writes its partition in the Kafka transaction of one attempt, and puts its rows aside for the table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_sink.handoff import Plan, TaskIdentity, TaskOutcome, TaskResult
 from spark_sink.options import SinkOptions
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
 
+    from spark_sink.lake.data_file import DataFile
     from spark_sink.store.dual_table import DualTableWriter
     from spark_sink.store.sink_store import TaskStore
     from spark_sink.store.tables import Lease
@@ -28,6 +29,7 @@ class PartitionWriter:
     def __init__(
         self, options: SinkOptions, store: TaskStore, kafka: SinkKafka, table: DualTableWriter | None, pause: Pause
     ) -> None:
+        self._options = options
         self._sink_id = options.sink_id
         self._policy = options.on_new_checkpoint
         self._store = store
@@ -57,16 +59,18 @@ class PartitionWriter:
     def _write_leased(
         self, plan: Plan, task: TaskIdentity, lease: Lease, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]
     ) -> TaskResult:
-        staged = self._staged_rows(lease, task)
+        aside = self._rows_aside(plan, lease, task)
         transaction = self._kafka.open(lease.transactional_id, lambda: self._still_mine(lease))
         try:
             self._pause(PausePoint.AFTER_INIT)
-            self._send(transaction, staged, first)
+            self._send(transaction, aside, first)
             for batch in others:
-                self._send(transaction, staged, batch)
-            self._prepare(transaction, staged, lease)
+                self._send(transaction, aside, batch)
+            self._prepare(transaction, aside, lease)
         except BaseException:
             transaction.abort()
+            if aside is not None:
+                aside.discard()
             raise
         finally:
             transaction.close()
@@ -80,12 +84,17 @@ class PartitionWriter:
             attempt_id=lease.attempt_id,
             records=transaction.records,
             bytes=transaction.bytes,
-            staged_rows=0 if staged is None else staged.count,
+            staged_rows=0 if aside is None else aside.count,
             is_bounded=transaction.is_bounded,
             plan_time=plan.time,
         )
 
-    def _staged_rows(self, lease: Lease, task: TaskIdentity) -> StagedRows | None:
+    def _rows_aside(self, plan: Plan, lease: Lease, task: TaskIdentity) -> RowsAside | None:
+        if plan.file_columns is not None and self._options.dual is not None:
+            from spark_sink.lake.data_file import DataFile
+
+            file = DataFile(self._options.dual, plan.file_columns, lease.attempt_id)
+            return RowsInFile(self._store, file, str(self._options.dual.lake), lease.attempt_id, self._pause)
         if self._table is None:
             return None
         return StagedRows(self._store, self._table, lease.attempt_id, task.partition_id)
@@ -96,19 +105,21 @@ class PartitionWriter:
         self._pause(PausePoint.BEFORE_COMPLETION)
         return mine
 
-    def _send(self, transaction: TaskTransaction, staged: StagedRows | None, batch: pa.RecordBatch) -> None:
+    def _send(self, transaction: TaskTransaction, aside: RowsAside | None, batch: pa.RecordBatch) -> None:
         transaction.write(batch)
-        if staged is not None:
-            staged.add(batch)
+        if aside is not None:
+            aside.add(batch)
         self._pause(PausePoint.AFTER_SEND)
 
-    def _prepare(self, transaction: TaskTransaction, staged: StagedRows | None, lease: Lease) -> None:
+    def _prepare(self, transaction: TaskTransaction, aside: RowsAside | None, lease: Lease) -> None:
+        if aside is not None:
+            aside.complete()
         prepared = transaction.prepare()
         self._pause(PausePoint.AFTER_PREPARE)
 
         def inside(connection: sa.Connection) -> None:
-            if staged is not None:
-                staged.stage_rest(connection)
+            if aside is not None:
+                aside.record(connection)
             self._pause(PausePoint.BEFORE_PREPARED)
 
         self._store.mark_prepared(lease.attempt_id, prepared, records=transaction.records, inside=inside)
@@ -116,6 +127,62 @@ class PartitionWriter:
 
 def _without_attempt(outcome: TaskOutcome, plan: Plan, task: TaskIdentity) -> TaskResult:
     return TaskResult.without_attempt(outcome, plan, task.query_id, task.batch_id, task.partition_id)
+
+
+class RowsAside(Protocol):
+    """The rows of one attempt for the table, out of the sight of its readers until the decision."""
+
+    @property
+    def count(self) -> int:
+        """The number of rows, provided that the transaction of `record` was committed."""
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Put these rows aside, now or later. Raises AttemptCondemnedError, DualTableError."""
+
+    def complete(self) -> None:
+        """Make durable what the transaction of `record` does not, before Kafka's part is prepared."""
+
+    def record(self, connection: sa.Connection) -> None:
+        """Record all rows in the transaction that makes the attempt PREPARED, which may be repeated."""
+
+    def discard(self) -> None:
+        """Give the rows up, because the attempt has failed. Never raises."""
+
+
+class RowsInFile:
+    """Rows in a data file for a Delta table. The attempt's row names it from `record` on."""
+
+    def __init__(self, store: TaskStore, file: DataFile, location: str, attempt_id: str, pause: Pause) -> None:
+        self._store = store
+        self._file = file
+        self._location = location
+        self._attempt_id = attempt_id
+        self._pause = pause
+
+    @property
+    def count(self) -> int:
+        """See `RowsAside.count`."""
+        return self._file.rows
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """See `RowsAside.add`."""
+        self._file.add(rows)
+
+    def complete(self) -> None:
+        """Complete the file, and flush it to disk. Raises DualTableError."""
+        self._file.complete()
+        self._pause(PausePoint.AFTER_FILE)
+
+    def record(self, connection: sa.Connection) -> None:
+        """See `RowsAside.record`."""
+        from spark_sink.store.tables import LakeFile
+
+        file = LakeFile(self._attempt_id, self._file.rows, self._file.size)
+        self._store.lake.record(connection, self._attempt_id, self._location, file)
+
+    def discard(self) -> None:
+        """Delete the file: the task reports no result, so the attempt cannot win."""
+        self._file.discard()
 
 
 class StagedRows:
@@ -143,11 +210,17 @@ class StagedRows:
         """Keep these rows; stage all kept rows once they fill a piece. Raises AttemptCondemnedError, DualTableError."""
         self._waiting.append(rows)
         if sum(waiting.nbytes for waiting in self._waiting) >= _PIECE_BYTES:
-            self._store.stage(self._attempt_id, self.stage_rest)
+            self._store.stage(self._attempt_id, self.record)
             self._committed, self._in_transaction = self.count, 0
             self._waiting.clear()
 
-    def stage_rest(self, connection: sa.Connection) -> None:
+    def complete(self) -> None:
+        """Do nothing: what is kept is staged by `record`."""
+
+    def discard(self) -> None:
+        """Do nothing: the next plan or decision deletes the rows."""
+
+    def record(self, connection: sa.Connection) -> None:
         """Stage the kept rows in this transaction, which may be repeated. Raises DualTableError."""
         if self._waiting:
             self._in_transaction = self._table.stage(

@@ -17,6 +17,7 @@ from spark_sink.attempt.states import Claim, Verdict
 from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.batch_log import log_completed
 from spark_sink.driver.finisher import CommitSummary, Finisher, Tally, waits_s
+from spark_sink.driver.lake_debts import LakeDebts
 from spark_sink.driver.orphans import OrphanWatch
 from spark_sink.driver.phases import PhaseClock, PhaseTimes
 from spark_sink.driver.telemetry import BatchTelemetry
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
 
+    from spark_sink.lake.lake import Lake
     from spark_sink.store.dual_table import DualTableWriter
     from spark_sink.store.tables import Decided, Decision, Planned
 
@@ -64,6 +66,8 @@ class Sink:
         self._pause = pause or _no_pause
         self._sleep = sleep
         self._table = _table_of(options)
+        self._debts = LakeDebts(options.sink_id, store, self._pause, sleep)
+        self._lake = _lake_of(options, store, self._debts)
         self._warned: set[str] = set()
         """Queries that run without digests."""
         self._partitions = PartitionWriter(options, store, kafka, self._table, self._pause)
@@ -108,25 +112,38 @@ class Sink:
         """
         began_s = time.perf_counter()
         consequence = "The batch has not begun: start the query again when the database is available"
+        suited: list[pa.Schema] = []
         with unavailable_means(self._store, consequence):
-            planned = self._begin_generation(schema, query_id, batch_id)
+            planned = self._begin_generation(schema, query_id, batch_id, suited)
         self._pause(PausePoint.AFTER_GENERATION)
         self._complete_what_was_left(planned)
         with unavailable_means(self._store, consequence):
+            self._debts.settle()
             self._orphans.look(planned.generation)
         self._pause(PausePoint.AFTER_PLAN)
         plan_time = PlanTime(time.perf_counter() - began_s, time.time())
-        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time)
+        columns = suited[0] if suited else None
+        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time, columns)
 
-    def _begin_generation(self, schema: pa.Schema, query_id: str | None, batch_id: int | None) -> Planned:
-        table = self._table
+    def _begin_generation(
+        self, schema: pa.Schema, query_id: str | None, batch_id: int | None, suited: list[pa.Schema]
+    ) -> Planned:
+        """Begin a generation; `suited` gets the columns of data files, if there is a Delta table."""
+        table, lake = self._table, self._lake
+
+        def beforehand(engine: sa.Engine) -> None:
+            if table is not None:
+                table.create(engine, schema)
+            if lake is not None:
+                suited.append(lake.columns_for(schema))
+
         self._store.examine()
         return self._store.plan(
             self._sink_id,
             query_id=query_id,
             batch_id=batch_id,
             on_new_checkpoint=self._options.on_new_checkpoint,
-            beforehand=None if table is None else lambda engine: table.create(engine, schema),
+            beforehand=None if self._options.dual is None else beforehand,
             inside=None if table is None else table.discard_all,
         )
 
@@ -136,7 +153,8 @@ class Sink:
         if not planned.claims:
             return
         self._telemetry.completed_late(len(planned.in_doubt))
-        log_completed(planned.in_doubt, tally, time.perf_counter() - began_s, has_table=self._table is not None)
+        has_table = self._options.dual is not None
+        log_completed(planned.in_doubt, tally, time.perf_counter() - began_s, has_table=has_table)
         _log.info(
             "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
             self._sink_id,
@@ -190,7 +208,7 @@ class Sink:
         clock.decided()
         self._telemetry.decided(decided, len(decision.winners))
         self._pause(PausePoint.AFTER_DECISION)
-        tally = self._finish(decided.claims, tuple(Verdict), required=(Verdict.COMMIT,))
+        tally = self._complete(decided)
         self._pause(PausePoint.AFTER_FINISH)
         clock.completed()
         self._telemetry.completed(decided, tally, clock.times)
@@ -204,6 +222,20 @@ class Sink:
             unfinished=tally.unfinished,
             times=clock.times,
         )
+
+    def _complete(self, decided: Decided) -> Tally:
+        """Complete the batch in Kafka and in the Delta table; an error of the one does not keep it from the other."""
+        required = (Verdict.COMMIT,)
+        if self._lake is None:
+            return self._finish(decided.claims, tuple(Verdict), required=required)
+        try:
+            tally = self._finish(decided.claims, tuple(Verdict), required=required)
+        except Exception:
+            self._debts.try_to_pay()
+            raise
+        with unavailable_means(self._store, "The batch is decided: the next plan completes it"):
+            self._debts.pay()
+        return tally
 
     def _check_still_prepared(self, decision: Decision, results: Sequence[TaskResult]) -> None:
         """Raise SinkError if Kafka has aborted a winner already, where it does that after a time.
@@ -241,9 +273,15 @@ class Sink:
         return rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest, needs_digest=needs_digest)
 
     def _decide(self, decision: Decision, sql_fn: SqlFn | None) -> Decided:
+        lake, table_id = self._lake if decision.winners else None, ""
+        if lake is not None and not self.is_decided(decision.query_id, decision.batch_id):
+            table_id = lake.check_decision(decision)
+
         def inside(connection: sa.Connection) -> None:
             if self._table is not None and decision.winners:
                 self._table.move(connection, decision.winners, rows=decision.staged_rows)
+            if lake is not None:
+                lake.choose(connection, decision, table_id)
             if sql_fn is not None:
                 sql_fn(connection, decision.batch_id)
             self._pause(PausePoint.INSIDE_DECISION)
@@ -312,6 +350,7 @@ class Sink:
         """
         with unavailable_means(self._store, "What is decided stays decided: the next plan completes it"):
             tally = self._finish(None, tuple(Verdict), required=tuple(Verdict))
+            self._debts.settle()
         self._pause(PausePoint.AFTER_FINISH)
         return CommitSummary(
             decided_anew=False,
@@ -347,8 +386,16 @@ def _no_pause(point: PausePoint) -> None:
     """Continue at once; only tests pause."""
 
 
+def _lake_of(options: SinkOptions, store: SinkStore, debts: LakeDebts) -> Lake | None:
+    if options.dual is None or options.dual.lake is None:
+        return None
+    from spark_sink.lake.lake import Lake
+
+    return Lake(options.dual, options.sink_id, store.lake, debts.publisher)
+
+
 def _table_of(options: SinkOptions) -> DualTableWriter | None:
-    if options.dual is None:
+    if options.dual is None or options.dual.lake is not None:
         return None
     from spark_sink.store.dual_table import DualTableWriter
 

@@ -10,8 +10,9 @@ The store's row decides, as it does for the sink itself: recovery commits COMMIT
 which any number of processes may do at once, and repeatedly. Ages do not matter for that; they only keep recovery from
 doing the work of a process that is about to do it. An undecided attempt (OPEN, PREPARED) belongs to its application:
 recovery aborts it only if an operator has named the sink as one whose application is gone, and no fact contradicts.
-A decided transaction that Kafka has aborted is published again, as the sink does itself. A transaction without a row is
-aborted only if an operator has named its sink for that (`orphans.py`).
+A decided transaction that Kafka has aborted is published again, as the sink does itself, and what is decided for a
+Delta table is added to it. A transaction without a row is aborted only if an operator has named its sink for that
+(`orphans.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Final, Protocol
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.republish import Fate, Judgement
+from spark_sink import commands
 from spark_sink.attempt.states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.finisher import StoredClaims, advice_if_it_went_back, advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
@@ -34,8 +36,10 @@ from spark_sink.driver.orphans import Orphan, Orphans
 from spark_sink.driver.sink_view import SinkView, SinkViews
 from spark_sink.errors import StoreWentBackError
 from spark_sink.handoff import BatchName
+from spark_sink.lake.files import library_missing
+from spark_sink.lake.janitor import Janitor
 from spark_sink.store.sink_store import OperatedStore
-from spark_sink.store.tables import AttemptRow
+from spark_sink.store.tables import AttemptRow, OwedBatch
 
 __all__ = ["Action", "Found", "RecoveryReport", "SinkRecovery"]
 
@@ -54,6 +58,8 @@ class Action(StrEnum):
     REPAIR = "repair"
     """It is to be committed, and Kafka has aborted it: its records, which the log has, are published again."""
     ABORT = "abort"
+    PUBLISH = "publish"
+    """Its files are to be added to the Delta table."""
     CONDEMN = "condemn"
     YOUNG = "young"
     IN_USE = "in-use"
@@ -63,7 +69,7 @@ class Action(StrEnum):
     FAILED = "failed"
 
 
-CHANGES: Final = frozenset({Action.COMMIT, Action.REPAIR, Action.ABORT, Action.CONDEMN})
+CHANGES: Final = frozenset({Action.COMMIT, Action.REPAIR, Action.ABORT, Action.PUBLISH, Action.CONDEMN})
 """The actions that change something."""
 
 NEEDS_OPERATOR: Final = frozenset({Action.UNDECIDED, Action.NO_ROW, Action.LOST, Action.FAILED})
@@ -129,6 +135,24 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundOwed:
+    """A decided batch that a Delta table lacked. `changed`: recovery has added it."""
+
+    batch: OwedBatch
+    action: Action
+    changed: bool
+    age_ms: int
+    error: str | None = None
+    advice: str | None = None
+    """What an operator has to do, where no retry helps."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether an operator or a later round has to act."""
+        return self.action in NEEDS_OPERATOR or (self.action in CHANGES and not self.changed)
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """The result of one round over `sinks` sinks. `unseen` says what could not be queried."""
 
@@ -136,10 +160,16 @@ class RecoveryReport:
     sinks: int
     unseen: tuple[str, ...]
     applied: bool
+    owed: tuple[FoundOwed, ...] = ()
 
     @property
-    def left(self) -> tuple[Found, ...]:
-        return tuple(found for found in self.found if found.is_left)
+    def all(self) -> tuple[Found | FoundOwed, ...]:
+        """Transactions, and what Delta tables are owed."""
+        return self.found + self.owed
+
+    @property
+    def left(self) -> tuple[Found | FoundOwed, ...]:
+        return tuple(found for found in self.all if found.is_left)
 
     @property
     def is_clean(self) -> bool:
@@ -230,7 +260,8 @@ class SinkRecovery:
         views = self._views.look(self._sink_ids or self._views.all_ids(), unseen)
         unseen += [f"the commit store has no sink {view.sink_id!r}" for view in views if view.row is None]
         found = [found for view in views for found in self._of_sink(view, unseen, apply=apply)]
-        return RecoveryReport(tuple(found), len(views), tuple(unseen), apply)
+        owed = [owed for view in views for owed in self._owed(view, unseen, apply=apply)]
+        return RecoveryReport(tuple(found), len(views), tuple(unseen), apply, tuple(owed))
 
     def _of_sink(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Found]:
         actions = {attempt.attempt_id: self._action(view, attempt) for attempt in view.attempts}
@@ -246,6 +277,57 @@ class SinkRecovery:
             for attempt in view.attempts
         ]
         return [*found, *(_orphan(view, each) for each in self._ended_orphans(view, unseen, apply=apply))]
+
+    def _owed(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[FoundOwed]:
+        """Judge what a Delta table is owed, and publish it if `apply`; then also delete what is condemned."""
+        judged = [(batch, self._action_for(view, batch)) for batch in view.owed]
+        error: Exception | None = None
+        if apply and any(action is not Action.YOUNG for _, action in judged):
+            try:
+                self._publish(view.sink_id)
+            except self._failures as raised:
+                error = raised
+        if apply:
+            self._clean(view.sink_id, unseen)
+        still = self._store.lake.owed(view.sink_id, durably=False) if judged else ()
+        left = {batch.generation: batch for batch in still}
+        return [self._found_owed(view, batch, action, left, error) for batch, action in judged]
+
+    def _clean(self, sink_id: str, unseen: list[str]) -> None:
+        try:
+            Janitor(sink_id, self._store.lake, schema=self._store.schema).clean()
+        except self._failures as error:
+            unseen.append(f"files of given up attempts of the sink {sink_id!r}: {' '.join(str(error).split())}")
+
+    def _action_for(self, view: SinkView, batch: OwedBatch) -> Action:
+        if batch.detail is not None:
+            return Action.LOST
+        return Action.YOUNG if view.age_ms(batch.decided_at) < self._min_age_ms else Action.PUBLISH
+
+    def _publish(self, sink_id: str) -> None:
+        try:
+            from spark_sink.lake.publishing import Publisher
+        except ImportError as error:
+            raise library_missing() from error
+        Publisher(sink_id, self._store.lake, schema=self._store.schema).publish()
+
+    def _found_owed(
+        self,
+        view: SinkView,
+        batch: OwedBatch,
+        action: Action,
+        left: Mapping[int, OwedBatch],
+        error: Exception | None,
+    ) -> FoundOwed:
+        age_ms, now = view.age_ms(batch.decided_at), left.get(batch.generation)
+        if now is None:
+            return FoundOwed(batch, Action.PUBLISH, True, age_ms)
+        if now.detail is not None:
+            advice = commands.after_lost_files(batch.sink_id, batch.query_id, batch.batch_id, schema=self._store.schema)
+            return FoundOwed(batch, Action.LOST, False, age_ms, now.detail, advice)
+        if error is None:
+            return FoundOwed(batch, action, False, age_ms)
+        return FoundOwed(batch, Action.FAILED, False, age_ms, " ".join(str(error).split()))
 
     def _ended_orphans(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Orphan]:
         """Judge the orphans, and end them if `apply`; a store that does not have the sink may be the wrong one."""

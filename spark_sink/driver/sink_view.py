@@ -11,7 +11,7 @@ from dualwrite.admin import TransactionAdmin
 from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
 from spark_sink.store.sink_store import OperatedStore
-from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, SinkRow
+from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, OwedBatch, SinkRow
 
 _SHOWN_STATUSES: Final = LIVE | {AttemptStatus.LOST}
 
@@ -30,6 +30,8 @@ class SinkView:
     """Open transactions by transactional id; each has a live attempt, or had one a moment ago."""
     orphans: tuple[OpenTransaction, ...]
     """Open transactions with an id that no attempt has: nothing in this store decides them."""
+    owed: tuple[OwedBatch, ...]
+    """What is decided and not yet in a Delta table, in the order of the decisions."""
     now: dt.datetime
     """The time of the store's clock."""
 
@@ -91,6 +93,7 @@ class SinkViews:
             batches=tuple(batches),
             open={each: found for each, found in before.items() if each in live},
             orphans=tuple(found for each, found in after.items() if found.pair == before[each].pair),
+            owed=self._store.lake.owed(sink_id, durably=False),
             now=self._store.now(),
         )
 

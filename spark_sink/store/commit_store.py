@@ -37,6 +37,7 @@ from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
 from spark_sink.store.connections import engine_for, rest
+from spark_sink.store.lake_ledger import LakeLedger
 from spark_sink.store.retired_slots import RetiredSlots
 from spark_sink.store.sink_store import Steps
 from spark_sink.store.staging_tables import drop_staging, owned_tables
@@ -87,6 +88,7 @@ class CommitStore:
         self._row = [column for column in self._attempt.c if column.name != "manifest"]
         """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
         self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine), self._leave_no_trace)
+        self.lake: Final = LakeLedger(self._transactions, self._tables)
         self._may_create = create_tables
         self._accept = accept
         self._is_ready = False
@@ -804,9 +806,10 @@ class CommitStore:
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
         """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
 
-        The latter has attempts that are to be aborted although Kafka was found to have committed them, or to have a
-        newer transaction of their ids (StoreWentBackError). Its records stay in Kafka, and the batch is written again.
-        Others that are to be aborted may be open in Kafka, and are left to be. Return whether there was such a batch.
+        The former may also be one whose files a Delta table cannot get any more. The latter has attempts that are to be
+        aborted although Kafka was found to have committed them, or to have a newer transaction of their ids
+        (StoreWentBackError). Its records stay in Kafka, and the batch is written again. Others that are to be aborted
+        may be open in Kafka, and are left to be. Return whether there was such a batch.
         """
         t, a = self._batch.c, self._attempt.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)
@@ -816,7 +819,8 @@ class CommitStore:
 
         def steps(connection: sa.Connection) -> bool:
             self._locked_sink(connection, sink_id)
-            if connection.execute(update).rowcount == 1:
+            files = self.lake.acknowledge(connection, sink_id, query_id, batch_id)
+            if connection.execute(update).rowcount == 1 or files:
                 return True
             return self._change(connection, AttemptEvent.ABORT, *of_batch, a.detail.is_not(None)) > 0
 

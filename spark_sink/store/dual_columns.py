@@ -53,7 +53,7 @@ def _index(names: Sequence[str], wanted: str, where: str, option: str) -> int:
     raise refused(f"{option} names {wanted}, which {where} does not have; its columns are {', '.join(names)}")
 
 
-def mapped(options: DualTable, schema: pa.Schema, table: Columns) -> dict[str, int]:
+def mapped(options: DualTable, schema: pa.Schema, table: Collection[str]) -> dict[str, int]:
     """Return, by column of the table, the index of the DataFrame's column for it. Raises SinkOptionError."""
     names = list(table)
     targets: dict[str, int] = {}

@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from dualwrite.prepared_state import PreparedTxnState
     from spark_sink.handoff import TaskIdentity
     from spark_sink.options import OnNewCheckpoint
-    from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, Decided, Decision, Lease, Planned, SinkRow
+    from spark_sink.store.tables import (
+        AttemptRow,
+        BatchRow,
+        BatchStatus,
+        Decided,
+        Decision,
+        LakeFile,
+        LakeRow,
+        Lease,
+        OwedBatch,
+        Planned,
+        SinkRow,
+    )
 
 Steps = Callable[["sa.Connection"], object]
 """Statements of the caller, to run in a transaction of the store."""
@@ -39,7 +51,53 @@ class ReachableStore(Protocol):
         """Return what one of `errors` says about the store, if it could not be reached; else None."""
 
 
-class TaskStore(ReachableStore, Protocol):
+class LakeStore(Protocol):
+    """The part that knows which files a Delta table is owed; `LakeLedger` implements it."""
+
+    def record(self, connection: sa.Connection, attempt_id: str, location: str, file: LakeFile) -> None:
+        """Record the file of an attempt, in the transaction that marks it PREPARED."""
+
+    def choose(self, connection: sa.Connection, decision: Decision, location: str, table_id: str) -> None:
+        """Mark the files of the winners as owed, in the transaction of the decision.
+
+        Raises DualTableError if they are not those that the tasks have reported, and SinkError if this generation was
+        decided before: the table could not tell the two batches apart. The transaction must then be rolled back.
+        """
+
+    def files(self, attempt_ids: Collection[str]) -> tuple[LakeFile, ...]:
+        """Return the recorded files of these attempts."""
+
+    def row(self, sink_id: str) -> LakeRow | None:
+        """Return what the sink has decided for Delta tables; None if nothing."""
+
+    def owed(self, sink_id: str, *, durably: bool = True) -> tuple[OwedBatch, ...]:
+        """Return what is owed, in the order of the decisions. A table may be told of it only if it is durable."""
+
+    def published(self, batch: OwedBatch) -> None:
+        """Forget a batch that the table has, on its disk."""
+
+    def note_lost(self, batch: OwedBatch, attempt_ids: Collection[str], detail: str) -> None:
+        """Record that files of a batch cannot be added, and why; an operator has to acknowledge it."""
+
+    def condemned(self, sink_id: str) -> Mapping[str, str]:
+        """Return the locations of the recorded files that will never be decided, by attempt id; durably."""
+
+    def unrecorded(self, sink_id: str) -> Mapping[str, str]:
+        """Return the same for attempts that were aborted before they recorded a file, which they may have begun."""
+
+    def forget(self, attempt_ids: Collection[str]) -> None:
+        """Forget files that were not decided, and are deleted."""
+
+
+class HasLake(Protocol):
+    """A store that keeps what Delta tables are owed."""
+
+    @property
+    def lake(self) -> LakeStore:
+        """What Delta tables are owed."""
+
+
+class TaskStore(ReachableStore, HasLake, Protocol):
     """The part that tasks use."""
 
     def rest(self) -> None:
@@ -135,7 +193,7 @@ class OrphanStore(ReachableStore, Protocol):
         """
 
 
-class OperatedStore(ClaimStore, OrphanStore, Protocol):
+class OperatedStore(ClaimStore, OrphanStore, HasLake, Protocol):
     """The part that recovery and operators use."""
 
     def now(self) -> dt.datetime:

@@ -21,12 +21,13 @@ QUERY_ID_LENGTH: Final = 255
 _TRANSACTIONAL_ID_LENGTH: Final = 150
 """A sink id, two numbers and two hyphens."""
 DETAIL_LENGTH: Final = 1000
+_TABLE_ID_LENGTH: Final = 64
 
 _CREATION_TRIES: Final = 10
 
 
 class StoreTables:
-    """`dw_sink`, `dw_batch`, `dw_attempt` and `dw_retired`, in a schema of the database or in its default one.
+    """The tables of a store, in a schema of the database or in its default one.
 
     There are no indexes besides the keys: an index is created by a statement of its own, and on MySQL a crash could
     leave a table without it.
@@ -87,6 +88,32 @@ class StoreTables:
             sa.Column("partition_id", sa.Integer, primary_key=True, autoincrement=False),
             sa.Column("first_slot", sa.Integer, nullable=False),
         )
+        self.lake: Final = self._table(
+            "dw_lake",
+            sa.Column("sink_id", exact_text(SINK_ID_LENGTH), primary_key=True),
+            sa.Column("location", sa.Text, nullable=False),
+            sa.Column("table_id", sa.String(_TABLE_ID_LENGTH), nullable=False),
+            # Generations: the last that was decided with rows for a Delta table, and the last that the table is known
+            # to have.
+            sa.Column("decided", sa.BigInteger, nullable=False),
+            sa.Column("published", sa.BigInteger, nullable=True),
+        )
+        # Outlives the attempts as `dw_retired` does. A row that is decided stays until the table has the file.
+        self.lake_file: Final = self._table(
+            "dw_lake_file",
+            sa.Column("attempt_id", exact_text(36), primary_key=True),
+            sa.Column("sink_id", exact_text(SINK_ID_LENGTH), nullable=False),
+            sa.Column("query_id", exact_text(QUERY_ID_LENGTH), nullable=False),
+            sa.Column("batch_id", sa.BigInteger, nullable=False),
+            sa.Column("generation", sa.BigInteger, nullable=False),
+            sa.Column("location", sa.Text, nullable=False),
+            sa.Column("table_id", sa.String(_TABLE_ID_LENGTH), nullable=True),
+            sa.Column("n_bytes", sa.BigInteger, nullable=False),
+            sa.Column("n_rows", sa.BigInteger, nullable=False),
+            sa.Column("detail", sa.String(DETAIL_LENGTH), nullable=True),
+            _now("created_at"),
+            sa.Column("decided_at", sa.DateTime(timezone=True), nullable=True),
+        )
 
     def _table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
         # InnoDB, whatever the server's default is: other engines do not have transactions.
@@ -129,7 +156,8 @@ class StoreTables:
 def missing_tables(schema: str | None) -> SinkError:
     """Return the error for a database without a commit store."""
     return SinkError(
-        "the tables dw_sink, dw_batch, dw_attempt and dw_retired are not all in this database; nothing was written: "
+        "the tables dw_sink, dw_batch, dw_attempt, dw_retired, dw_lake and dw_lake_file are not all in this database; "
+        "nothing was written: "
         f"create them with {commands.init_store(schema=schema)}, or let the sink do it (commitStore.createTables=true)"
     )
 
@@ -275,6 +303,48 @@ class Decided:
     records: int
     claims: tuple[Claim, ...] = field(default=())
     """The transactions to complete now: those of the winners, of the losers, and of older attempts."""
+
+
+@dataclass(frozen=True)
+class LakeFile:
+    """A data file of one attempt."""
+
+    attempt_id: str
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True)
+class OwedBatch:
+    """A decided batch whose files are to be added to a Delta table."""
+
+    sink_id: str
+    query_id: str
+    batch_id: int
+    generation: int
+    location: str
+    table_id: str
+    files: tuple[LakeFile, ...]
+    decided_at: dt.datetime
+    detail: str | None
+    """Why it cannot be added, if that was found; then an operator has to act."""
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True)
+class LakeRow:
+    """What a sink has decided for Delta tables."""
+
+    location: str
+    table_id: str
+    decided: int
+    """The newest generation with rows for a Delta table."""
+    published: int | None
+    """The newest one that the table at `location` is known to have."""
 
 
 def sink_row(row: sa.Row[Any]) -> SinkRow:

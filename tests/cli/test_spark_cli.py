@@ -36,14 +36,14 @@ from tests.support.topics import read_topic
 
 NAMES = [table.name for table in StoreTables(None).metadata.sorted_tables]
 
-REPORT_KEYS = {"applied", "clean", "sinks", "unseen", "found"}
+REPORT_KEYS = {"applied", "clean", "sinks", "unseen", "found", "owed"}
 FOUND_KEYS = {
     *("sink", "query", "batch", "transactional_id", "status", "action", "changed", "left"),
     *("state", "pair", "age_ms", "topic_partitions", "error", "advice"),
 }
 VIEW_KEYS = {
     *("sink", "generation", "query", "quiet_ms", "newest_batch"),
-    *("in_doubt", "lost", "attempts", "open", "no_row"),
+    *("in_doubt", "lost", "attempts", "owed", "open", "no_row"),
 }
 ATTEMPT_KEYS = {
     *("query", "batch", "partition", "transactional_id", "status", "pair", "records", "host", "age_ms", "detail"),
@@ -159,7 +159,7 @@ def test_dry_then_apply_then_nothing(world: World, call: Call) -> None:
     applied = call(*recover, "--apply")
     assert (applied.code, applied.out.splitlines()[-1]) == (0, "2 ended, 0 left, 1 sinks checked")
     again = call(*recover, "--apply", "--json")
-    assert again.document == {"applied": True, "clean": True, "sinks": 1, "unseen": [], "found": []}
+    assert again.document == {"applied": True, "clean": True, "sinks": 1, "unseen": [], "found": [], "owed": []}
     assert (world.values(), world.open_ids()) == (["a", "b"], [])
 
 
@@ -376,6 +376,7 @@ def test_old_batches_are_forgotten_and_the_newest_stay(world: World, call: Call)
         "keep": 2,
         "forgotten": {"s": 2},
         "dropped": {},
+        "files": {"s": 0},
     }
     assert [batch.batch_id for batch in world.store.batches("s")] == [3, 2]
     assert call(*gc, "--apply").out == "s: 0 batches deleted\n"

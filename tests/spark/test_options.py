@@ -171,3 +171,46 @@ def test_secrets_are_in_no_error(wrong: dict[str, str]) -> None:
         parse({**LEAST, **wrong})
     assert "hunter2" not in str(refusal.value)
     assert refusal.value.__cause__ is None
+
+
+# ---- Delta tables -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "directory"),
+    [
+        ("delta:/lake/orders", "/lake/orders"),
+        ("delta:/lake//a/../orders/", "/lake/orders"),
+        ("delta:file:///lake/with%20space", "/lake/with space"),
+        ("delta:file:/lake/orders", "/lake/orders"),
+    ],
+)
+def test_a_delta_table_is_a_directory(given: str, directory: str) -> None:
+    dual = with_(dual_table=given, dual_columns="id").dual
+    assert dual is not None
+    assert (dual.lake, dual.table, dual.columns) == (directory, given, ("id",))
+
+
+@pytest.mark.parametrize(
+    "given", ["delta:orders", "delta:s3://bucket/orders", "delta:file://host/orders", "delta:hdfs:///orders", "delta:"]
+)
+def test_other_places_of_delta_tables_are_refused(given: str) -> None:
+    with pytest.raises(SinkOptionError, match="is not an absolute path"):
+        with_(dual_table=given)
+
+
+@pytest.mark.parametrize("given", ["delta:/lake/100%25", "delta:file:///lake/100%25"])
+def test_a_percent_sign_is_refused(given: str) -> None:
+    with pytest.raises(SinkOptionError, match="in two ways"):
+        with_(dual_table=given)
+
+
+def test_a_delta_table_is_only_appended_to() -> None:
+    with pytest.raises(SinkOptionError, match="appended"):
+        with_(dual_table="delta:/lake/orders", dual_mode="upsert", dual_key="id")
+
+
+def test_a_table_of_the_database_is_no_directory() -> None:
+    dual = with_(dual_table="orders").dual
+    assert dual is not None
+    assert dual.lake is None

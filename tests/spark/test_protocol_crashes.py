@@ -15,6 +15,8 @@ from tests.spark.store_engines import engine_on, sqlite_engine
 BATCHES = [[1, 2, 3, 4], [5]]
 OF_REPAIR = {PausePoint.BEFORE_REPAIR, PausePoint.BEFORE_REPLACEMENT, PausePoint.AFTER_REPLACEMENT}
 """Reached only after Kafka has aborted what was decided."""
+OF_LAKE = {PausePoint.AFTER_FILE, PausePoint.BEFORE_ADDITION, PausePoint.AFTER_ADDITION, PausePoint.BEFORE_FORGETTING}
+"""Reached only with a Delta table (test_lake_crashes.py)."""
 SECOND = range(1, 22)
 """The number of pause points between the two crashes: up to as many as a batch has."""
 
@@ -45,7 +47,7 @@ def test_a_crash_at_any_pause_point(store: CommitStore, killed: Killed) -> None:
     points = set()
     for number in range(1, run(store, killed).count + 1):
         points.update(run(store, killed, number).struck)
-    assert points >= set(PausePoint) - OF_REPAIR - {PausePoint.AFTER_CONDEMNATION}
+    assert points >= set(PausePoint) - OF_REPAIR - OF_LAKE - {PausePoint.AFTER_CONDEMNATION}
 
 
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
@@ -54,7 +56,7 @@ def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, 
     for number in range(1, run(sqlite_store, killed).count + 1):
         for later in SECOND[number % 9 :: 9]:
             points.update(run(sqlite_store, killed, number, number + later).struck)
-    unreached = OF_REPAIR | ({PausePoint.AFTER_CONDEMNATION} if killed is Killed.APPLICATION else set())
+    unreached = OF_REPAIR | OF_LAKE | ({PausePoint.AFTER_CONDEMNATION} if killed is Killed.APPLICATION else set())
     assert points == set(PausePoint) - unreached
 
 

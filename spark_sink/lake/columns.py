@@ -1,0 +1,132 @@
+"""Which Delta tables are supported, and which columns of a DataFrame fit theirs. Pure.
+
+Files are added to the table's log without the library's own writer, so nothing else would check constraints, or compute
+columns. A table that needs it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from spark_sink.options import DualTable
+from spark_sink.store.dual_columns import ValueKind, mapped, refused, value_kind
+
+WRITER_FEATURES: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+    }
+)
+"""What deltalake commits to, and what does not concern who adds files, or is looked for where it is used."""
+
+_COMPUTED: Final = ("delta.generationExpression", "delta.identity", "delta.invariants", "CURRENT_DEFAULT")
+"""The beginnings of the metadata of columns that a writer would have to check or compute."""
+
+
+@dataclass(frozen=True)
+class LakeColumns:
+    """What a Delta table says about itself, as far as it matters to who adds files."""
+
+    columns: pa.Schema
+    metadata: Mapping[str, Mapping[str, object]]
+    """The metadata of the columns, by name."""
+    configuration: Mapping[str, str]
+    partition_columns: tuple[str, ...]
+    writer_features: frozenset[str]
+
+
+def check_supported(options: DualTable, table: LakeColumns) -> None:
+    """Raise SinkOptionError for a table to which files may not be added as they are."""
+    name = options.table
+    if table.partition_columns:
+        raise refused(f"{name} is partitioned by {', '.join(table.partition_columns)}, which is not supported")
+    unknown = sorted(table.writer_features - WRITER_FEATURES)
+    if unknown:
+        raise refused(f"{name} has the table feature {unknown[0]}, which is not supported")
+    for setting, value in table.configuration.items():
+        if setting.startswith("delta.constraints."):
+            raise refused(f"{name} has the CHECK constraint {setting.rpartition('.')[2]}, which nobody would check")
+        if setting == "delta.columnMapping.mode" and value != "none":
+            raise refused(f"{name} uses column mapping ({setting}={value}), which is not supported")
+        if setting == "delta.setTransactionRetentionDuration":
+            raise refused(
+                f"{name} has {setting}={value}, after which it forgets which batches it has; remove the setting"
+            )
+    for column, metadata in table.metadata.items():
+        if any(key.startswith(_COMPUTED) for key in metadata):
+            raise refused(f"the column {column} of {name} is generated, or has an invariant or a default")
+
+
+def file_columns(options: DualTable, schema: pa.Schema, table: LakeColumns) -> pa.Schema:
+    """Return the columns that data files have, in the table's order and types. Raises SinkOptionError."""
+    check_supported(options, table)
+    targets = mapped(options, schema, table.columns.names)
+    fields = [field for field in table.columns if field.name in targets]
+    for field in fields:
+        reason = why_not(schema.field(targets[field.name]).type, field.type)
+        if reason is not None:
+            raise refused(f"the column {field.name} of {options.table} is of type {field.type}: {reason}")
+    _check_left_out(options, table, set(targets))
+    return pa.schema(fields)
+
+
+def check_file(options: DualTable, file: pa.Schema, table: LakeColumns) -> None:
+    """Raise SinkOptionError if a data file does not fit the table, as that is now."""
+    check_supported(options, table)
+    for field in file:
+        if field.name not in table.columns.names:
+            raise refused(f"{options.table} has no column {field.name} any more")
+        now = table.columns.field(field.name).type
+        if now != field.type:
+            raise refused(f"the column {field.name} of {options.table} was {field.type}, and is {now} now")
+    _check_left_out(options, table, set(file.names))
+
+
+def _check_left_out(options: DualTable, table: LakeColumns, written: set[str]) -> None:
+    missing = [field.name for field in table.columns if not field.nullable and field.name not in written]
+    if missing:
+        raise refused(
+            f"{options.table} needs a value in {', '.join(missing)}, NOT NULL, but the rows have none: add a column of "
+            "that name"
+        )
+
+
+# ---- types ----------------------------------------------------------------------------------------------------------
+
+_V = ValueKind
+_WIDER: Final[Mapping[ValueKind, frozenset[ValueKind]]] = {
+    _V.NARROW: frozenset({_V.INT, _V.LONG, _V.FLOAT, _V.DOUBLE}),
+    _V.INT: frozenset({_V.LONG, _V.DOUBLE}),
+    _V.FLOAT: frozenset({_V.DOUBLE}),
+}
+
+
+def why_not(given: pa.DataType, column: pa.DataType) -> str | None:
+    """Return why values of this type cannot be written to the column unchanged; None if they can."""
+    kind, wanted = value_kind(given), value_kind(column)
+    if kind is None or wanted is None:
+        return f"{given if kind is None else column} is not supported; convert it to a string with to_json()"
+    if kind is _V.NOTHING:
+        return None
+    if kind is _V.DECIMAL and wanted is _V.DECIMAL:
+        return _why_no_decimal(given, column)
+    same = kind is wanted and (kind is not _V.NARROW or given.bit_width <= column.bit_width)
+    if not same and wanted not in _WIDER.get(kind, ()):
+        return f"{kind.value} cannot be stored in it without changing values; cast it in the DataFrame"
+    return None
+
+
+def _why_no_decimal(given: pa.DataType, column: pa.DataType) -> str | None:
+    if given.scale > column.scale or given.precision - given.scale > column.precision - column.scale:
+        return f"decimal({given.precision},{given.scale}) does not fit; cast it in the DataFrame"
+    return None

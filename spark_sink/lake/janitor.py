@@ -1,0 +1,82 @@
+"""`Janitor`: delete the data files that nobody wants. Loads libraries only if there is something to delete."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from spark_sink.errors import StoreWentBackError
+from spark_sink.lake.files import file_name, library_missing
+from spark_sink.store.sink_store import LakeStore
+
+_log = logging.getLogger("spark_sink")
+
+
+class Janitor:
+    """Deletes the data files of attempts that are condemned for good.
+
+    A store that went back may condemn what was decided and is in the table. So the table is read before, and nothing is
+    deleted if it has what the store does not know.
+    """
+
+    def __init__(self, sink_id: str, ledger: LakeStore, *, schema: str | None) -> None:
+        """Give `schema`, the store's, for commands that a person is told."""
+        self._sink_id = sink_id
+        self._ledger = ledger
+        self._schema = schema
+
+    def clean(self) -> int:
+        """Delete the files that attempts have recorded; return how many there were.
+
+        Raises StoreWentBackError, and SinkError if the table cannot be read; then nothing is deleted.
+        """
+        gone = self._delete(self._here(self._ledger.condemned(self._sink_id)))
+        if gone:
+            self._ledger.forget(gone)
+        return len(gone)
+
+    def clean_all(self) -> int:
+        """Do the same, and delete files that were begun by attempts which recorded none."""
+        return self.clean() + len(self._delete(self._begun()))
+
+    def left(self) -> int:
+        """Return how many files `clean_all` would delete."""
+        return len(self._ledger.condemned(self._sink_id)) + len(self._begun())
+
+    def _begun(self) -> dict[str, str]:
+        begun = self._ledger.unrecorded(self._sink_id)
+        return {each: location for each, location in begun.items() if Path(location, file_name(each)).exists()}
+
+    def _here(self, condemned: Mapping[str, str]) -> dict[str, str]:
+        """Return those of directories that this machine has."""
+        return {each: location for each, location in condemned.items() if Path(location).is_dir()}
+
+    def _delete(self, condemned: Mapping[str, str]) -> list[str]:
+        for location in set(condemned.values()):
+            self._check(location, {file_name(each) for each, where in condemned.items() if where == location})
+        return [each for each, location in condemned.items() if _deleted(location, each)]
+
+    def _check(self, location: str, names: set[str]) -> None:
+        try:
+            from spark_sink.lake.publishing import Publisher
+        except ImportError as error:
+            raise library_missing() from error
+        state = Publisher(self._sink_id, self._ledger, schema=self._schema).read(location)
+        named = state.file_names() & names
+        if named:
+            raise StoreWentBackError(
+                f"the Delta table {location} has {len(named)} files of attempts that the commit store has given up "
+                f"({', '.join(sorted(named)[:3])}): the database has lost decisions. No file was deleted; bring the "
+                "newer database back"
+            )
+
+
+def _deleted(location: str, attempt_id: str) -> bool:
+    """Delete the file of an attempt; return whether it is gone."""
+    try:
+        Path(location, file_name(attempt_id)).unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("the data file of the attempt %s in %s was not deleted: %s", attempt_id, location, error)
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""`Lake`: the part of a Delta table in each step of a batch, as `Sink` uses it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_sink.errors import DualTableError, SinkOptionError, StoreWentBackError
+from spark_sink.lake.columns import check_file, file_columns
+from spark_sink.lake.data_file import examined
+from spark_sink.lake.files import file_name
+from spark_sink.lake.publishing import Publisher
+from spark_sink.options import DualTable
+from spark_sink.store.sink_store import LakeStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+
+    from spark_sink.store.tables import Decision
+
+_log = logging.getLogger("spark_sink")
+
+
+class Lake:
+    """The Delta table of one sink."""
+
+    def __init__(self, options: DualTable, sink_id: str, ledger: LakeStore, publisher: Publisher) -> None:
+        """`options.lake` is set."""
+        self._options = options
+        self._location = str(options.lake)
+        self._sink_id = sink_id
+        self._ledger = ledger
+        self._publisher = publisher
+
+    def columns_for(self, schema: pa.Schema) -> pa.Schema:
+        """PLAN: return the columns that data files will have. Changes nothing.
+
+        Raises SinkOptionError if rows of this schema do not fit the table, and what `Publisher.read` raises.
+        """
+        state = self._publisher.read(self._location)
+        known = self._ledger.row(self._sink_id)
+        if known is not None and known.location == self._location and known.table_id != state.table_id:
+            _log.warning(
+                "sink %s: %s is another Delta table than before (%s, not %s); it gets the rows from now on",
+                self._sink_id,
+                self._location,
+                state.table_id,
+                known.table_id,
+            )
+        return file_columns(self._options, schema, state.columns)
+
+    def check_decision(self, decision: Decision) -> str:
+        """COMMIT: check that the files can be added once the batch is decided; return the id of the table.
+
+        Only for a batch that is not decided: the files of a decided one may be gone, because the table has compacted
+        them.
+
+        Raises DualTableError, StoreWentBackError and what `Publisher.read` raises; then nothing is decided.
+        """
+        state = self._publisher.read(self._location)
+        newest = state.published
+        if newest is not None and decision.generation is not None and self._decided() < decision.generation <= newest:
+            raise StoreWentBackError(
+                f"the Delta table {self._location} has generation {newest} of the sink {self._sink_id!r} already, and "
+                f"this batch would be decided at {decision.generation}: the database has lost decisions. Nothing was "
+                "decided; start the query again, which says what to do"
+            )
+        for attempt_id, (rows, size) in self._recorded(decision).items():
+            found = examined(Path(self._location, file_name(attempt_id)), size=size, rows=rows)
+            if isinstance(found, str):
+                raise DualTableError(
+                    f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {found}. Nothing of "
+                    "it is visible, and Spark replays it. Driver and executors must see one directory under this "
+                    "path, and VACUUM must keep files for longer than a batch takes"
+                )
+            try:
+                check_file(self._options, found, state.columns)
+            except SinkOptionError as error:
+                raise DualTableError(
+                    f"batch {decision.batch_id} of the query {decision.query_id} is not decided, because the table was "
+                    f"altered while it was written ({error}). Nothing of it is visible; start the query again"
+                ) from error
+        return state.table_id
+
+    def _decided(self) -> int:
+        known = self._ledger.row(self._sink_id)
+        return -1 if known is None else known.decided
+
+    def _recorded(self, decision: Decision) -> Mapping[str, tuple[int, int]]:
+        return {each.attempt_id: (each.rows, each.size) for each in self._ledger.files(decision.winners)}
+
+    def choose(self, connection: sa.Connection, decision: Decision, table_id: str) -> None:
+        """COMMIT: mark the winners' files as owed, in the transaction of the decision. Raises DualTableError."""
+        self._ledger.choose(connection, decision, self._location, table_id)

@@ -1,0 +1,196 @@
+"""`LakeLedger`: which files a Delta table is owed, in the commit store's database.
+
+A file is owed from the decision on, which marks its row in the same transaction, until the table has it. `dw_lake_file`
+outlives batches and attempts, so nothing that is owed is ever pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import sqlalchemy as sa
+
+from spark_sink.attempt.states import AttemptEvent, after
+from spark_sink.errors import DualTableError, SinkError
+from spark_sink.store.tables import DETAIL_LENGTH, Decision, LakeFile, LakeRow, OwedBatch, StoreTables
+from spark_sink.store.transactions import StoreTransactions
+
+_CONDEMNED: Final = (after(AttemptEvent.CONDEMN), after(AttemptEvent.ABORT))
+
+
+class LakeLedger:
+    """The tables `dw_lake` and `dw_lake_file`."""
+
+    def __init__(self, transactions: StoreTransactions, tables: StoreTables) -> None:
+        self._transactions = transactions
+        self._lake, self._file = tables.lake, tables.lake_file
+        self._attempt = tables.attempt
+
+    # ---- in transactions of the store -----------------------------------------------------------------------
+
+    def record(self, connection: sa.Connection, attempt_id: str, location: str, file: LakeFile) -> None:
+        """See `LakeStore.record`."""
+        a = self._attempt.c
+        of_attempt = sa.select(
+            a.attempt_id,
+            a.sink_id,
+            a.query_id,
+            a.batch_id,
+            a.generation,
+            sa.literal(location, sa.Text),
+            sa.literal(file.size, sa.BigInteger),
+            sa.literal(file.rows, sa.BigInteger),
+        ).where(a.attempt_id == attempt_id)
+        names = ["attempt_id", "sink_id", "query_id", "batch_id", "generation", "location", "n_bytes", "n_rows"]
+        connection.execute(sa.insert(self._file).from_select(names, of_attempt))
+
+    def choose(self, connection: sa.Connection, decision: Decision, location: str, table_id: str) -> None:
+        """See `LakeStore.choose`."""
+        f = self._file.c
+        winners = f.attempt_id.in_(list(decision.winners))
+        count, rows = connection.execute(
+            sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(f.n_rows), 0)).where(
+                winners, f.decided_at.is_(None), f.location == location
+            )
+        ).one()
+        if (count, rows) != (len(decision.winners), decision.staged_rows):
+            raise DualTableError(
+                f"{len(decision.winners)} data files with {decision.staged_rows} rows were written for the Delta table "
+                f"{location}, but the commit store has {count} with {rows} rows. Nothing of the batch is visible; "
+                "start the query again, which writes it again"
+            )
+        values = {"decided_at": sa.func.now(), "table_id": table_id}
+        connection.execute(sa.update(self._file).where(winners).values(values))
+        self._advance(connection, decision, location, table_id)
+
+    def _advance(self, connection: sa.Connection, decision: Decision, location: str, table_id: str) -> None:
+        mine = self._lake.c.sink_id == decision.sink_id
+        known = self._row(connection, decision.sink_id)
+        values = {"location": location, "table_id": table_id, "decided": decision.generation}
+        if known is None:
+            connection.execute(sa.insert(self._lake).values(sink_id=decision.sink_id, **values))
+            return
+        if decision.generation is None or known.decided >= decision.generation:
+            raise SinkError(
+                f"generation {decision.generation} of the sink {decision.sink_id!r} has decided a batch for a Delta "
+                "table before; nothing was decided now: start the query again"
+            )
+        if (known.location, known.table_id) != (location, table_id):
+            values["published"] = None
+        connection.execute(sa.update(self._lake).where(mine).values(values))
+
+    # ---- transactions of its own ----------------------------------------------------------------------------
+
+    def files(self, attempt_ids: Collection[str]) -> tuple[LakeFile, ...]:
+        """See `LakeStore.files`."""
+        f = self._file.c
+        query = sa.select(f.attempt_id, f.n_rows, f.n_bytes).where(f.attempt_id.in_(list(attempt_ids)))
+        return self._transactions.read(lambda connection: tuple(LakeFile(*row) for row in connection.execute(query)))
+
+    def row(self, sink_id: str) -> LakeRow | None:
+        """See `LakeStore.row`."""
+        return self._transactions.read(lambda connection: self._row(connection, sink_id))
+
+    def owed(self, sink_id: str, *, durably: bool = True) -> tuple[OwedBatch, ...]:
+        """See `LakeStore.owed`."""
+
+        def steps(connection: sa.Connection) -> tuple[OwedBatch, ...]:
+            return self._owed(connection, sink_id)
+
+        shown = self._transactions.read(steps)
+        return self._transactions.read_durably(steps) if shown and durably else shown
+
+    def published(self, batch: OwedBatch) -> None:
+        """See `LakeStore.published`."""
+        f, t = self._file.c, self._lake.c
+        of_batch = (f.sink_id == batch.sink_id, f.generation == batch.generation, f.decided_at.is_not(None))
+        here = (t.sink_id == batch.sink_id, t.table_id == batch.table_id)
+        newer = sa.or_(t.published.is_(None), t.published < batch.generation)
+
+        def steps(connection: sa.Connection) -> None:
+            connection.execute(sa.delete(self._file).where(*of_batch))
+            update = sa.update(self._lake).where(*here, newer)
+            connection.execute(update.values(published=batch.generation))
+
+        self._transactions.write(steps)
+
+    def note_lost(self, batch: OwedBatch, attempt_ids: Collection[str], detail: str) -> None:
+        """See `LakeStore.note_lost`."""
+        f = self._file.c
+        lost = (f.attempt_id.in_(list(attempt_ids)), f.decided_at.is_not(None))
+        update = sa.update(self._file).where(*lost).values(detail=detail[:DETAIL_LENGTH])
+        self._transactions.write(lambda connection: connection.execute(update))
+
+    def acknowledge(self, connection: sa.Connection, sink_id: str, query_id: str, batch_id: int) -> int:
+        """Forget the files of a batch that were found to be lost; return how many there were."""
+        f = self._file.c
+        named = (f.sink_id == sink_id, f.query_id == query_id, f.batch_id == batch_id)
+        lost = (f.decided_at.is_not(None), f.detail.is_not(None))
+        return connection.execute(sa.delete(self._file).where(*named, *lost)).rowcount
+
+    # ---- what is condemned ----------------------------------------------------------------------------------
+
+    def condemned(self, sink_id: str) -> dict[str, str]:
+        """See `LakeStore.condemned`."""
+        f, a = self._file.c, self._attempt.c
+        query = (
+            sa.select(f.attempt_id, f.location)
+            .select_from(self._file.outerjoin(self._attempt, f.attempt_id == a.attempt_id))
+            .where(f.sink_id == sink_id, f.decided_at.is_(None))
+            .where(sa.or_(a.status.is_(None), a.status.in_(_CONDEMNED)))
+        )
+
+        def steps(connection: sa.Connection) -> dict[str, str]:
+            return {row.attempt_id: row.location for row in connection.execute(query)}
+
+        return self._transactions.read_durably(steps) if self._transactions.read(steps) else {}
+
+    def unrecorded(self, sink_id: str) -> dict[str, str]:
+        """See `LakeStore.unrecorded`."""
+        f, a, t = self._file.c, self._attempt.c, self._lake.c
+        query = (
+            sa.select(a.attempt_id, t.location)
+            .select_from(self._attempt.join(self._lake, a.sink_id == t.sink_id))
+            .where(a.sink_id == sink_id, a.status.in_(_CONDEMNED), ~sa.exists().where(f.attempt_id == a.attempt_id))
+        )
+
+        def steps(connection: sa.Connection) -> dict[str, str]:
+            return {row.attempt_id: row.location for row in connection.execute(query)}
+
+        return self._transactions.read_durably(steps) if self._transactions.read(steps) else {}
+
+    def forget(self, attempt_ids: Collection[str]) -> None:
+        """See `LakeStore.forget`."""
+        f = self._file.c
+        deleted = (f.attempt_id.in_(list(attempt_ids)), f.decided_at.is_(None))
+        self._transactions.write(lambda connection: connection.execute(sa.delete(self._file).where(*deleted)))
+
+    # ---- inside a transaction -------------------------------------------------------------------------------
+
+    def _row(self, connection: sa.Connection, sink_id: str) -> LakeRow | None:
+        row = connection.execute(sa.select(self._lake).where(self._lake.c.sink_id == sink_id)).one_or_none()
+        return None if row is None else LakeRow(row.location, row.table_id, row.decided, row.published)
+
+    def _owed(self, connection: sa.Connection, sink_id: str) -> tuple[OwedBatch, ...]:
+        f = self._file.c
+        query = sa.select(self._file).where(f.sink_id == sink_id, f.decided_at.is_not(None))
+        batches: dict[int, list[sa.Row[tuple[object, ...]]]] = {}
+        for row in connection.execute(query.order_by(f.generation, f.attempt_id)):
+            batches.setdefault(row.generation, []).append(row)
+        return tuple(_owed_batch(rows) for rows in batches.values())
+
+
+def _owed_batch(rows: list[sa.Row[tuple[object, ...]]]) -> OwedBatch:
+    first = rows[0]
+    return OwedBatch(
+        sink_id=first.sink_id,
+        query_id=first.query_id,
+        batch_id=first.batch_id,
+        generation=first.generation,
+        location=first.location,
+        table_id=first.table_id,
+        files=tuple(LakeFile(row.attempt_id, row.n_rows, row.n_bytes) for row in rows),
+        decided_at=first.decided_at,
+        detail=next((row.detail for row in rows if row.detail is not None), None),
+    )

@@ -1,0 +1,107 @@
+"""`dualwrite spark ...` and Delta tables: what is owed is shown, published and acknowledged; dead files are deleted."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator import Emulator
+from spark_sink.lake.files import file_name
+from spark_sink.pause_points import PausePoint
+from tests.cli.conftest import Call
+from tests.cli.test_page import keys, section
+from tests.cli.test_spark_cli import World
+from tests.spark.lake_model import new_table, read
+
+REPORT_KEYS = {"sink", "query", "batch", "location", "rows", "action", "changed", "left", "age_ms", "error", "advice"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return new_table(tmp_path)
+
+
+@pytest.fixture
+def world(emulator: Emulator, tmp_path: Path, path: Path) -> Iterator[World]:
+    made = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
+    made.write("s", 0, [["a"], ["b"]], die_at=PausePoint.BEFORE_ADDITION, **options(path))
+    yield made
+    made.engine.dispose()
+
+
+def options(path: Path) -> dict[str, Any]:
+    return {"dual.table": f"delta:{path}", "dual.columns": "value"}
+
+
+def rows(path: Path) -> list[str]:
+    return sorted(read(path)["value"].to_pylist())
+
+
+def test_what_is_owed_is_shown_and_published(world: World, path: Path, call: Call) -> None:
+    shown = call("spark", "status", *world.reach)
+    assert (shown.code, f"owed: batch 0 of query, 2 rows, to the Delta table {path}" in shown.out) == (0, True)
+    (view,) = call("spark", "status", *world.reach, "--json").document["sinks"]
+    assert [(batch["batch"], batch["rows"], batch["detail"]) for batch in view["owed"]] == [(0, 2, None)]
+
+    recover = ("spark", "recover", *world.reach, "--json", "--min-age", 0)
+    young = call("spark", "recover", *world.reach, "--apply", "--json")
+    assert [(owed["action"], owed["changed"]) for owed in young.document["owed"]] == [("young", False)]
+    dry = call(*recover)
+    assert [(owed["action"], owed["changed"]) for owed in dry.document["owed"]] == [("publish", False)]
+    assert (dry.code, rows(path)) == (1, [])
+    done = call(*recover, "--apply")
+    assert keys(done.document) <= set(re.findall(r"`(\w+)`", section("dualwrite spark recover")))
+    assert done.document["owed"][0].keys() == REPORT_KEYS
+    assert [(owed["action"], owed["changed"]) for owed in done.document["owed"]] == [("publish", True)]
+    assert (done.code, rows(path), world.values()) == (0, ["a", "b"], ["a", "b"])
+    assert call(*recover, "--apply").document["owed"] == []
+    world.write("s", 1, [["c"]], **options(path))
+    assert rows(path) == ["a", "b", "c"]
+
+
+def test_a_file_that_is_gone_is_shown_until_it_is_acknowledged(world: World, path: Path, call: Call) -> None:
+    (batch,) = world.store.lake.owed("s")
+    Path(path, file_name(batch.files[0].attempt_id)).unlink()
+    recover = ("spark", "recover", *world.reach, "--apply", "--min-age", 0)
+    failed = call(*recover)
+    assert failed.code == 1
+    assert "is gone" in failed.out
+    assert "dualwrite spark acknowledge-lost --sink s --query query --batch 0" in failed.out
+    shown = call("spark", "status", *world.reach)
+    assert shown.code == 1
+    assert "to do: bring the files back" in shown.out
+    acknowledge = ("spark", "acknowledge-lost", *world.store_options, "--sink", "s", "--query", "query", "--batch", 0)
+    assert call(*acknowledge).code == 0
+    assert call(*recover).code == 0
+    assert len(rows(path)) == 1
+
+
+def test_without_the_library_the_extra_is_named(
+    world: World, path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "deltalake", None)
+        failed = call("spark", "recover", *world.reach, "--apply", "--min-age", 0)
+    assert (failed.code, "dualwrite[spark-delta]" in failed.out) == (1, True)
+    assert call("spark", "recover", *world.reach, "--apply", "--min-age", 0).code == 0
+    assert rows(path) == ["a", "b"]
+
+
+def test_files_of_given_up_attempts_are_deleted(world: World, path: Path, call: Call) -> None:
+    world.write("s", 1, [["c"]], die_at=PausePoint.COMMIT_START, **options(path))
+    assert len(list(path.glob("*.parquet"))) == 3
+    gc = ("spark", "gc", *world.store_options, "--json")
+    assert call(*gc, "--apply").document["files"] == {"s": 0}
+    call("spark", "recover", *world.reach, "--condemn", "s", "--apply", "--min-age", 0)
+    assert (rows(path), len(list(path.glob("*.parquet")))) == (["a", "b"], 2)
+    (aborted,) = (each for each in world.store.attempts("s") if each.batch_id == 1)
+    Path(path, file_name(aborted.attempt_id)).write_bytes(b"written by a task that woke up late")
+    assert call(*gc).document["files"] == {"s": 1}
+    assert call(*gc, "--apply").document["files"] == {"s": 1}
+    assert len(list(path.glob("*.parquet"))) == 2

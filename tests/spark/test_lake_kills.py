@@ -1,0 +1,142 @@
+"""Kill drivers with SIGKILL, at pause points and at any time; after a recovery, topic and Delta table are equal.
+
+`DUALWRITE_SEED` repeats a run as far as its choices go.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.testing.postgres import PostgresServer
+from spark_sink.attempt.states import LIVE
+from spark_sink.driver.completion import Completion
+from spark_sink.driver.recovery import SinkRecovery
+from spark_sink.store.commit_store import CommitStore
+from tests.spark import lake_driver
+from tests.spark.lake_driver import Drive, done, values_of
+from tests.spark.lake_model import new_table, read
+from tests.support.databases import unique
+from tests.support.topics import read_topic
+
+pytestmark = pytest.mark.timeout(1200)
+
+KILLS = 100
+"""Of each store."""
+_POINTS = 75
+"""More than two batches reach."""
+_PATIENCE_S = 60.0
+
+_processes: Any = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload([lake_driver.__name__, "deltalake", "sqlalchemy", "pyarrow.parquet"])
+
+
+class Site:
+    """A topic, a Delta table and a store, with drivers that die."""
+
+    def __init__(self, broker: Emulator, store_url: str, directory: Path) -> None:
+        self.topic, self.sink_id = unique("topic"), unique("sink").replace("-", "_")
+        self.path = new_table(directory)
+        self.commit_log = directory / "done"
+        self.store = CommitStore(sa.create_engine(store_url))
+        self.store.create_tables()
+        self._broker = broker
+        broker.create_topic(self.topic, 2)
+        self._options = {
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "kafka.retry.backoff.ms": "5",
+            "sinkId": self.sink_id,
+            "topic": self.topic,
+            "commitStore.url": store_url,
+            "dual.table": f"delta:{self.path}",
+            "dual.columns": "value",
+        }
+
+    def drive(self, batches: int, kill_at: int | None = None, kill_after_s: float | None = None) -> int | None:
+        """Let a driver live until so many batches are done, or until it is killed; return its exit code."""
+        life = Drive(self._options, self.commit_log, batches, kill_at)
+        process = _processes.Process(target=life.run)
+        process.start()
+        if kill_after_s is not None:
+            process.join(kill_after_s)
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+        process.join(_PATIENCE_S)
+        code: int | None = process.exitcode
+        return code
+
+    def recover(self) -> None:
+        """Do what `dualwrite spark recover --apply --condemn` does, with nothing left."""
+        settings = {
+            "bootstrap.servers": self._broker.bootstrap_servers,
+            "retry.backoff.ms": 5,
+            "transaction.two.phase.commit.enable": True,
+            "accept.bounded.guarantee": True,
+        }
+        completion = Completion(settings, parallelism=4, step_timeout_ms=10_000)
+        with TransactionAdmin(bootstrap_servers=self._broker.bootstrap_servers) as admin:
+            recovery = SinkRecovery(self.store, completion, admin, condemn=[self.sink_id], min_age_ms=0)
+            report = recovery.recover()
+        assert report.is_clean, (report.left, report.unseen)
+
+    def assert_both_sides_agree(self) -> int:
+        """Check that topic and table have whole batches, each row once; return how many batches."""
+        in_topic = sorted((value for _, value in read_topic(self._broker.bootstrap_servers, self.topic)), key=int)
+        in_table = sorted(read(self.path)["value"].to_pylist(), key=int)
+        batches = len(in_table) // len(values_of(0))
+        assert in_table == [value for batch in range(batches) for value in values_of(batch)]
+        assert in_topic == in_table
+        assert self.store.lake.owed(self.sink_id) == ()
+        assert self.store.attempts(self.sink_id, LIVE) == []
+        return batches
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def site(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Site]:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        schema = unique("store").replace("-", "_")
+        with sa.create_engine(server.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.schema.CreateSchema(schema))
+        with_schema = server.url.update_query_dict({"options": f"-csearch_path={schema}"})
+        url = with_schema.render_as_string(hide_password=False)
+    made = Site(emulator, url, tmp_path)
+    assert made.drive(1) == 0, "recovery complains about a sink that the store does not have"
+    yield made
+    made.store.engine.dispose()
+
+
+def test_whenever_a_driver_is_killed_both_sides_agree_after_a_recovery(site: Site) -> None:
+    seed = int(os.environ.get("DUALWRITE_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"DUALWRITE_SEED={seed}")
+    chance = random.Random(seed)
+    killed, compared = 0, 0
+    while killed < KILLS:
+        goal = done(site.commit_log) + 4
+        if chance.random() < 0.7:
+            code = site.drive(goal, kill_at=chance.randint(1, _POINTS))
+        else:
+            code = site.drive(goal, kill_after_s=chance.uniform(0.05, 1.0))
+        assert code in (0, -signal.SIGKILL), code
+        killed += code != 0
+        if chance.random() < 0.5:
+            site.recover()
+            assert site.assert_both_sides_agree() >= done(site.commit_log)
+            compared += 1
+    goal = done(site.commit_log) + 2
+    assert site.drive(goal) == 0
+    site.recover()
+    assert site.assert_both_sides_agree() == goal
+    assert compared > KILLS // 4
+    print(f"{killed} kills, {compared} recoveries compared, {goal} batches")
