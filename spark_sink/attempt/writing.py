@@ -106,12 +106,13 @@ class PartitionWriter:
         prepared = transaction.prepare()
         self._pause(PausePoint.AFTER_PREPARE)
 
-        def inside(connection: sa.Connection) -> None:
-            if staged is not None:
-                staged.stage_rest(connection)
-            self._pause(PausePoint.BEFORE_PREPARED)
-
-        self._store.mark_prepared(lease.attempt_id, prepared, records=transaction.records, inside=inside)
+        self._store.mark_prepared(
+            lease.attempt_id,
+            prepared,
+            records=transaction.records,
+            inside=None if staged is None else staged.stage_rest,
+            last=lambda: self._pause(PausePoint.BEFORE_PREPARED),
+        )
 
 
 def _without_attempt(outcome: TaskOutcome, plan: Plan, task: TaskIdentity) -> TaskResult:

@@ -246,10 +246,15 @@ class Sink:
                 self._table.move(connection, decision.winners, rows=decision.staged_rows)
             if sql_fn is not None:
                 sql_fn(connection, decision.batch_id)
-            self._pause(PausePoint.INSIDE_DECISION)
 
+        steps = None if self._table is None and sql_fn is None else inside
         try:
-            return self._store.decide(decision, self._options.on_new_checkpoint, inside)
+            return self._store.decide(
+                decision,
+                self._options.on_new_checkpoint,
+                steps,
+                last=lambda: self._pause(PausePoint.INSIDE_DECISION),
+            )
         except DecisionUnknownError as unknown:
             return self._resolved(decision, unknown)
 
