@@ -69,15 +69,15 @@ class FakeLog:
         if len(value) > self.longest:
             raise SinkError("the record is too long")
         fault = 9.0 if self._chance is None else self._chance.random()
-        if fault < 0.04:
+        if fault < 0.01:
             self._partition.late.append(value)
             raise CommitLogError("no acknowledgement", is_away=True)
         offset = self._partition.append(value)
-        if fault < 0.10:
+        if fault < 0.05:
             self._partition.late.append(value)
-        elif fault < 0.14:
+        elif fault < 0.08:
             offset = self._partition.append(value)
-        elif fault < 0.18:
+        elif fault < 0.095:
             raise CommitLogError("no acknowledgement", is_away=True)
         self._pause()
         return offset
