@@ -20,9 +20,9 @@ from spark_sink.driver.finisher import CommitSummary, Finisher, Tally, waits_s
 from spark_sink.driver.orphans import OrphanWatch
 from spark_sink.driver.phases import PhaseClock, PhaseTimes
 from spark_sink.driver.telemetry import BatchTelemetry
-from spark_sink.errors import BatchLostError, DecisionUnknownError, SinkError
+from spark_sink.errors import BatchLostError, DecisionUnknownError, SinkError, SinkOptionError
 from spark_sink.handoff import Plan, PlanTime, TaskIdentity, TaskResult
-from spark_sink.options import RequireDigest, SinkOptions
+from spark_sink.options import NO_SQL, RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
 from spark_sink.store import rules
@@ -75,13 +75,13 @@ class Sink:
 
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
-        """Open the sink with this process's database engine, and with Kafka connections that are made when needed.
+        """Open the sink with this process's connections to the commit store, and with Kafka connections that are made when needed.
 
         Raises SinkOptionError.
         """
-        from spark_sink.store.commit_store import CommitStore
+        from spark_sink.store.opening import open_store
 
-        return cls(options, CommitStore.open(options.store), ProducerSinkKafka(options, pause=pause), pause=pause)
+        return cls(options, open_store(options), ProducerSinkKafka(options, pause=pause), pause=pause)
 
     def close(self) -> None:
         """Close the Kafka connections; the database engine belongs to the process and stays open. Never raises."""
@@ -179,6 +179,8 @@ class Sink:
         transaction; then the batch is decided and the next plan continues. Raises DecisionUnknownError if only the next
         plan can find out whether the batch is decided.
         """
+        if sql_fn is not None:
+            self.check_runs_sql()
         self._pause(PausePoint.COMMIT_START)
         clock = PhaseClock(results)
         decision = self._decision_of(query_id, batch_id, results, offsets_digest)
@@ -204,6 +206,11 @@ class Sink:
             unfinished=tally.unfinished,
             times=clock.times,
         )
+
+    def check_runs_sql(self) -> None:
+        """Raise SinkOptionError if the commit store has no transactions in which a function of the caller could run."""
+        if not self._store.runs_sql:
+            raise SinkOptionError(NO_SQL)
 
     def _check_still_prepared(self, decision: Decision, results: Sequence[TaskResult]) -> None:
         """Raise SinkError if Kafka has aborted a winner already, where it does that after a time.

@@ -68,6 +68,9 @@ class CommitStore:
     errors: Final = (SQLAlchemyError,)
     """See `ReachableStore.errors`."""
 
+    runs_sql: Final = True
+    """See `SinkStore.runs_sql`."""
+
     def __init__(
         self,
         engine: sa.Engine,

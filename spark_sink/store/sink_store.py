@@ -171,6 +171,10 @@ class OperatedStore(ClaimStore, OrphanStore, Protocol):
 class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
     """All that a sink uses."""
 
+    @property
+    def runs_sql(self) -> bool:
+        """Whether there are transactions of a database, in which steps of the caller can run."""
+
     def examine(self) -> None:
         """Check whether the store keeps what is decided. Raises UnsafeDatabaseError. Changes nothing."""
 

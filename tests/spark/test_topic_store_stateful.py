@@ -139,10 +139,10 @@ class SameAnswers(RuleBasedStateMachine):
             prepared = Prepared(PreparedTxnState(pair), "manifest")
             self.both(lambda store, i, n=number: store.mark_prepared(self.attempts[n][i], prepared, records=3))
 
-    @rule(data=st.data(), sink=SINKS, batch=BATCHES, back=BACK, policy=POLICIES, digest=st.sampled_from([None, "a", "b"]))
-    def decide(
-        self, data: Any, sink: str, batch: int, back: int, policy: OnNewCheckpoint, digest: str | None
-    ) -> None:
+    @rule(
+        data=st.data(), sink=SINKS, batch=BATCHES, back=BACK, policy=POLICIES, digest=st.sampled_from([None, "a", "b"])
+    )
+    def decide(self, data: Any, sink: str, batch: int, back: int, policy: OnNewCheckpoint, digest: str | None) -> None:
         numbers = self.some(data)
         if numbers and data.draw(st.booleans()):
             sink = self.attempts[numbers[0]][2]
@@ -198,7 +198,9 @@ class SameAnswers(RuleBasedStateMachine):
     def record(self, sink: str, data: Any, pair: str) -> None:
         numbers = self.some(data)
         endings = [data.draw(st.sampled_from(Ending)) for _ in numbers]
-        errors = [data.draw(st.sampled_from([None, ValueError("x" * 2000), StoreWentBackError("back")])) for _ in numbers]
+        errors = [
+            data.draw(st.sampled_from([None, ValueError("x" * 2000), StoreWentBackError("back")])) for _ in numbers
+        ]
         pairs = [data.draw(st.sampled_from([pair, "7:1"])) for _ in numbers]
         numbers = [number for number in numbers if self.attempts[number][2] == sink]
 
@@ -212,7 +214,9 @@ class SameAnswers(RuleBasedStateMachine):
     def replace(self, data: Any, old: str, new: str) -> None:
         for number in self.some(data, 1):
             sink, anew = self.attempts[number][2], Prepared(PreparedTxnState(new), "anew")
-            self.both(lambda store, i, n=number, s=sink: store.replace(s, self.attempts[n][i], PreparedTxnState(old), anew))
+            self.both(
+                lambda store, i, n=number, s=sink: store.replace(s, self.attempts[n][i], PreparedTxnState(old), anew)
+            )
 
     @rule(data=st.data(), pair=PAIRS)
     def mark_lost(self, data: Any, pair: str) -> None:
@@ -237,7 +241,13 @@ class SameAnswers(RuleBasedStateMachine):
     def prune(self, sink: str, keep: int) -> None:
         self.both(lambda store, _: store.prune(sink, keep))
 
-    @rule(sink=SINKS, partition=PARTITIONS, slots=st.lists(st.integers(0, 3), max_size=2), pair=PAIRS, retire=st.booleans())
+    @rule(
+        sink=SINKS,
+        partition=PARTITIONS,
+        slots=st.lists(st.integers(0, 3), max_size=2),
+        pair=PAIRS,
+        retire=st.booleans(),
+    )
     def orphans(self, sink: str, partition: int, slots: list[int], pair: str, retire: bool) -> None:
         pairs = {f"{sink}-{partition}-{slot}": pair for slot in slots}
         self.both(lambda store, _: store.retire_orphans(sink, pairs) if retire else store.orphans(sink, pairs))

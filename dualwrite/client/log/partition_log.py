@@ -91,7 +91,9 @@ class PartitionLogCalls:
         """
         batch = _batch_of(value)
         if len(batch) > most_bytes:
-            raise InvalidRecordError(f"the record has {len(batch)} bytes, compressed, and at most {most_bytes} may be sent")
+            raise InvalidRecordError(
+                f"the record has {len(batch)} bytes, compressed, and at most {most_bytes} may be sent"
+            )
         call = partition_codec.append(self._where, batch, self._config.request_timeout_ms)
         try:
             return await self._of_leader(call, deadline_s)
@@ -116,7 +118,9 @@ class PartitionLogCalls:
         backoff = self._driver.new_backoff()
         while position <= last:
             fetched = await self._fetch(position, deadline_s)
-            records = [record for batch in fetched.batches for record in self._records(batch) if record.offset >= position]
+            records = [
+                record for batch in fetched.batches for record in self._records(batch) if record.offset >= position
+            ]
             if records:
                 found += records
                 position, stalled_since_s = records[-1].offset + 1, asyncio.get_running_loop().time()
@@ -197,7 +201,9 @@ class PartitionLogCalls:
         since_s = loop.time()
         backoff = self._driver.new_backoff()
         while True:
-            results = await self._driver.fulfil([self._where], self._look_up, lambda _, some: call, deadline_s=deadline_s)
+            results = await self._driver.fulfil(
+                [self._where], self._look_up, lambda _, some: call, deadline_s=deadline_s
+            )
             error = results.failed.get(self._where)
             if error is None:
                 self._leader = self._asked

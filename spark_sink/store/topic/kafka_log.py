@@ -100,6 +100,10 @@ class KafkaLog:
                 lambda: self._log.create({**REQUIRED, _SIZE: str(MOST_BYTES)}, {_IN_SYNC: str(_LEAST_IN_SYNC)})
             )
 
+    def close(self) -> None:
+        """Release the connections."""
+        self._log.close()
+
     def _called(self, call: Callable[[], T]) -> T:
         try:
             return call()

@@ -16,7 +16,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import AttemptStatus, Claim, Ended, Prepared, Verdict
 from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError
 from spark_sink.handoff import TaskIdentity
-from spark_sink.options import OnNewCheckpoint
+from spark_sink.options import NO_SQL, OnNewCheckpoint
 from spark_sink.store.sink_store import Last, Steps
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, Decided, Decision, Lease, Planned, SinkRow
 from spark_sink.store.topic import operations
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 
-NO_SQL: Final = (
-    "a commit store in a topic (commitStore.url=kafka://...) cannot run SQL: nothing was written. dual.table, and a "
-    "function for dualwrite_batch, need a commit store in the database that has the table: set commitStore.url to it"
-)
-
 
 class TopicStore:
     """A `SinkStore` on one log. Threads may share it; processes may not."""
@@ -46,6 +41,9 @@ class TopicStore:
 
     schema: Final = None
     """See `ClaimStore.schema`."""
+
+    runs_sql: Final = False
+    """See `SinkStore.runs_sql`."""
 
     def __init__(self, log: CommitLog, *, create: bool = True, replica: Replica | None = None) -> None:
         """`create`: whether `examine` and the first plan create what is missing. `replica`: what others share."""
