@@ -12,8 +12,8 @@ from dualwrite.errors import ConfigError
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.topic.kafka_log import KafkaLog
 from spark_sink.store.topic.topic_store import TopicStore
-from spark_sink.store.topic.topic_url import topic_url
 from spark_sink.store.topic.topic_url import is_topic as is_topic
+from spark_sink.store.topic.topic_url import topic_url
 
 AnyStore = CommitStore | TopicStore
 

@@ -75,7 +75,7 @@ class Sink:
 
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
-        """Open the sink with this process's connections to the commit store, and with Kafka connections that are made when needed.
+        """Open the sink with what this process keeps of the commit store. Connections to Kafka are made when needed.
 
         Raises SinkOptionError.
         """

@@ -35,7 +35,7 @@ class KafkaLog:
     def __init__(
         self, settings: Mapping[str, Any], topic: str, *, timeout_ms: int, unreachable_timeout_ms: int
     ) -> None:
-        """`settings` are those of an admin client."""
+        """Connect when needed, with the `settings` of an admin client."""
         self._topic = topic
         self._log = PartitionLog(
             settings,

@@ -7,7 +7,7 @@ reads up to it what was acknowledged before; a snapshot is the state up to an of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -149,7 +149,7 @@ def _snapshot(document: Any) -> Snapshot:
     return Snapshot(document["id"], document["upto"], document["epoch"], document["of"], document["state"])
 
 
-_READERS: Final = {
+_READERS: Final[Mapping[str, Callable[[Any], Content]]] = {
     "update": _update,
     "snapshot": _snapshot,
     "mark": lambda document: Mark(document["id"]),

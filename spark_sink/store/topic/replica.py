@@ -32,15 +32,6 @@ class OutcomeUnknownError(CommitLogError):
     """An update was sent, and it is not known whether it counts, or will."""
 
 
-class Sent(NamedTuple):
-    """What became of an update."""
-
-    counted_at_ms: int | None
-    """The leader's time; None if it does not count."""
-    was_read: bool
-    """Whether the log was read up to it, and so up to all that was acknowledged before it was sent."""
-
-
 class _Place(NamedTuple):
     """What stands at an offset: two logs that agree on it agree on all before it."""
 
@@ -223,19 +214,23 @@ class Replica:
         versions = {name: state.sink(sink_id).versions.get(name) for name in change.expects}
         return Update(self._new_id(), state.store_id, sink_id, versions, change.touches, change.puts, change.drops)
 
-    def send(self, update: Update) -> Sent:
-        """Send an update, and read up to it. If it does not count, it never will.
+    def send(self, update: Update) -> int | None:
+        """Send an update, and read up to it; return the leader's time at which it counted.
 
-        Raises OutcomeUnknownError, and SinkError if it is too long to be sent.
+        None: it does not count, and never will. Raises OutcomeUnknownError, and SinkError if it is too long to be sent.
         """
         with self._watching(update.id) as seen:
             try:
                 self._read_to(self._log.append(encoded(update)))
             except CommitLogError as error:
                 raise OutcomeUnknownError(str(error), is_away=error.is_away) from error
-            # If it is not where it was appended, the log has lost it, or was read anew from far beyond it. To compute the
-            # update again is right then, too: of two that expect the same versions, only one can count.
-            return Sent(seen.counted_at_ms, was_read=bool(seen.offsets))
+            if seen.counted_at_ms is None and not seen.offsets:
+                raise OutcomeUnknownError(
+                    f"the topic {self._log.name} does not show a record that was acknowledged: it has lost its end, or has "
+                    "moved on far beyond it",
+                    is_away=False,
+                )
+            return seen.counted_at_ms
 
     # ---- deleting what is old -------------------------------------------------------------------------------
 

@@ -291,10 +291,10 @@ class TopicStore:
                 return tried.answer(self._replica.now_ms)
             if last is not None:
                 last()
-            sent = self._replica.send(tried.update)
-            if sent.counted_at_ms is not None:
-                return tried.answer(sent.counted_at_ms)
-            is_fresh = sent.was_read  # up to that record, which was sent after the call
+            counted_at_ms = self._replica.send(tried.update)
+            if counted_at_ms is not None:
+                return tried.answer(counted_at_ms)
+            is_fresh = True  # the log was read up to that record, which was sent after the call
 
     def _tried(
         self, state: StoreState, sink_id: str, operation: Callable[[SinkRows], Step[AnswerT]]
