@@ -296,9 +296,9 @@ def _store(own: OptionValues) -> StoreOptions:
     url, url_env = own.text("commitStore.url"), own.text("commitStore.urlEnv")
     if (url is None) == (url_env is None):
         raise SinkOptionError(
-            "set either commitStore.url, the SQLAlchemy URL of the database that keeps the decisions (or "
-            "kafka:///topic, if only Kafka is written to), or commitStore.urlEnv, the name of an environment variable with it, which keeps a password out of Spark's "
-            "plans and logs"
+            "set either commitStore.url, the SQLAlchemy URL of the database that keeps the decisions (kafka:///topic "
+            "if nothing but Kafka is written to), or commitStore.urlEnv, the name of an environment variable with it, "
+            "which keeps a password out of Spark's plans and logs"
         )
     if url is not None:
         check_store_url("commitStore.url", url)

@@ -1,7 +1,7 @@
 """The commit store as PLAN, WRITE, COMMIT, ABORT and FINISH use it: the port `SinkStore`.
 
-`CommitStore` implements it in a SQL database, `topic.topic_store.TopicStore` in a topic of Kafka. What depends on either
-stays behind the port: its errors, its clock, and how a commit that got no response is found out.
+`CommitStore` implements it in a SQL database, `topic.topic_store.TopicStore` in a topic of Kafka. What depends on
+either stays behind the port: its errors, its clock, and how a commit that got no response is found out.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
         """Take the decision, unless it exists already. Then the batch is committed, even if this process dies.
 
         `inside` runs in the transaction, and `last` after it, unless the decision exists already. Raises
-        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and the store's errors; then
-        nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
+        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and the
+        store's errors; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
         """
 
     def resolve(self, decision: Decision) -> Decided | None:

@@ -149,14 +149,17 @@ def test_a_leader_that_is_killed_again_and_again(three: ApacheKafka, new_name: N
 
     with ThreadPoolExecutor(1) as threads:
         working = threads.submit(work)
-        for _ in range(3):
+
+        def until_more() -> None:
             seen = len(decided)
-            until(lambda seen=seen: len(decided) > seen + 3 or working.done())
+            until(lambda: len(decided) > seen + 3 or working.done())
+
+        for _ in range(3):
+            until_more()
             leader = leader_of(servers, topic)
             if leader != 1:
                 three.kill(leader)
-            seen = len(decided)
-            until(lambda seen=seen: len(decided) > seen + 3 or working.done())
+            until_more()
             if leader != 1:
                 three.start()
         over.set()

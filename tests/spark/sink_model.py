@@ -81,6 +81,12 @@ class World:
         self.options = sink_options(unique("sink").replace("-", "_"), **options)
         self.store = store
 
+    @property
+    def database(self) -> CommitStore:
+        """The store, which is in a database."""
+        assert isinstance(self.store, CommitStore)
+        return self.store
+
     def process(self, pause: Callable[[PausePoint], None] | None = None, **options: Any) -> Process:
         return Process(self, pause or (lambda point: None), **options)
 
@@ -90,7 +96,7 @@ class World:
         if not isinstance(self.store, CommitStore):
             return self.broker.committed
         query = sa.select(target.c.value).where(target.c.sink_id == self.options.sink_id)
-        with self.store.engine.connect() as connection:
+        with self.database.engine.connect() as connection:
             return list(connection.scalars(query))
 
     def assert_exactly_once(self, expected: Sequence[int]) -> None:

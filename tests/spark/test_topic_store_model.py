@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import greenlet
 import pytest
@@ -38,6 +38,15 @@ FAIL: Final = OnNewCheckpoint.FAIL
 STATE: Final = PreparedTxnState("7:3")
 SCHEDULES: Final = 150
 STEPS: Final = 400
+
+
+class Seen(NamedTuple):
+    """The rows of the sink."""
+
+    generation: int | None
+    attempts: dict[str, AttemptRow]
+    batches: dict[int, BatchRow]
+    slots: Mapping[int, int]
 
 
 class History:
@@ -78,14 +87,15 @@ class History:
                     anew.apply(content, record.time_ms)
             assert StoreState.of(snapshot.state) == anew, "a snapshot has another state than the log"
 
-    def _rows(self) -> tuple[int | None, dict[str, AttemptRow], dict[int, BatchRow], Mapping[int, int]]:
+    def _rows(self) -> Seen:
         rows = SinkRows(SINK, self.state.sink(SINK))
         attempts = {row.attempt_id: row for row in rows.attempts()}
         slots = {partition: rows.first_slot(partition) for partition in range(3)}
-        return rows.generation, attempts, {row.batch_id: row for row in rows.batches()}, slots
+        return Seen(rows.generation, attempts, {row.batch_id: row for row in rows.batches()}, slots)
 
-    def _check(self, before: object, after: object, offset: int) -> None:
-        (_, old, old_batches, slots), (generation, new, batches, _) = before, after  # type: ignore[misc]
+    def _check(self, before: Seen, after: Seen, offset: int) -> None:
+        _, old, old_batches, slots = before
+        generation, new, batches, _ = after
         for attempt_id, row in new.items():
             if attempt_id not in old:
                 assert slot_of(row.transactional_id) >= slots[row.partition_id], "a retired id was leased"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,6 +29,27 @@ POLICIES = st.sampled_from([OnNewCheckpoint.FAIL, OnNewCheckpoint.FAIL, OnNewChe
 PAIRS = st.sampled_from(["7:1", "7:2", "8:1"])
 BACK = st.integers(0, 2)
 """How many generations ago a process has planned."""
+
+
+def _replaced(sink: str, attempt: tuple[str, ...], given: Any, store: Any, index: int) -> Any:
+    return store.replace(sink, attempt[index], *given)
+
+
+def _marked_lost(sink: str, attempt: tuple[str, ...], state: PreparedTxnState, store: Any, index: int) -> Any:
+    return store.mark_lost(sink, {attempt[index]: state}, "gone")
+
+
+def _recorded(sink: str, ended: Callable[[int], dict[str, Ended]], store: Any, index: int) -> Any:
+    return store.record(sink, ended(index))
+
+
+def _shown(sink: str, operation: str, store: Any, _: int) -> Any:
+    return getattr(store, operation)(sink)
+
+
+def _still_wanted(verdict: Verdict, attempts: list[tuple[str, ...]], store: Any, index: int) -> Any:
+    named = [each[index] for each in attempts]
+    return store.still_wanted(dict.fromkeys(named, verdict), named)
 
 
 class SameAnswers(RuleBasedStateMachine):
@@ -108,6 +130,10 @@ class SameAnswers(RuleBasedStateMachine):
         newest = range(max(0, len(self.attempts) - 5), len(self.attempts))
         return data.draw(st.lists(st.sampled_from(newest), max_size=most, unique=True)) if newest else []
 
+    def mark_prepared(self, number: int, pair: str) -> None:
+        prepared = Prepared(PreparedTxnState(pair), "manifest")
+        self.both(lambda store, i: store.mark_prepared(self.attempts[number][i], prepared, records=3))
+
     # ---- operations -----------------------------------------------------------------------------------------
 
     @rule(sink=SINKS, query=st.none() | QUERIES, policy=POLICIES, batch=st.none() | BATCHES)
@@ -136,8 +162,7 @@ class SameAnswers(RuleBasedStateMachine):
     @rule(data=st.data(), pair=PAIRS)
     def prepare(self, data: Any, pair: str) -> None:
         for number in self.some(data):
-            prepared = Prepared(PreparedTxnState(pair), "manifest")
-            self.both(lambda store, i, n=number: store.mark_prepared(self.attempts[n][i], prepared, records=3))
+            self.mark_prepared(number, pair)
 
     @rule(
         data=st.data(), sink=SINKS, batch=BATCHES, back=BACK, policy=POLICIES, digest=st.sampled_from([None, "a", "b"])
@@ -169,8 +194,7 @@ class SameAnswers(RuleBasedStateMachine):
         for partition in range(2 + losers):
             self.lease(sink, query, batch, partition, 1)
         for number in range(before, len(self.attempts) - losers):
-            prepared = Prepared(PreparedTxnState(pair), "manifest")
-            self.both(lambda store, i, n=number: store.mark_prepared(self.attempts[n][i], prepared, records=3))
+            self.mark_prepared(number, pair)
 
         def decision(index: int) -> Decision:
             winners = tuple(each[index] for each in self.attempts[before : len(self.attempts) - losers])
@@ -190,7 +214,7 @@ class SameAnswers(RuleBasedStateMachine):
                 done = {each: Ended(Ending.COMMITTED, judged=PreparedTxnState("7:1")) for each in ids[:-1]}
                 return done | {each: Ended(Ending.ABORTED) for each in ids[-1:]}
 
-            self.both(lambda store, i, ended=ended: store.record(sink, ended(i)))
+            self.both(partial(_recorded, sink, ended))
         self.both(lambda store, _: store.plan(sink, query_id=query, on_new_checkpoint=OnNewCheckpoint.FAIL, batch_id=1))
         self.both(lambda store, _: store.prune(sink, keep))
 
@@ -214,15 +238,15 @@ class SameAnswers(RuleBasedStateMachine):
     def replace(self, data: Any, old: str, new: str) -> None:
         for number in self.some(data, 1):
             sink, anew = self.attempts[number][2], Prepared(PreparedTxnState(new), "anew")
-            self.both(
-                lambda store, i, n=number, s=sink: store.replace(s, self.attempts[n][i], PreparedTxnState(old), anew)
-            )
+            given = (PreparedTxnState(old), anew)
+            self.both(partial(_replaced, sink, self.attempts[number], given))
 
     @rule(data=st.data(), pair=PAIRS)
     def mark_lost(self, data: Any, pair: str) -> None:
         for number in self.some(data, 1):
-            state, sink = PreparedTxnState(pair), self.attempts[number][2]
-            self.both(lambda store, i, n=number, s=sink: store.mark_lost(s, {self.attempts[n][i]: state}, "gone"))
+            lost = self.attempts[number][:2]
+            sink, state = self.attempts[number][2], PreparedTxnState(pair)
+            self.both(partial(_marked_lost, sink, lost, state))
 
     @rule(sink=SINKS, query=QUERIES, batch=BATCHES)
     def acknowledge(self, sink: str, query: str, batch: int) -> None:
@@ -265,19 +289,14 @@ class SameAnswers(RuleBasedStateMachine):
             return
         self.both(lambda store, _: store.sinks())
         for sink in ("s", "t"):
-            self.both(lambda store, _, s=sink: store.batches(s))
-            self.both(lambda store, _, s=sink: store.attempts(s))
-            self.both(lambda store, _, s=sink: store.claims(s))
-        ids = [number for number in range(len(self.attempts))][-4:]
+            for operation in ("batches", "attempts", "claims"):
+                self.both(partial(_shown, sink, operation))
+        ids = list(range(len(self.attempts)))[-4:]
         for verdict in Verdict:
-            self.both(
-                lambda store, i, v=verdict: store.still_wanted(
-                    {self.attempts[n][i]: v for n in ids}, [self.attempts[n][i] for n in ids]
-                )
-            )
+            self.both(partial(_still_wanted, verdict, [self.attempts[number] for number in ids]))
         self.both(lambda store, i: [store.is_open(self.attempts[n][i]) for n in ids])
         self.both(lambda store, i: store.prepared_states([self.attempts[n][i] for n in ids]))
 
 
-SameAnswers.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SameAnswers.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 test_the_same_answers = SameAnswers.TestCase

@@ -54,6 +54,11 @@ def _created(log: CommitLog) -> SharedTopicStore:
     return store
 
 
+def with_a_log_of_its_own(store: AnyStore) -> AnyStore:
+    """Return an empty store instead of one in memory, whose whole log each process would read."""
+    return memory_store() if isinstance(store, SharedTopicStore) else store
+
+
 def opened_by_another_process(store: AnyStore) -> AnyStore:
     """Return the store as another process has it: a database is shared by itself."""
     return store.of_another_process() if isinstance(store, SharedTopicStore) else store

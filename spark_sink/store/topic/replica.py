@@ -28,6 +28,9 @@ SNAPSHOT_EVERY: Final = 64
 """Records between two snapshots, at least."""
 
 
+_REFRESH_TRIES: Final = 10
+
+
 class OutcomeUnknownError(CommitLogError):
     """An update was sent, and it is not known whether it counts, or will."""
 
@@ -39,12 +42,15 @@ class _Place(NamedTuple):
     id: str
 
 
-class _Watched:
+class _Sent:
     """A record that this process has sent, as far as it was read."""
 
     def __init__(self) -> None:
         self.offsets: set[int] = set()
+        self.was_read = False
+        """Whether it is where it was acknowledged, and the log was read up to there."""
         self.counted_at_ms: int | None = None
+        """The leader's time; None: it does not count."""
 
 
 class Replica:
@@ -64,7 +70,7 @@ class Replica:
         """What was read, from before the last but one snapshot on."""
         self._covered: list[int] = []
         """The offsets up to which snapshots that are in the log have the state."""
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _Sent] = {}
         self._warned: set[str] = set()
 
     # ---- reading --------------------------------------------------------------------------------------------
@@ -85,20 +91,33 @@ class Replica:
 
     def refresh(self) -> int:
         """Read all that was acknowledged before this call; return the leader's time. Raises CommitLogError."""
-        while True:
-            mark = Mark(self._new_id())
-            with self._watching(mark.id) as seen:
-                offset = self._log.append(encoded(mark))
-                self._read_to(offset)
-                if offset in seen.offsets:
-                    return self._now_ms
+        for _ in range(_REFRESH_TRIES):
+            if self._appended(Mark(self._new_id())).was_read:
+                return self._now_ms
+        raise CommitLogError(
+            f"the topic {self._log.name} does not show what it has acknowledged, again and again", is_away=False
+        )
 
     def begin_store(self) -> None:
-        """Name the store, unless it has a name."""
+        """Name the store, unless it has a name. It must have been read."""
         with self._lock:
             has_name = self._state.store_id is not None
         if not has_name:
-            self._read_to(self._log.append(encoded(NewStore(self._new_id()))))
+            self._appended(NewStore(self._new_id()))
+
+    def _appended(self, content: Content) -> _Sent:
+        """Append a record, and read up to it."""
+        sent = self._watched[content.id] = _Sent()
+        try:
+            offset = self._log.append(encoded(content))
+            self._read_to(offset)
+            with self._lock:
+                sent.was_read = offset in sent.offsets
+                if not sent.was_read:
+                    self._forget()  # the log has lost its end, or it was read anew from far beyond that record
+            return sent
+        finally:
+            del self._watched[content.id]
 
     def _read_to(self, last: int) -> None:
         with self._lock:
@@ -196,14 +215,9 @@ class Replica:
 
     def _forget(self) -> None:
         self._state, self._next, self._places, self._covered = StoreState(), None, {}, []
-
-    @contextmanager
-    def _watching(self, record_id: str) -> Iterator[_Watched]:
-        seen = self._watched[record_id] = _Watched()
-        try:
-            yield seen
-        finally:
-            del self._watched[record_id]
+        for sent in self._watched.values():
+            sent.offsets.clear()
+            sent.counted_at_ms = None
 
     # ---- sending --------------------------------------------------------------------------------------------
 
@@ -219,18 +233,17 @@ class Replica:
 
         None: it does not count, and never will. Raises OutcomeUnknownError, and SinkError if it is too long to be sent.
         """
-        with self._watching(update.id) as seen:
-            try:
-                self._read_to(self._log.append(encoded(update)))
-            except CommitLogError as error:
-                raise OutcomeUnknownError(str(error), is_away=error.is_away) from error
-            if seen.counted_at_ms is None and not seen.offsets:
-                raise OutcomeUnknownError(
-                    f"the topic {self._log.name} does not show a record that was acknowledged: it has lost its end, or has "
-                    "moved on far beyond it",
-                    is_away=False,
-                )
-            return seen.counted_at_ms
+        try:
+            sent = self._appended(update)
+        except CommitLogError as error:
+            raise OutcomeUnknownError(str(error), is_away=error.is_away) from error
+        if sent.counted_at_ms is None and not sent.was_read:
+            raise OutcomeUnknownError(
+                f"the topic {self._log.name} does not show a record that was acknowledged: it has lost its end, or has "
+                "moved on far beyond it",
+                is_away=False,
+            )
+        return sent.counted_at_ms
 
     # ---- deleting what is old -------------------------------------------------------------------------------
 
@@ -243,7 +256,7 @@ class Replica:
             place = self._places[upto]
             snapshot = Snapshot(self._new_id(), upto, place.epoch, place.id, self._state.document())
         try:
-            self._read_to(self._log.append(encoded(snapshot)))
+            self._appended(snapshot)
             with self._lock:
                 covered = self._covered[0] if len(self._covered) == 2 and self._covered[1] >= upto else 0
             if covered > 0:
@@ -260,8 +273,8 @@ class Replica:
 
     def _is_lost(self, why: str) -> SinkError:
         return SinkError(
-            f"the commit store in the topic {self._log.name} is lost: the topic {why}. Nothing was changed: go on as after "
-            "the loss of a database (docs/spark.md, A store that was lost), with a new topic, or restore this one"
+            f"the commit store in the topic {self._log.name} is lost: the topic {why}. Nothing was changed: go on as "
+            "after the loss of a database (docs/spark.md, A store that was lost), with a new topic"
         )
 
     def _another_store(self) -> SinkError:
@@ -273,6 +286,6 @@ class Replica:
 def missing_store(topic: str) -> SinkError:
     """Return the error for a topic that is not there, or has no store in it."""
     return SinkError(
-        f"the topic {topic} has no commit store; nothing was written: create it with {commands.init_store(schema=None)}, "
-        "or let the sink do it (commitStore.createTables=true)"
+        f"the topic {topic} has no commit store; nothing was written: create it with "
+        f"{commands.init_store(schema=None)}, or let the sink do it (commitStore.createTables=true)"
     )

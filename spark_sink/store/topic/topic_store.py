@@ -213,8 +213,8 @@ class TopicStore:
             return self._do(sink_id, lambda rows: operations.replace(rows, attempt_id, old, new))
         except OutcomeUnknownError as error:
             raise DecisionUnknownError(
-                f"the topic of the commit store has not acknowledged that {new.state} replaces {old} ({error}): the row "
-                "of the attempt tells, later"
+                f"the topic of the commit store has not acknowledged that {new.state} replaces {old} ({error}): the "
+                "row of the attempt tells, later"
             ) from error
 
     def record(self, sink_id: str, ended: Mapping[str, Ended]) -> dict[str, Ended]:

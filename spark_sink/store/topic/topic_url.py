@@ -32,7 +32,8 @@ def topic_url(name: str, url: str) -> TopicUrl:
     found = _URL.fullmatch(url)
     if found is None or found["topic"] in (".", ".."):
         raise SinkOptionError(
-            f"{name} must be kafka:///topic, for a topic in the sink's own cluster, or kafka://host:port,host:port/topic "
-            "for one in another cluster, without a password: the options kafka.* say how to connect"
+            f"{name} must be kafka:///topic, for a topic in the sink's own cluster, or "
+            "kafka://host:port,host:port/topic for one in another cluster, without a password: the options kafka.* say "
+            "how to connect"
         )
     return TopicUrl(found["servers"] or None, found["topic"])
