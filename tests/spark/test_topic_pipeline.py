@@ -63,11 +63,11 @@ def test_the_url_may_be_in_the_environment(
 def test_settings_that_were_changed_stop_the_next_batch(spark: SparkSession, world: TopicWorld) -> None:
     world.add_values("a")
     world.run(world.read(spark))
-    world.broker.alter_topic(world.store_topic, {"retention.ms": "1000"})
+    world.broker.set_config({"retention.ms": "1000"}, topic=world.store_topic)
     world.add_values("b")
-    with pytest.raises(StreamingQueryException, match="retention.ms is 1000, not -1"):
+    with pytest.raises(StreamingQueryException, match=r"retention\.ms is 1000, not -1"):
         world.run(world.read(spark))
     assert world.values() == ["a"]
-    world.broker.alter_topic(world.store_topic, {"retention.ms": "-1"})
+    world.broker.set_config({"retention.ms": "-1"}, topic=world.store_topic)
     world.run(world.read(spark))
     assert world.values() == ["a", "b"]
