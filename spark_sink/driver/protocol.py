@@ -107,7 +107,7 @@ class Sink:
         SinkError if a transaction could not be completed in Kafka. Then the batch has not begun.
         """
         began_s = time.perf_counter()
-        consequence = "The batch has not begun: start the query again when the database is available"
+        consequence = "The batch has not begun: start the query again when the commit store is available"
         with unavailable_means(self._store, consequence):
             planned = self._begin_generation(schema, query_id, batch_id)
         self._pause(PausePoint.AFTER_GENERATION)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from dualwrite.client.admin.codec import Call, Reply
@@ -17,6 +17,7 @@ from dualwrite.client.admin.driver import (
     AdminDriver,
     AdminTransport,
     Located,
+    Results,
 )
 from dualwrite.client.log import codec, partition_codec
 from dualwrite.client.log.batches import StoredBatch, records_of
@@ -27,6 +28,7 @@ from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
 from dualwrite.errors import AdminError, InvalidRecordError, KafkaError, KafkaTimeoutError
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 UNKNOWN_FOR_S: Final = 3.0
@@ -188,26 +190,34 @@ class PartitionLogCalls:
         results = await self._driver.fulfil([self._topic], controller, lambda _, some: call, deadline_s=deadline_s)
         if error := results.failed.get(self._topic):
             raise error
+        backoff = self._driver.new_backoff()
         while not await self.exists(deadline_s):
-            if not await self._driver.pause(self._driver.new_backoff(), deadline_s):
+            if not await self._driver.pause(backoff, deadline_s):
                 raise KafkaTimeoutError(f"the topic {self._topic} was created, and no broker knows it yet")
 
     # ---- requests -------------------------------------------------------------------------------------------
 
     async def _of_leader(self, call: Call[dict[TopicPartition, Reply[T]]], deadline_s: float) -> T:
-        """Return the leader's result. A topic that does not exist is asked for again, for a while."""
+        """Return the leader's result."""
+
+        async def once() -> Results[TopicPartition, T]:
+            return await self._driver.fulfil([self._where], self._look_up, lambda _, some: call, deadline_s=deadline_s)
+
+        result = await self._repeated(once, self._where, deadline_s)
+        self._leader = self._asked
+        return result
+
+    async def _repeated(self, once: Callable[[], Awaitable[Results[K, T]]], key: K, deadline_s: float) -> T:
+        """Return the result of the only key. A topic that does not exist is asked for again, for a while."""
         self._transport.retry_refused()
         loop = asyncio.get_running_loop()
         since_s = loop.time()
         backoff = self._driver.new_backoff()
         while True:
-            results = await self._driver.fulfil(
-                [self._where], self._look_up, lambda _, some: call, deadline_s=deadline_s
-            )
-            error = results.failed.get(self._where)
+            results = await once()
+            error = results.failed.get(key)
             if error is None:
-                self._leader = self._asked
-                return results.done[self._where]
+                return results.done[key]
             if error.error_code != UNKNOWN_TOPIC or loop.time() - since_s > UNKNOWN_FOR_S:
                 raise error
             if not await self._driver.pause(backoff, deadline_s):
@@ -228,10 +238,10 @@ class PartitionLogCalls:
         async def any_broker(some: Sequence[str]) -> Located[str]:
             return Located(dict.fromkeys(some, ANY_NODE), {}, {})
 
-        results = await self._driver.fulfil([self._topic], any_broker, lambda _, some: call, deadline_s=deadline_s)
-        if error := results.failed.get(self._topic):
-            raise error
-        return results.done[self._topic]
+        async def once() -> Results[str, T]:
+            return await self._driver.fulfil([self._topic], any_broker, lambda _, some: call, deadline_s=deadline_s)
+
+        return await self._repeated(once, self._topic, deadline_s)
 
 
 def _batch_of(value: bytes) -> bytes:

@@ -399,14 +399,11 @@ def mark_lost(rows: SinkRows, prepared: Mapping[str, PreparedTxnState], detail: 
 
 def _closed(rows: SinkRows, changes: Mapping[str, Put]) -> list[Put]:
     """Return the changes of batches that follow from those of their attempts: lost ones, and those with none left."""
-    statuses: dict[tuple[str, int], set[AttemptStatus]] = {}
-    for row in rows.attempts():
-        put = changes.get(row.attempt_id)
-        status = row.status if put is None else put.columns.get("status", row.status)
-        statuses.setdefault((row.query_id, row.batch_id), set()).add(status)
     puts: list[Put] = []
     for batch in rows.batches([BatchStatus.COMMIT]):
-        found = statuses.get((batch.query_id, batch.batch_id), set())
+        statuses = rows.statuses(batch.query_id, batch.batch_id)
+        changed = {each: put.columns["status"] for each, put in changes.items() if "status" in put.columns}
+        found = {changed.get(each, status) for each, status in statuses.items()}
         key = batch_key(batch.query_id, batch.batch_id)
         if AttemptStatus.LOST in found:
             puts.append(Put(BATCH, key, {"status": BatchStatus.LOST}))

@@ -95,6 +95,14 @@ class SinkRows:
         rows = [self._attempt(row) for row in self._state.rows(ATTEMPT).values() if row["status"] in statuses]
         return sorted(rows, key=lambda row: (row.generation, row.partition_id, row.created_at))
 
+    def statuses(self, query_id: str, batch_id: int) -> dict[str, AttemptStatus]:
+        """Return the statuses of the attempts of a batch."""
+        return {
+            attempt_id: AttemptStatus(row["status"])
+            for attempt_id, row in self._state.rows(ATTEMPT).items()
+            if (row["query_id"], row["batch_id"]) == (query_id, batch_id)
+        }
+
     def live(self) -> list[AttemptRow]:
         """Return the attempts that lease an id, by partition."""
         return sorted(self.attempts(LIVE), key=lambda row: row.partition_id)
