@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
@@ -298,5 +298,15 @@ class SameAnswers(RuleBasedStateMachine):
         self.both(lambda store, i: store.prepared_states([self.attempts[n][i] for n in ids]))
 
 
-SameAnswers.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
-test_the_same_answers = SameAnswers.TestCase
+def test_the_same_answers() -> None:
+    run_state_machine_as_test(
+        SameAnswers,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=30,
+            deadline=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
