@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
-from spark_sink.errors import SinkError, StoreWentBackError
+from spark_sink.errors import BatchLostError, SinkError, StoreWentBackError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
 from spark_sink.store.commit_store import CommitStore
@@ -43,11 +44,18 @@ def _recorded(sink: str, ended: Callable[[int], dict[str, Ended]], store: Any, i
     return store.record(sink, ended(index))
 
 
+def _completed(sink: str, attempts: Sequence[tuple[str, ...]], ending: Ending, store: Any, index: int) -> Any:
+    """Record the ending of the attempts, and that the last of several was aborted."""
+    ids = [each[index] for each in attempts]
+    ended = {each: Ended(ending, RuntimeError("dropped"), judged=PreparedTxnState("7:1")) for each in ids}
+    return store.record(sink, ended | {each: Ended(Ending.ABORTED) for each in ids[1:][-1:]})
+
+
 def _shown(sink: str, operation: str, store: Any, _: int) -> Any:
     return getattr(store, operation)(sink)
 
 
-def _still_wanted(verdict: Verdict, attempts: list[tuple[str, ...]], store: Any, index: int) -> Any:
+def _still_wanted(verdict: Verdict, attempts: Sequence[tuple[str, ...]], store: Any, index: int) -> Any:
     named = [each[index] for each in attempts]
     return store.still_wanted(dict.fromkeys(named, verdict), named)
 
@@ -91,6 +99,8 @@ class SameAnswers(RuleBasedStateMachine):
             text = str(answer)
             for number, ids in enumerate(self.attempts):
                 text = text.replace(ids[index], f"#{number}")
+            if isinstance(answer, BatchLostError):  # of several lost batches, a database names any
+                text = re.sub(r"^batch \d+ of the query .*? was|--query .*? --batch \d+", "", text)
             return type(answer), text.replace("this is the right database", "this is the right topic")
         if isinstance(answer, Planned):
             in_doubt = [self.common(each.row, index) for each in answer.in_doubt]
@@ -202,20 +212,40 @@ class SameAnswers(RuleBasedStateMachine):
 
         self.both(lambda store, i: store.decide(decision(i), OnNewCheckpoint.ADOPT))
 
-    @rule(sink=SINKS, first=BATCHES, count=st.integers(1, 4), query=QUERIES, keep=st.integers(1, 2))
-    def batches_and_retention(self, sink: str, first: int, count: int, query: str, keep: int) -> None:
-        """Decide and complete several batches, and delete the old ones."""
+    @rule(
+        sink=SINKS,
+        first=BATCHES,
+        count=st.integers(1, 4),
+        query=QUERIES,
+        keep=st.integers(1, 2),
+        lost=st.sampled_from([None, None, 0, 1]),
+        acknowledged=st.booleans(),
+    )
+    def batches_and_retention(
+        self, sink: str, first: int, count: int, query: str, keep: int, lost: int | None, acknowledged: bool
+    ) -> None:
+        """Decide and complete several batches, and delete the old ones; perhaps one lost a transaction."""
         for batch in range(first, first + count):
             before = len(self.attempts)
             self.whole_batch(sink, batch, query, 1, "7:1")
-
-            def ended(index: int, before: int = before) -> dict[str, Ended]:
-                ids = [each[index] for each in self.attempts[before:]]
-                done = {each: Ended(Ending.COMMITTED, judged=PreparedTxnState("7:1")) for each in ids[:-1]}
-                return done | {each: Ended(Ending.ABORTED) for each in ids[-1:]}
-
-            self.both(partial(_recorded, sink, ended))
+            ending = Ending.LOST if batch - first == lost else Ending.COMMITTED
+            self.both(partial(_completed, sink, self.attempts[before:], ending))
+            if ending is Ending.LOST and acknowledged:
+                self.acknowledge(sink, query, batch)
         self.both(lambda store, _: store.plan(sink, query_id=query, on_new_checkpoint=OnNewCheckpoint.FAIL, batch_id=1))
+        self.both(lambda store, _: store.prune(sink, keep))
+
+    @rule(sink=SINKS, query=QUERIES, generations=st.integers(1, 5), keep=st.integers(1, 3))
+    def generations_that_were_given_up(self, sink: str, query: str, generations: int, keep: int) -> None:
+        """Abort attempts in several generations, one after the other, decide a batch, and delete what is old."""
+        for _ in range(generations):
+            self.plan(sink, query, OnNewCheckpoint.ADOPT, None)
+            before = len(self.attempts)
+            self.lease(sink, query, 9, 0, 1)
+            self.condemn(sink, None, None)
+            self.both(partial(_completed, sink, self.attempts[before:], Ending.ABORTED))
+        self.whole_batch(sink, 10, query, 0, "7:1")
+        self.whole_batch(sink, 11, query, 0, "7:1")
         self.both(lambda store, _: store.prune(sink, keep))
 
     @rule(sink=SINKS, data=st.data(), pair=PAIRS)
