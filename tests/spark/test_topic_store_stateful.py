@@ -51,6 +51,10 @@ def _completed(sink: str, attempts: Sequence[tuple[str, ...]], ending: Ending, s
     return store.record(sink, ended | {each: Ended(Ending.ABORTED) for each in ids[1:][-1:]})
 
 
+def _all_committed(attempts: Sequence[tuple[str, ...]], index: int) -> dict[str, Ended]:
+    return {each[index]: Ended(Ending.COMMITTED, judged=PreparedTxnState("7:1")) for each in attempts}
+
+
 def _shown(sink: str, operation: str, store: Any, _: int) -> Any:
     return getattr(store, operation)(sink)
 
@@ -235,17 +239,18 @@ class SameAnswers(RuleBasedStateMachine):
         self.both(lambda store, _: store.plan(sink, query_id=query, on_new_checkpoint=OnNewCheckpoint.FAIL, batch_id=1))
         self.both(lambda store, _: store.prune(sink, keep))
 
-    @rule(sink=SINKS, query=QUERIES, generations=st.integers(1, 5), keep=st.integers(1, 3))
-    def generations_that_were_given_up(self, sink: str, query: str, generations: int, keep: int) -> None:
-        """Abort attempts in several generations, one after the other, decide a batch, and delete what is old."""
-        for _ in range(generations):
+    @rule(sink=SINKS, query=QUERIES, first=st.integers(5, 9), keep=st.integers(1, 3))
+    def generations_that_were_given_up(self, sink: str, query: str, first: int, keep: int) -> None:
+        """Before each of some batches give a generation up, with an attempt; delete what is old."""
+        for batch in range(first, first + 3):
             self.plan(sink, query, OnNewCheckpoint.ADOPT, None)
             before = len(self.attempts)
-            self.lease(sink, query, 9, 0, 1)
+            self.lease(sink, query, batch, 0, 1)
             self.condemn(sink, None, None)
             self.both(partial(_completed, sink, self.attempts[before:], Ending.ABORTED))
-        self.whole_batch(sink, 10, query, 0, "7:1")
-        self.whole_batch(sink, 11, query, 0, "7:1")
+            before = len(self.attempts)
+            self.whole_batch(sink, batch, query, 0, "7:1")
+            self.both(partial(_recorded, sink, partial(_all_committed, self.attempts[before:])))
         self.both(lambda store, _: store.prune(sink, keep))
 
     @rule(sink=SINKS, data=st.data(), pair=PAIRS)
