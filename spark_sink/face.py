@@ -43,8 +43,9 @@ from spark_sink.driver.checkpoint import Checkpoint, check_trigger, find_checkpo
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.handoff import BATCH_JOB_ID, Plan, TaskIdentity, TaskOutcome, TaskResult
-from spark_sink.options import SinkOptions, parse
+from spark_sink.options import NO_SQL, SinkOptions, parse
 from spark_sink.store.rules import query_id_of_job
+from spark_sink.store.topic.topic_url import is_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -301,6 +302,8 @@ def dualwrite_batch(
     parsed = parse(options)
     if parsed.job_id is not None:
         raise SinkOptionError("jobId is only for batch jobs; a stream is identified by its checkpoint")
+    if sql_fn is not None and is_topic(parsed.store.url):
+        raise SinkOptionError(NO_SQL)
     return DualWriteBatch(parsed, sql_fn, query_id, Sink.open)
 
 
@@ -331,6 +334,8 @@ class DualWriteBatch:
                 "query_id that is the same at every start of the query"
             )
         sink = self._sink()
+        if self._sql_fn is not None:
+            sink.check_runs_sql()
         plan = _plan(sink, self._options, df.schema, query_id)
         results: Sequence[TaskResult] = ()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import pkgutil
 import posixpath
 import re
@@ -16,6 +17,7 @@ from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from dualwrite.recipes.core.database_safety import NAMES as WEAKNESSES
 from spark_sink.errors import SinkOptionError
 from spark_sink.kafka_settings import checked_settings
+from spark_sink.store.topic.topic_url import is_topic, topic_url
 
 DEFAULT_COMMIT_PARALLELISM: Final = 16
 DEFAULT_COMMIT_RETRIES: Final = 5
@@ -132,7 +134,13 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
     Raises SinkOptionError for an unknown option (with the nearest name), one that the sink sets itself, a missing
     option, or an invalid value. Its text contains no value that may be secret.
     """
-    given = _given(options)
+    parsed = _parsed(_given(options))
+    if is_topic(parsed.store.url):
+        check_topic_store(parsed.store, parsed.dual)
+    return parsed
+
+
+def _parsed(given: dict[str, str]) -> SinkOptions:
     kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
     own = OptionValues({name: value for name, value in given.items() if not name.startswith(_KAFKA)})
     return SinkOptions(
@@ -292,9 +300,9 @@ def _store(own: OptionValues) -> StoreOptions:
     url, url_env = own.text("commitStore.url"), own.text("commitStore.urlEnv")
     if (url is None) == (url_env is None):
         raise SinkOptionError(
-            "set either commitStore.url, the SQLAlchemy URL of the database that keeps the decisions, or "
-            "commitStore.urlEnv, the name of an environment variable with it, which keeps a password out of Spark's "
-            "plans and logs"
+            "set either commitStore.url, the SQLAlchemy URL of the database that keeps the decisions (kafka:///topic "
+            "if nothing but Kafka is written to), or commitStore.urlEnv, the name of an environment variable with it, "
+            "which keeps a password out of Spark's plans and logs"
         )
     if url is not None:
         check_store_url("commitStore.url", url)
@@ -319,6 +327,9 @@ def _accepted(own: OptionValues) -> tuple[str, ...]:
 
 def check_store_url(name: str, url: str) -> None:
     """Raise SinkOptionError unless this can be the URL of a store that several processes share. Never quotes it."""
+    if is_topic(url):
+        topic_url(name, url)
+        return
     if url.startswith("jdbc:"):
         raise SinkOptionError(
             f"{name} must be a SQLAlchemy URL, such as postgresql+psycopg://host/name, not a JDBC URL"
@@ -327,6 +338,40 @@ def check_store_url(name: str, url: str) -> None:
         raise SinkOptionError(f"{name} is not a SQLAlchemy URL, such as postgresql+psycopg://user@host/name")
     if url.startswith("sqlite") and (re.fullmatch(r"[a-z0-9_+]+:///?", url) or ":memory:" in url):
         raise SinkOptionError(f"{name} is a SQLite database in memory, which only one process can use; give a file")
+
+
+def store_url(options: StoreOptions) -> str:
+    """Return the URL of the store. Raises SinkOptionError if there is none."""
+    if options.url is not None:
+        return options.url
+    if options.url_env is None:
+        raise SinkOptionError("commitStore.url or commitStore.urlEnv is required; nothing was written")
+    url = os.environ.get(options.url_env)
+    if url is None:
+        raise SinkOptionError(
+            f"commitStore.urlEnv={options.url_env}, but this process has no such environment variable; nothing was "
+            f"written: set it for the driver and, with spark.executorEnv.{options.url_env}, for the executors"
+        )
+    return url
+
+
+NO_SQL: Final = (
+    "a commit store in a topic (commitStore.url=kafka://...) runs no SQL; nothing was written. dual.table, and a "
+    "function for dualwrite_batch, need the commit store in the database that has their tables: set commitStore.url to "
+    "that database"
+)
+
+
+def check_topic_store(store: StoreOptions, dual: DualTable | None) -> None:
+    """Raise SinkOptionError for options that have no effect, or cannot work, with a store in a topic."""
+    if dual is not None:
+        raise SinkOptionError(NO_SQL)
+    for name, value in (("commitStore.schema", store.schema), ("commitStore.accept", store.accept)):
+        if value:
+            raise SinkOptionError(
+                f"{name} has no effect with a commit store in a topic (commitStore.url=kafka://...); nothing was "
+                "written: omit it, or set commitStore.url to a database"
+            )
 
 
 def _dual_table(own: OptionValues) -> DualTable | None:

@@ -18,11 +18,11 @@ class PausePoint(StrEnum):
     AFTER_SEND = "after-send"  # once per Arrow batch
     AFTER_FILE = "after-file"  # the data file for a Delta table is complete, and nothing names it yet
     AFTER_PREPARE = "after-prepare"
-    BEFORE_PREPARED = "before-prepared"  # inside the database transaction, before its COMMIT
+    BEFORE_PREPARED = "before-prepared"  # inside the transaction of a database, or before the record is sent
     AFTER_PREPARED = "after-prepared"
     # COMMIT, in the committer's process
     COMMIT_START = "commit-start"
-    INSIDE_DECISION = "inside-decision"  # in its transaction, before the last statement
+    INSIDE_DECISION = "inside-decision"  # in its transaction, before the last statement; or before its record is sent
     AFTER_DECISION = "after-decision"
     # ABORT
     AFTER_CONDEMNATION = "after-condemnation"

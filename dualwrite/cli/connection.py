@@ -56,10 +56,22 @@ class KafkaAccess:
 
 def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--bootstrap-server`, `--command-config` and `--timeout-ms`, which the command gets as `access`."""
+    return _with_kafka(command, required=True)
 
+
+def store_kafka_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the same options to a command that needs Kafka only if `--database` is in a topic."""
+    return _with_kafka(command, required=False)
+
+
+def _with_kafka(command: Callable[..., None], *, required: bool) -> Callable[..., None]:
     @functools.wraps(command)
     def with_access(
-        *arguments: Any, bootstrap_server: str, command_config: str | None, timeout_ms: int | None, **options: Any
+        *arguments: Any,
+        bootstrap_server: str | None,
+        command_config: str | None,
+        timeout_ms: int | None,
+        **options: Any,
     ) -> None:
         command(*arguments, access=kafka_access(bootstrap_server, command_config, timeout_ms), **options)
 
@@ -77,11 +89,11 @@ def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--bootstrap-server",
-            required=True,
+            required=required,
             envvar=SERVERS_VARIABLE,
             show_envvar=True,
             metavar="HOST:PORT[,...]",
-            help="Brokers to connect to first.",
+            help="Brokers to connect to first." if required else "Brokers to connect to first, for kafka:///topic.",
         ),
     ):
         with_access = option(with_access)
@@ -116,13 +128,13 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, for programs.")(command)
 
 
-def kafka_access(bootstrap_server: str, command_config: str | None, timeout_ms: int | None) -> KafkaAccess:
+def kafka_access(bootstrap_server: str | None, command_config: str | None, timeout_ms: int | None) -> KafkaAccess:
     """Return the settings, by names with underscores. Raises ConfigError."""
     settings = {} if command_config is None else _checked(command_config, settings_of_file(command_config))
     named: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings.items()}
     named.pop("default_api_timeout_ms", None)  # --timeout-ms sets it
     return KafkaAccess(
-        named | {"bootstrap_servers": bootstrap_server},
+        named | ({} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}),
         timeout_ms=DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
         reach_ms=DEFAULT_REACH_MS if timeout_ms is None else timeout_ms,
     )

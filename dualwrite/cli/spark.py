@@ -11,18 +11,19 @@ from typing import Any, Final
 
 import click
 
-from dualwrite.cli.connection import KafkaAccess, database_option, json_option, kafka_options
+from dualwrite.cli.connection import KafkaAccess, database_option, json_option, kafka_options, store_kafka_options
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.cli.spark_phases import command as phases
 from dualwrite.cli.spark_status import command as status
-from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
+from dualwrite.cli.spark_store import commit_store, is_topic, schema_option, sink_option, topic_store
 from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS, Found, FoundOwed, RecoveryReport, SinkRecovery
 from spark_sink.lake.janitor import Janitor
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
+from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.rules import expired
 from spark_sink.store.tables import StoreTables
 
@@ -54,16 +55,26 @@ def _completion(access: KafkaAccess) -> Completion:
 # ---- init-store ---------------------------------------------------------------------------------------------
 
 
-@command.command("init-store", short_help="Create the tables of the commit store.")
+@command.command("init-store", short_help="Create the tables, or the topic, of the commit store.")
+@store_kafka_options
 @database_option(required=False)
 @schema_option
 @click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")
 @click.option("--dialect", metavar="NAME", help="For --sql without --database: postgresql, mysql, mariadb, sqlite.")
-def _init_store(*, database_url: str | None, schema: str | None, sql: bool, dialect: str | None) -> None:
+def _init_store(
+    *, access: KafkaAccess, database_url: str | None, schema: str | None, sql: bool, dialect: str | None
+) -> None:
     """Create the tables of the commit store that are missing; existing ones stay as they are.
 
+    For --database kafka:///topic, or kafka://host:port/topic, create the topic with the settings that it has to have.
     The sink itself creates them unless commitStore.createTables=false is set.
     """
+    if database_url is not None and is_topic(database_url):
+        if sql:
+            raise click.UsageError("--sql has no effect with a commit store in a topic")
+        with topic_store(database_url, schema, access) as store:
+            store.create()
+        return
     tables = StoreTables(schema)
     make_tables(tables.metadata.sorted_tables, tables.create, database_url, sql=sql, dialect=dialect)
 
@@ -131,7 +142,7 @@ def _recover(
     for option, named in (("--condemn", condemn), ("--abort-orphans", abort_orphans)):
         if named and interval is not None:
             raise click.UsageError(f"{option} is for a sink that you have examined: use it without --interval")
-    with commit_store(database_url, schema) as store, access.admin(reached=interval is None) as admin:
+    with commit_store(database_url, schema, access) as store, access.admin(reached=interval is None) as admin:
         recovery = SinkRecovery(
             store,
             _completion(access),
@@ -258,6 +269,7 @@ def _found_document(found: Found) -> dict[str, Any]:
 
 
 @command.command("gc", short_help="Delete old batches from the commit store.")
+@store_kafka_options
 @database_option(required=True)
 @schema_option
 @sink_option
@@ -287,6 +299,7 @@ def _found_document(found: Found) -> dict[str, Any]:
 @json_option
 def _gc(
     *,
+    access: KafkaAccess,
     database_url: str,
     schema: str | None,
     sink_ids: tuple[str, ...],
@@ -307,12 +320,15 @@ def _gc(
     Staging tables (of dual.table) stay until their sink is named with --ended. Tables of other sinks, and of sinks that
     have changed lately or have something left to complete, are never dropped.
     """
-    with commit_store(database_url, schema) as store:
+    with commit_store(database_url, schema, access) as store:
+        if ended and not isinstance(store, CommitStore):
+            raise click.UsageError("--ended is for staging tables, and a commit store in a topic has none")
         dropped = {
             sink_id: store.drop_staging(sink_id, min_age_ms=int(min_age * 1000))
             if apply
             else store.staging_tables(sink_id)
             for sink_id in ended
+            if isinstance(store, CommitStore)
         }
         chosen = sink_ids or [row.sink_id for row in store.sinks()]
         # Before the batches: attempts are deleted with them, and tell which files nobody wants.
@@ -342,6 +358,7 @@ def _gc(
 
 
 @command.command("acknowledge-lost", short_help="Declare that a lost batch has been dealt with.")
+@store_kafka_options
 @database_option(required=True)
 @schema_option
 @click.option("--sink", "sink_id", required=True, metavar="ID", help="The sink.")
@@ -349,7 +366,14 @@ def _gc(
 @click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), help="The batch.")
 @click.pass_context
 def _acknowledge_lost(
-    ctx: click.Context, *, database_url: str, schema: str | None, sink_id: str, query_id: str, batch_id: int
+    ctx: click.Context,
+    *,
+    access: KafkaAccess,
+    database_url: str,
+    schema: str | None,
+    sink_id: str,
+    query_id: str,
+    batch_id: int,
 ) -> None:
     """Declare that the records which a LOST batch lacks in Kafka have been dealt with, so that the query may continue.
 
@@ -358,7 +382,7 @@ def _acknowledge_lost(
     Also after StoreWentBackError, for a batch that Kafka has and the database has lost: it is written again, so Kafka
     then has its records twice. The exit code is 1 if there is no such batch, or if it was acknowledged before.
     """
-    with commit_store(database_url, schema) as store:
+    with commit_store(database_url, schema, access) as store:
         acknowledged = store.acknowledge_lost(sink_id, query_id, batch_id)
     where = f"batch {batch_id} of query {query_id} of sink {sink_id}"
     if not acknowledged:

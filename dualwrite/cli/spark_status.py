@@ -15,14 +15,13 @@ from dualwrite.cli.connection import KafkaAccess, database_option, json_option, 
 from dualwrite.cli.failures import LEFT, sentence
 from dualwrite.cli.live import interval_option, show_live
 from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
-from dualwrite.cli.spark_store import commit_store, schema_option, sink_option
+from dualwrite.cli.spark_store import AnyStore, commit_store, schema_option, sink_option
 from dualwrite.errors import DualWriteError, KafkaError
 from spark_sink import commands
 from spark_sink.driver.finisher import advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction
 from spark_sink.driver.sink_view import SinkView, SinkViews, lost_batches
 from spark_sink.handoff import BatchName
-from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchRow, BatchStatus, OwedBatch
 
 _SINKS: Final = ("Sink", "Generation", "Query", "Newest", "InDoubt", "Lost", "Attempts", "Open", "NoRow", "Quiet")
@@ -71,7 +70,7 @@ def command(
     Exit code: 0 nothing is wrong, or the live view was ended; 1 a batch or a file of it is lost, a transaction is open
     without a row, or a broker could not be queried; 2 wrong usage, or Kafka or the database cannot be reached.
     """
-    with commit_store(database_url, schema) as store, access.admin() as admin:
+    with commit_store(database_url, schema, access) as store, access.admin() as admin:
         if watch and not as_json and console().is_terminal:
             show_live(lambda width: live_view(store, admin, sink_ids, width, access.reach_ms), interval)
             return
@@ -89,7 +88,7 @@ def _is_wrong(view: SinkView) -> bool:
 
 
 def _look(
-    store: CommitStore,
+    store: AnyStore,
     admin: TransactionAdmin | None,
     sink_ids: tuple[str, ...],
     unseen: list[str],
@@ -99,7 +98,7 @@ def _look(
     return views.look(sink_ids or views.all_ids(), unseen)
 
 
-def _print(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str]) -> None:
+def _print(store: AnyStore, views: Sequence[SinkView], unseen: Sequence[str]) -> None:
     for number, each in enumerate(_tables(views)):
         if number:
             click.echo()
@@ -109,7 +108,7 @@ def _print(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str])
 
 
 def live_view(
-    store: CommitStore, admin: TransactionAdmin, sink_ids: tuple[str, ...], width: int, timeout_ms: int
+    store: AnyStore, admin: TransactionAdmin, sink_ids: tuple[str, ...], width: int, timeout_ms: int
 ) -> RenderableType:
     """Return the view, or the error of a failed update, after which updates continue.
 
@@ -165,7 +164,7 @@ def _tables(views: Sequence[SinkView]) -> list[_Table]:
     return [_Table(_SINKS, [_sink_cells(view) for view in views]), *(each for each in details if each.rows)]
 
 
-def _remarks(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str]) -> list[str]:
+def _remarks(store: AnyStore, views: Sequence[SinkView], unseen: Sequence[str]) -> list[str]:
     """Return a sentence about each transaction without a row, broker that could not be queried, and lost batch."""
     return [
         *(_orphan_sentence(orphan) for view in views for orphan in view.orphans),
@@ -176,11 +175,11 @@ def _remarks(store: CommitStore, views: Sequence[SinkView], unseen: Sequence[str
     ]
 
 
-def _advice(store: CommitStore, batch: BatchRow) -> str:
+def _advice(store: AnyStore, batch: BatchRow) -> str:
     return advice_if_lost(store, batch.sink_id, BatchName(batch.query_id, batch.batch_id))
 
 
-def _advice_on_files(store: CommitStore, batch: OwedBatch) -> str:
+def _advice_on_files(store: AnyStore, batch: OwedBatch) -> str:
     return commands.after_lost_files(batch.sink_id, batch.query_id, batch.batch_id, schema=store.schema)
 
 

@@ -116,13 +116,13 @@ class PartitionWriter:
             aside.complete()
         prepared = transaction.prepare()
         self._pause(PausePoint.AFTER_PREPARE)
-
-        def inside(connection: sa.Connection) -> None:
-            if aside is not None:
-                aside.record(connection)
-            self._pause(PausePoint.BEFORE_PREPARED)
-
-        self._store.mark_prepared(lease.attempt_id, prepared, records=transaction.records, inside=inside)
+        self._store.mark_prepared(
+            lease.attempt_id,
+            prepared,
+            records=transaction.records,
+            inside=None if aside is None else aside.record,
+            last=lambda: self._pause(PausePoint.BEFORE_PREPARED),
+        )
 
 
 def _without_attempt(outcome: TaskOutcome, plan: Plan, task: TaskIdentity) -> TaskResult:

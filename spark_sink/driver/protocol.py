@@ -21,9 +21,9 @@ from spark_sink.driver.lake_debts import LakeDebts
 from spark_sink.driver.orphans import OrphanWatch
 from spark_sink.driver.phases import PhaseClock, PhaseTimes
 from spark_sink.driver.telemetry import BatchTelemetry
-from spark_sink.errors import BatchLostError, DecisionUnknownError, SinkError
+from spark_sink.errors import BatchLostError, DecisionUnknownError, SinkError, SinkOptionError
 from spark_sink.handoff import Plan, PlanTime, TaskIdentity, TaskResult
-from spark_sink.options import RequireDigest, SinkOptions
+from spark_sink.options import NO_SQL, RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
 from spark_sink.store import rules
@@ -79,13 +79,13 @@ class Sink:
 
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
-        """Open the sink with this process's database engine, and with Kafka connections that are made when needed.
+        """Open the sink with what this process keeps of the commit store. Connections to Kafka are made when needed.
 
         Raises SinkOptionError.
         """
-        from spark_sink.store.commit_store import CommitStore
+        from spark_sink.store.opening import open_store
 
-        return cls(options, CommitStore.open(options.store), ProducerSinkKafka(options, pause=pause), pause=pause)
+        return cls(options, open_store(options), ProducerSinkKafka(options, pause=pause), pause=pause)
 
     def close(self) -> None:
         """Close the Kafka connections; the database engine belongs to the process and stays open. Never raises."""
@@ -111,7 +111,7 @@ class Sink:
         SinkError if a transaction could not be completed in Kafka. Then the batch has not begun.
         """
         began_s = time.perf_counter()
-        consequence = "The batch has not begun: start the query again when the database is available"
+        consequence = "The batch has not begun: start the query again when the commit store is available"
         suited: list[pa.Schema] = []
         with unavailable_means(self._store, consequence):
             planned = self._begin_generation(schema, query_id, batch_id, suited)
@@ -197,6 +197,8 @@ class Sink:
         transaction; then the batch is decided and the next plan continues. Raises DecisionUnknownError if only the next
         plan can find out whether the batch is decided.
         """
+        if sql_fn is not None:
+            self.check_runs_sql()
         self._pause(PausePoint.COMMIT_START)
         clock = PhaseClock(results)
         decision = self._decision_of(query_id, batch_id, results, offsets_digest)
@@ -236,6 +238,11 @@ class Sink:
         with unavailable_means(self._store, "The batch is decided: the next plan completes it"):
             self._debts.pay()
         return tally
+
+    def check_runs_sql(self) -> None:
+        """Raise SinkOptionError if the commit store has no transactions in which a function of the caller could run."""
+        if not self._store.runs_sql:
+            raise SinkOptionError(NO_SQL)
 
     def _check_still_prepared(self, decision: Decision, results: Sequence[TaskResult]) -> None:
         """Raise SinkError if Kafka has aborted a winner already, where it does that after a time.
@@ -284,10 +291,15 @@ class Sink:
                 lake.choose(connection, decision, table_id)
             if sql_fn is not None:
                 sql_fn(connection, decision.batch_id)
-            self._pause(PausePoint.INSIDE_DECISION)
 
+        steps = None if self._table is None and lake is None and sql_fn is None else inside
         try:
-            return self._store.decide(decision, self._options.on_new_checkpoint, inside)
+            return self._store.decide(
+                decision,
+                self._options.on_new_checkpoint,
+                steps,
+                last=lambda: self._pause(PausePoint.INSIDE_DECISION),
+            )
         except DecisionUnknownError as unknown:
             return self._resolved(decision, unknown)
 

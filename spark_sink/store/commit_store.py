@@ -39,7 +39,7 @@ from spark_sink.store import rules
 from spark_sink.store.connections import engine_for, rest
 from spark_sink.store.lake_ledger import LakeLedger
 from spark_sink.store.retired_slots import RetiredSlots
-from spark_sink.store.sink_store import Steps
+from spark_sink.store.sink_store import Last, Steps
 from spark_sink.store.staging_tables import drop_staging, owned_tables
 from spark_sink.store.table_catalog import TableName
 from spark_sink.store.tables import (
@@ -68,6 +68,9 @@ class CommitStore:
 
     errors: Final = (SQLAlchemyError,)
     """See `ReachableStore.errors`."""
+
+    runs_sql: Final = True
+    """See `SinkStore.runs_sql`."""
 
     def __init__(
         self,
@@ -369,12 +372,22 @@ class CommitStore:
 
         self._transactions.write(locked)
 
-    def mark_prepared(self, attempt_id: str, prepared: Prepared, *, records: int, inside: Steps | None = None) -> None:
-        """Make prepared state and manifest durable, in one transaction with `inside`. Raises AttemptCondemnedError."""
+    def mark_prepared(
+        self,
+        attempt_id: str,
+        prepared: Prepared,
+        *,
+        records: int,
+        inside: Steps | None = None,
+        last: Last | None = None,
+    ) -> None:
+        """See `TaskStore.mark_prepared`."""
 
         def steps(connection: sa.Connection) -> None:
             if inside is not None:
                 inside(connection)
+            if last is not None:
+                last()
             # Last, because Postgres responds to the COMMIT of a failed transaction with a rollback and no error.
             values = _columns_of(prepared) | {"n_records": records}
             if not self._change(connection, AttemptEvent.PREPARE, self._attempt.c.attempt_id == attempt_id, **values):
@@ -393,7 +406,9 @@ class CommitStore:
 
     # ---- COMMIT, ABORT --------------------------------------------------------------------------------------
 
-    def decide(self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None) -> Decided:
+    def decide(
+        self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None, last: Last | None = None
+    ) -> Decided:
         """Take the decision, unless it exists already. Then the batch is committed, even if this process dies.
 
         `inside` runs in the transaction, unless the decision exists already; again if a deadlock undid it. Raises
@@ -401,7 +416,7 @@ class CommitStore:
         database's errors; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
         """
         return self._transactions.decide(
-            lambda connection, intact: self._decide(connection, decision, policy, _followed_by(intact, inside)),
+            lambda connection, intact: self._decide(connection, decision, policy, _followed_by(intact, inside, last)),
             lambda: self.resolve(decision),
         )
 
@@ -901,10 +916,12 @@ def _columns_of(prepared: Prepared) -> dict[str, Any]:
     return {"prepared_state": str(prepared.state), "manifest": prepared.manifest or None}
 
 
-def _followed_by(intact: Intact, inside: Steps | None) -> Steps:
+def _followed_by(intact: Intact, inside: Steps | None, last: Last | None) -> Steps:
     def steps(connection: sa.Connection) -> None:
         if inside is not None:
             inside(connection)
+        if last is not None:
+            last()
         intact()
 
     return steps

@@ -22,7 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, Pool
 from dualwrite.recipes.sql.socket_timeout import fileno_of
 from dualwrite.recipes.sqlalchemy.engines import prepare_nothing
 from spark_sink.errors import SinkOptionError
-from spark_sink.options import StoreOptions
+from spark_sink.options import StoreOptions, store_url
 
 _log = logging.getLogger("spark_sink")
 
@@ -70,18 +70,8 @@ def engine_for(options: StoreOptions) -> sa.Engine:
 
 
 def _url(options: StoreOptions) -> sa.URL:
-    text = options.url
-    if text is None and options.url_env is not None:
-        text = os.environ.get(options.url_env)
-        if text is None:
-            raise SinkOptionError(
-                f"commitStore.urlEnv={options.url_env}, but this process has no such environment variable; nothing was "
-                f"written: set it for the driver and, with spark.executorEnv.{options.url_env}, for the executors"
-            )
-    if text is None:
-        raise SinkOptionError("commitStore.url or commitStore.urlEnv is required; nothing was written")
     try:
-        return sa.make_url(text)
+        return sa.make_url(store_url(options))
     except sa.exc.ArgumentError as error:
         raise SinkOptionError("commitStore.url is not a SQLAlchemy URL; nothing was written") from error
 

@@ -1,7 +1,7 @@
 """The commit store as PLAN, WRITE, COMMIT, ABORT and FINISH use it: the port `SinkStore`.
 
-`CommitStore` implements it in a SQL database. What depends on the database stays behind the port: its errors, its
-clock, and how a commit that got no response is found out.
+`CommitStore` implements it in a SQL database, `topic.topic_store.TopicStore` in a topic of Kafka. What depends on
+either stays behind the port: its errors, its clock, and how a commit that got no response is found out.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 Steps = Callable[["sa.Connection"], object]
 """Statements of the caller, to run in a transaction of the store."""
+
+Last = Callable[[], object]
+"""A function of the caller to call when all is done but the commit, or the sending of the only record."""
 
 _EVERY_VERDICT: Final = tuple(Verdict)
 
@@ -133,8 +136,19 @@ class TaskStore(ReachableStore, HasLake, Protocol):
     def stage(self, attempt_id: str, steps: Steps) -> None:
         """Run `steps` in a transaction in which the attempt stays OPEN. Raises AttemptCondemnedError."""
 
-    def mark_prepared(self, attempt_id: str, prepared: Prepared, *, records: int, inside: Steps | None = None) -> None:
-        """Make prepared state and manifest durable, in one transaction with `inside`. Raises AttemptCondemnedError."""
+    def mark_prepared(
+        self,
+        attempt_id: str,
+        prepared: Prepared,
+        *,
+        records: int,
+        inside: Steps | None = None,
+        last: Last | None = None,
+    ) -> None:
+        """Make prepared state and manifest durable, in one transaction with `inside`. Raises AttemptCondemnedError.
+
+        `last` may be called several times.
+        """
 
 
 class ClaimStore(ReachableStore, Protocol):
@@ -215,6 +229,10 @@ class OperatedStore(ClaimStore, OrphanStore, HasLake, Protocol):
 class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
     """All that a sink uses."""
 
+    @property
+    def runs_sql(self) -> bool:
+        """Whether there are transactions of a database, in which steps of the caller can run."""
+
     def examine(self) -> None:
         """Check whether the store keeps what is decided. Raises UnsafeDatabaseError. Changes nothing."""
 
@@ -241,12 +259,14 @@ class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
     def prepared_states(self, attempt_ids: Collection[str]) -> Mapping[str, PreparedTxnState]:
         """Return the prepared states, by transactional id, of those of these attempts that are PREPARED."""
 
-    def decide(self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None) -> Decided:
+    def decide(
+        self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None, last: Last | None = None
+    ) -> Decided:
         """Take the decision, unless it exists already. Then the batch is committed, even if this process dies.
 
-        `inside` runs in the transaction, unless the decision exists already. Raises SinkFencedError,
-        CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and the store's errors; then
-        nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
+        `inside` runs in the transaction, and `last` after it, unless the decision exists already. Raises
+        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and the
+        store's errors; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
         """
 
     def resolve(self, decision: Decision) -> Decided | None:

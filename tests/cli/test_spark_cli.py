@@ -25,11 +25,13 @@ from spark_sink.options import DualMode, DualTable
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.dual_table import DualTableWriter
 from spark_sink.store.tables import StoreTables
+from spark_sink.store.topic.topic_store import TopicStore
 from tests.cli.conftest import Call, assert_one_line, ended, process
 from tests.cli.terminal import InTerminal, Interrupted
 from tests.cli.test_page import keys, section
 from tests.recipes.test_stored_blocks import kafka_away
-from tests.spark.applications import ApplicationWorld
+from tests.spark.applications import Applications, ApplicationWorld
+from tests.spark.topic_stores import kafka_log
 from tests.support.conditions import until
 from tests.support.databases import Database, unique
 from tests.support.topics import read_topic
@@ -452,3 +454,49 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
         assert "was acknowledged before" in second.err
         assert call("spark", "status", *world.reach).code == 0
         world.engine.dispose()
+
+
+# ---- a store in a topic -------------------------------------------------------------------------------------
+
+
+def test_a_store_in_a_topic_is_created_operated_and_recovered(call: Call, emulator: Emulator) -> None:
+    topic = unique("topic")
+    emulator.create_topic(topic, 2)
+    store_topic = unique("commits")
+    url = f"kafka:///{store_topic}"
+    reach = ("--bootstrap-server", emulator.bootstrap_servers, "--database", url)
+    missing = call("spark", "status", *reach)
+    assert missing.code == 2
+    assert store_topic in missing.err
+    assert [call("spark", "init-store", *reach).code for _ in range(2)] == [0, 0]
+    world = Applications(
+        TopicStore(kafka_log(emulator.bootstrap_servers, store_topic)), emulator.bootstrap_servers, topic
+    )
+    world.write("orders", 0, [["a"], ["b"]])
+    world.write("orders", 1, [["c"], ["d"]], die_at=PausePoint.AFTER_DECISION)
+    in_doubt = json.loads(call("spark", "status", "--json", *reach).out)["sinks"][0]["in_doubt"]
+    assert [each["batch"] for each in in_doubt] == [1]
+    recovered = call("spark", "recover", "--apply", "--min-age", "0", "--json", *reach)
+    assert recovered.code == 0
+    assert sorted(value for _, value in read_topic(emulator.bootstrap_servers, topic)) == ["a", "b", "c", "d"]
+    elsewhere = f"kafka://{emulator.bootstrap_servers}/{store_topic}"
+    kept = call("spark", "gc", "--keep", "1", "--apply", "--json", "--database", elsewhere)
+    assert json.loads(kept.out)["forgotten"] == {"orders": 1}
+    lost = ("--sink", "orders", "--query", "query", "--batch", "1", "--database", elsewhere)
+    assert call("spark", "acknowledge-lost", *lost).code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("gc", "--ended", "orders", "--database", "kafka://h:1/commits"), "a commit store in a topic has none"),
+        (("gc", "--schema", "s", "--database", "kafka://h:1/commits"), "--schema has no effect"),
+        (("gc", "--database", "kafka:///commits"), "needs --bootstrap-server"),
+        (("gc", "--database", "kafka://commits"), "must be kafka:///topic"),
+        (("init-store", "--sql", "--database", "kafka:///commits"), "--sql has no effect"),
+    ],
+)
+def test_what_a_store_in_a_topic_does_not_have(call: Call, arguments: tuple[str, ...], sentence: str) -> None:
+    refused = call("spark", *arguments)
+    assert refused.code == 2
+    assert sentence in refused.err

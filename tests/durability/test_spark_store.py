@@ -63,6 +63,7 @@ def test_a_crash_right_after_phase_two_loses_neither_side(way: str, one_node: Po
         plan = process.plan()
         results = [process.write(plan, 0, 0, [1, 2]), process.write(plan, 0, 1, [3])]
         insert = process._insert([1, 2, 3])
+        assert insert is not None
 
         def write_and_lower(connection: sa.Connection, batch_id: int) -> None:
             insert(connection, batch_id)

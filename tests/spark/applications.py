@@ -14,6 +14,7 @@ from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka
 from spark_sink.store.commit_store import CommitStore
+from spark_sink.store.sink_store import SinkStore
 
 SCHEMA = pa.schema([("value", pa.string())])
 
@@ -41,13 +42,11 @@ class _Once:
             self._action()
 
 
-class ApplicationWorld:
+class Applications:
     """Applications on one store and one broker; each query writes the partitions of a batch one after the other."""
 
-    def __init__(self, engine: sa.Engine, bootstrap_servers: str, topic: str) -> None:
-        self.engine = engine
-        self.store = CommitStore(engine)
-        self.store.create_tables()
+    def __init__(self, store: SinkStore, bootstrap_servers: str, topic: str) -> None:
+        self._sink_store = store
         self.bootstrap_servers = bootstrap_servers
         self.topic = topic
 
@@ -62,11 +61,6 @@ class ApplicationWorld:
             "kafka.retry.backoff.ms": "5",
         }
         return parse(given | options)
-
-    def forget_manifests(self) -> None:
-        """Make the rows such as an older version has written, so that nothing of them can be published again."""
-        with self.engine.begin() as connection:
-            connection.execute(sa.text("UPDATE dw_attempt SET manifest = NULL"))
 
     def write(
         self,
@@ -116,7 +110,7 @@ class ApplicationWorld:
         parsed = self.options(sink_id, **options)
         side = ProducerSinkKafka(parsed, pause=pause)
         try:
-            self._carry_out(Sink(parsed, self.store, side, pause=pause), batch_id, partitions, query_id)
+            self._carry_out(Sink(parsed, self._sink_store, side, pause=pause), batch_id, partitions, query_id)
         finally:
             side.close()
 
@@ -128,3 +122,18 @@ class ApplicationWorld:
             rows = [pa.record_batch({"value": list(values)})] if values else []
             results.append(sink.write(plan, task, iter(rows)))
         sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest="input")
+
+
+class ApplicationWorld(Applications):
+    """Applications on a store in a database."""
+
+    def __init__(self, engine: sa.Engine, bootstrap_servers: str, topic: str) -> None:
+        self.engine = engine
+        self.store = CommitStore(engine)
+        self.store.create_tables()
+        super().__init__(self.store, bootstrap_servers, topic)
+
+    def forget_manifests(self) -> None:
+        """Make the rows such as an older version has written, so that nothing of them can be published again."""
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE dw_attempt SET manifest = NULL"))

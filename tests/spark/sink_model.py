@@ -25,6 +25,7 @@ from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.fake_kafka import FakeBroker, FakeKafkaSide
+from tests.spark.topic_stores import AnyStore, opened_by_another_process
 from tests.support.databases import unique
 
 ResultT = TypeVar("ResultT")
@@ -74,20 +75,28 @@ def sink_options(sink_id: str, **changes: Any) -> SinkOptions:
 class World:
     """One sink: its brokers, its store, and the table that `sql_fn` writes to."""
 
-    def __init__(self, store: CommitStore, **options: Any) -> None:
+    def __init__(self, store: AnyStore, **options: Any) -> None:
         """`store` may be shared: the sink has an id of its own."""
         self.broker = FakeBroker()
         self.options = sink_options(unique("sink").replace("-", "_"), **options)
         self.store = store
+
+    @property
+    def database(self) -> CommitStore:
+        """The store, which is in a database."""
+        assert isinstance(self.store, CommitStore)
+        return self.store
 
     def process(self, pause: Callable[[PausePoint], None] | None = None, **options: Any) -> Process:
         return Process(self, pause or (lambda point: None), **options)
 
     @property
     def rows(self) -> list[int]:
-        """Return the rows of the table."""
+        """Return the rows of the table; those in Kafka if the store has none."""
+        if not isinstance(self.store, CommitStore):
+            return self.broker.committed
         query = sa.select(target.c.value).where(target.c.sink_id == self.options.sink_id)
-        with self.store.engine.connect() as connection:
+        with self.database.engine.connect() as connection:
             return list(connection.scalars(query))
 
     def assert_exactly_once(self, expected: Sequence[int]) -> None:
@@ -108,7 +117,7 @@ class Process:
         self.kafka = FakeKafkaSide(world.broker, self._reach)
         self.sink = Sink(
             sink_options(world.options.sink_id, **options) if options else world.options,
-            world.store,
+            opened_by_another_process(world.store),
             self.kafka,
             pause=self._reach,
             sleep=self._wait,
@@ -150,7 +159,9 @@ class Process:
     def abort(self, results: Sequence[TaskResult], batch_id: int, query_id: str | None = QUERY) -> None:
         self.sink.abort(results, query_id=query_id, batch_id=batch_id)
 
-    def _insert(self, values: Sequence[int]) -> Callable[[sa.Connection, int], None]:
+    def _insert(self, values: Sequence[int]) -> Callable[[sa.Connection, int], None] | None:
+        if not isinstance(self._world.store, CommitStore):
+            return None
         rows = [{"sink_id": self._world.options.sink_id, "value": value} for value in values]
 
         def insert(connection: sa.Connection, batch_id: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from dualwrite.broker_emulator.emulator import Emulator
+from spark_sink.attempt.states import LIVE
+from spark_sink.store.topic.topic_store import TopicStore
+from tests.spark.topic_stores import kafka_log
 from tests.support.databases import unique
 
 PARTITIONS = 2
@@ -40,7 +45,6 @@ class SinkWorld:
         self.checkpoint = directory / "checkpoint"
         self._input = directory / "input"
         self._input.mkdir()
-        self._engine = sa.create_engine(store_url, poolclass=sa.NullPool)
 
     def new_topic(self) -> str:
         """Create another topic."""
@@ -107,6 +111,10 @@ class SinkWorld:
         """Return the values of all records, sorted."""
         return sorted((record.value for record in self.records(topic)), key=str)
 
+    @cached_property
+    def _engine(self) -> sa.Engine:
+        return sa.create_engine(self.store_url, poolclass=sa.NullPool)
+
     def select(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query to the database."""
         with self._engine.connect() as connection:
@@ -134,6 +142,17 @@ class SinkWorld:
         """Return the number of attempts in each status."""
         return dict(self.select("SELECT status, count(*) FROM dw_attempt GROUP BY status ORDER BY status"))
 
+    def leased(self) -> int:
+        """Return the number of attempts that lease an id."""
+        ((count,),) = self.select("SELECT count(*) FROM dw_attempt WHERE live_txn_id IS NOT NULL")
+        return int(count)
+
+    def attempts_of_last_batch(self) -> int:
+        """Return how many attempts the last decided batch has."""
+        of_last = "SELECT count(*) FROM dw_attempt WHERE batch_id = (SELECT max(batch_id) FROM dw_batch)"
+        ((count,),) = self.select(of_last)
+        return int(count)
+
     def open_transactions(self) -> list[str]:
         """Return the transactional ids of this sink with a transaction at the broker."""
         return [
@@ -142,6 +161,33 @@ class SinkWorld:
             if transaction.transactional_id.startswith(f"{self.sink_id}-")
             and transaction.state not in ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
         ]
+
+
+class TopicWorld(SinkWorld):
+    """A sink whose commit store is in a topic of the same broker."""
+
+    def __init__(self, broker: Emulator, directory: Path) -> None:
+        store_topic = unique("commits")
+        super().__init__(broker, f"kafka:///{store_topic}", directory)
+        self.store = TopicStore(kafka_log(broker.bootstrap_servers, store_topic))
+        self.store_topic = store_topic
+
+    def batches(self) -> list[tuple[int, str, int]]:
+        """See `SinkWorld.batches`."""
+        return sorted((row.batch_id, row.status.value, row.records) for row in self.store.batches(self.sink_id))
+
+    def statuses(self) -> dict[str, int]:
+        """See `SinkWorld.statuses`."""
+        return dict(Counter(row.status.value for row in self.store.attempts(self.sink_id)))
+
+    def leased(self) -> int:
+        """See `SinkWorld.leased`."""
+        return len(self.store.attempts(self.sink_id, LIVE))
+
+    def attempts_of_last_batch(self) -> int:
+        """See `SinkWorld.attempts_of_last_batch`."""
+        last = max(batch_id for batch_id, _, _ in self.batches())
+        return sum(row.batch_id == last for row in self.store.attempts(self.sink_id))
 
 
 def finish(query: StreamingQuery, timeout_s: int = 180) -> None:

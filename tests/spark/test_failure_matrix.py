@@ -23,7 +23,7 @@ from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink.pause_points import PausePoint as At
 from tests.spark.faults import Action, Fault, Faults, Process
-from tests.spark.sinks import SinkWorld, finish
+from tests.spark.sinks import SinkWorld, TopicWorld, finish
 from tests.support.conditions import until
 from tests.support.databases import unique
 
@@ -75,7 +75,9 @@ class Matrix:
         self._df = world.read(spark).selectExpr("key", "value", "value AS id").repartition(2)
         self._spark = spark
         self._written: list[str] = []
-        world.execute("CREATE TABLE target (id TEXT NOT NULL)")
+        self._has_table = not isinstance(world, TopicWorld)
+        if self._has_table:
+            world.execute("CREATE TABLE target (id TEXT NOT NULL)")
 
     def add_batch(self) -> None:
         number = len(self._written)
@@ -85,7 +87,8 @@ class Matrix:
 
     def start(self, **options: str) -> StreamingQuery:
         """Run to the end of the input."""
-        writer = self.world.writer(self._df, dual_table="target", commit_retries="3", **options)
+        table = "target" if self._has_table else None
+        writer = self.world.writer(self._df, dual_table=table, commit_retries="3", **options)
         return writer.format(self._format).start()
 
     def run(self) -> None:
@@ -102,25 +105,34 @@ class Matrix:
             return failures
         raise AssertionError("the query does not come right")
 
+    def seen(self) -> tuple[list[str | None], list[str]]:
+        """Return the values in the topic, and those in the table; of a sink without one, the topic's again."""
+        values = self.world.values()
+        if not self._has_table:
+            return values, [str(value) for value in values]
+        return values, sorted(row[0] for row in self.world.select("SELECT id FROM target"))
+
     def assert_right(self) -> None:
         expected = sorted(self._written)
-        assert self.world.values() == expected
-        assert sorted(row[0] for row in self.world.select("SELECT id FROM target")) == expected
+        assert self.seen() == (expected, expected)
         assert self.world.open_transactions() == []
         assert set(self.world.statuses()) <= {"COMMITTED", "ABORTED"}
-        assert self.world.select("SELECT count(*) FROM dw_attempt WHERE live_txn_id IS NOT NULL") == [(0,)]
+        assert self.world.leased() == 0
         assert {status for _, status, _ in self.world.batches()} == {"DONE"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["postgres", "topic"])
 def matrix(
-    spark: SparkSession, broker: Emulator, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, spark: SparkSession, broker: Emulator, tmp_path_factory: pytest.TempPathFactory
 ) -> Matrix:
+    directory = tmp_path_factory.mktemp("matrix")
+    if request.param == "topic":
+        return Matrix(spark, TopicWorld(broker, directory), directory)
+    postgres_server: PostgresServer = request.getfixturevalue("postgres_server")
     schema = unique("matrix").replace("-", "_")
     with sa.create_engine(postgres_server.url, poolclass=sa.NullPool).begin() as connection:
         connection.execute(sa.schema.CreateSchema(schema))
     url = postgres_server.url.update_query_dict({"options": f"-csearch_path={schema}"})
-    directory = tmp_path_factory.mktemp("matrix")
     return Matrix(spark, SinkWorld(broker, url.render_as_string(hide_password=False), directory), directory)
 
 
@@ -149,12 +161,12 @@ def test_a_task_that_ends_is_tried_again_and_the_query_goes_on(matrix: Matrix, f
 @pytest.mark.parametrize("fault", _UNDECIDED, ids=_named)
 def test_a_committer_that_ends_before_the_decision_leaves_nothing_to_be_seen(matrix: Matrix, fault: Fault) -> None:
     matrix.faults.arm(fault)
-    before = (matrix.world.values(), matrix.world.select("SELECT count(*) FROM target"))
+    before = matrix.seen()
     matrix.add_batch()
     with pytest.raises(StreamingQueryException):
         matrix.run()
     assert matrix.faults.struck() == [fault]
-    assert (matrix.world.values(), matrix.world.select("SELECT count(*) FROM target")) == before
+    assert matrix.seen() == before
     assert matrix.world.open_transactions() == [], "Spark has called abort, so readers are not held up"
     matrix.run()
     matrix.assert_right()
@@ -169,10 +181,7 @@ def test_a_committer_that_ends_after_the_decision_has_committed(matrix: Matrix, 
     assert matrix.faults.struck() == [fault]
     matrix.run()
     matrix.assert_right()
-    attempts = matrix.world.select(
-        "SELECT count(*) FROM dw_attempt WHERE batch_id = (SELECT max(batch_id) FROM dw_batch)"
-    )
-    assert attempts == [(2,)], "no task has written anew"
+    assert matrix.world.attempts_of_last_batch() == 2, "no task has written anew"
 
 
 # ---- the servers fail ------------------------------------------------------------------------------------------------
@@ -257,6 +266,8 @@ def _is_commit(request: bytes) -> bool:
 
 @pytest.fixture
 def proxied(matrix: Matrix) -> Iterator[ProxiedStore]:
+    if isinstance(matrix.world, TopicWorld):
+        pytest.skip("test_topic_store.py loses acknowledgements of records")
     store = ProxiedStore(matrix.world.store_url)
     yield store
     store.proxy.close()

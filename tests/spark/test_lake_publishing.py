@@ -321,7 +321,7 @@ def test_a_store_that_went_back_writes_nothing(sqlite_world: LakeWorld, tmp_path
 def test_a_store_that_is_new_writes_nothing(sqlite_world: LakeWorld, tmp_path: Path) -> None:
     world = sqlite_world
     run_batch(world.process(), 0, [1])
-    with world.store.engine.begin() as connection:
+    with world.database.engine.begin() as connection:
         for table in ("dw_lake", "dw_batch", "dw_attempt", "dw_sink"):
             connection.execute(sa.text(f"DELETE FROM {table}"))
     with pytest.raises(StoreWentBackError, match="none"):
@@ -436,7 +436,7 @@ def _backup(directory: Path) -> Path:
 
 
 def _restore(world: LakeWorld, directory: Path, backup: Path) -> None:
-    world.store.engine.dispose()
+    world.database.engine.dispose()
     with sqlite3.connect(backup) as source, sqlite3.connect(directory / "store.db") as target:
         source.backup(target)
 
@@ -462,7 +462,7 @@ def test_files_of_losers_are_deleted_and_no_others(world: LakeWorld) -> None:
 def test_what_is_owed_outlives_its_attempts(world: LakeWorld) -> None:
     """They are deleted with their batches, which Kafka may have long before the table has."""
     owe(world, 0, [1, 2])
-    with world.store.engine.begin() as connection:
+    with world.database.engine.begin() as connection:
         for table in ("dw_attempt", "dw_batch"):
             connection.execute(sa.text(f"DELETE FROM {table}"))
     assert Janitor(world.options.sink_id, world.store.lake, schema=None).clean_all() == 0
@@ -489,7 +489,7 @@ def test_a_store_that_went_back_deletes_nothing_that_the_table_has(sqlite_world:
 
 
 def _set_decided(world: LakeWorld, generation: int) -> None:
-    with world.store.engine.begin() as connection:
+    with world.database.engine.begin() as connection:
         connection.execute(sa.text("UPDATE dw_lake SET decided = :it"), {"it": generation})
 
 

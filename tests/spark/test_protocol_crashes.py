@@ -11,6 +11,7 @@ from spark_sink.store.commit_store import CommitStore
 from tests.spark.sink_model import World, new_store
 from tests.spark.spark_model import Crashes, Killed, Query
 from tests.spark.store_engines import engine_on, sqlite_engine
+from tests.spark.topic_stores import AnyStore, memory_store, with_a_log_of_its_own
 
 BATCHES = [[1, 2, 3, 4], [5]]
 OF_REPAIR = {PausePoint.BEFORE_REPAIR, PausePoint.BEFORE_REPLACEMENT, PausePoint.AFTER_REPLACEMENT}
@@ -21,8 +22,11 @@ SECOND = range(1, 22)
 """The number of pause points between the two crashes: up to as many as a batch has."""
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitStore]:
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "topic"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyStore]:
+    if request.param == "topic":
+        yield memory_store()
+        return
     with engine_on(request.param, request, tmp_path_factory.mktemp("store")) as engine:
         yield new_store(engine)
 
@@ -33,9 +37,9 @@ def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitSto
         yield new_store(engine)
 
 
-def run(store: CommitStore, killed: Killed, *at: int) -> Crashes:
+def run(store: AnyStore, killed: Killed, *at: int) -> Crashes:
     """Run the query with these crashes, and check that every row is there exactly once."""
-    world = World(store)
+    world = World(with_a_log_of_its_own(store))
     crashes = Crashes(at)
     Query(world, BATCHES, crashes.reach, killed).run()
     world.assert_exactly_once([value for batch in BATCHES for value in batch])
@@ -43,7 +47,7 @@ def run(store: CommitStore, killed: Killed, *at: int) -> Crashes:
 
 
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
-def test_a_crash_at_any_pause_point(store: CommitStore, killed: Killed) -> None:
+def test_a_crash_at_any_pause_point(store: AnyStore, killed: Killed) -> None:
     points = set()
     for number in range(1, run(store, killed).count + 1):
         points.update(run(store, killed, number).struck)

@@ -23,6 +23,7 @@ from spark_sink.store.tables import BatchStatus
 from tests.spark.kafka_world import TIERS
 from tests.spark.sink_model import QUERY, Crash, Stalling, task
 from tests.spark.store_engines import engine_on
+from tests.spark.topic_stores import AnyStore, kafka_store, opened_by_another_process
 from tests.support.databases import unique
 from tests.support.topics import read_topic
 
@@ -37,8 +38,12 @@ def broker() -> Iterator[Emulator]:
         yield emulator
 
 
-@pytest.fixture(scope="module", params=["postgres", "mariadb"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sa.Engine]:
+@pytest.fixture(scope="module", params=["postgres", "mariadb", "topic"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sa.Engine | None]:
+    """Yield the database of the commit store; None: it is in a topic, so that nothing but Kafka is written to."""
+    if request.param == "topic":
+        yield None
+        return
     with engine_on(request.param, request, tmp_path_factory.mktemp("store")) as engine:
         yield engine
 
@@ -46,15 +51,16 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 class Real:
     """A sink of its own on shared servers."""
 
-    def __init__(self, broker: Emulator, engine: sa.Engine) -> None:
+    def __init__(self, broker: Emulator, engine: sa.Engine | None) -> None:
         self._broker = broker
         self.topic = unique("orders")
         self.table = unique(TABLE).replace("-", "_")
-        self.store = CommitStore(engine)
+        self.store: AnyStore = kafka_store(broker.bootstrap_servers) if engine is None else CommitStore(engine)
         broker.create_topic(self.topic, 2)
         columns = (sa.Column("value", sa.String(50), primary_key=True), sa.Column("amount", sa.BigInteger))
         self._target = sa.Table(self.table, sa.MetaData(), *columns)
-        self._target.metadata.create_all(engine)
+        if engine is not None:
+            self._target.metadata.create_all(engine)
         self._sinks: list[Sink] = []
         given: dict[str, Any] = {
             "sinkId": unique("sink").replace("-", "_"),
@@ -62,13 +68,14 @@ class Real:
             "commitStore.urlEnv": "NOWHERE",
             "kafka.bootstrap.servers": broker.bootstrap_servers,
             "kafka.linger.ms": "0",
-            "dual.table": self.table,
-            "dual.columns": "value,amount",
         }
+        if engine is not None:
+            given |= {"dual.table": self.table, "dual.columns": "value,amount"}
         self.options = parse(given)
 
     def sink(self, pause: Callable[[PausePoint], None] | None = None) -> Sink:
-        made = Sink(self.options, self.store, ProducerSinkKafka(self.options, pause=pause), pause=pause)
+        store = opened_by_another_process(self.store)
+        made = Sink(self.options, store, ProducerSinkKafka(self.options, pause=pause), pause=pause)
         self._sinks.append(made)
         return made
 
@@ -87,8 +94,9 @@ class Real:
 
     def assert_exactly_once(self) -> None:
         assert sorted(value for _, value in read_topic(self._broker.bootstrap_servers, self.topic)) == VALUES
-        with self.store.engine.connect() as connection:
-            assert sorted(connection.scalars(sa.select(self._target.c.value))) == VALUES
+        if isinstance(self.store, CommitStore):
+            with self.store.engine.connect() as connection:
+                assert sorted(connection.scalars(sa.select(self._target.c.value))) == VALUES
         assert self.store.attempts(self.options.sink_id, LIVE) == []
         assert {row.status for row in self.store.batches(self.options.sink_id)} == {BatchStatus.DONE}
         mine = f"{self.options.sink_id}-"
@@ -101,7 +109,9 @@ class Real:
 
 
 @pytest.mark.parametrize("point", PausePoint)
-def test_killed_at_a_pause_point_and_started_again(broker: Emulator, engine: sa.Engine, point: PausePoint) -> None:
+def test_killed_at_a_pause_point_and_started_again(
+    broker: Emulator, engine: sa.Engine | None, point: PausePoint
+) -> None:
     """An unused object stands for a dead process, except for what Python cleans up."""
     world = Real(broker, engine)
 
@@ -121,7 +131,7 @@ def test_killed_at_a_pause_point_and_started_again(broker: Emulator, engine: sa.
     "point", [PausePoint.AFTER_LEASE, PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.AFTER_INIT]
 )
 def test_a_writer_that_slept_until_its_id_is_decided_for_another(
-    broker: Emulator, engine: sa.Engine, point: PausePoint
+    broker: Emulator, engine: sa.Engine | None, point: PausePoint
 ) -> None:
     world = Real(broker, engine)
     plan = world.sink().plan(SCHEMA, query_id=QUERY)
@@ -137,7 +147,7 @@ def test_a_writer_that_slept_until_its_id_is_decided_for_another(
     "point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.BEFORE_STATUSES]
 )
 def test_a_finisher_that_slept_until_another_has_finished(
-    broker: Emulator, engine: sa.Engine, point: PausePoint
+    broker: Emulator, engine: sa.Engine | None, point: PausePoint
 ) -> None:
     world = Real(broker, engine)
     old = Stalling(lambda me: world.run(me.reach)).until(PausePoint.AFTER_DECISION).until(point)

@@ -8,6 +8,7 @@ calm phase that follows, everything must complete.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from random import Random
@@ -27,10 +28,10 @@ from hypothesis.stateful import (
 from dualwrite.errors import KafkaError
 from spark_sink.errors import BatchLostError, CheckpointMismatchError, SinkError, SinkFencedError
 from spark_sink.handoff import Plan, TaskResult
-from spark_sink.store.commit_store import CommitStore
 from tests.spark.sink_model import Stalling, World, new_store, partitioned
 from tests.spark.spark_model import Query
 from tests.spark.store_engines import engine_on
+from tests.spark.topic_stores import AnyStore, memory_store, with_a_log_of_its_own
 
 BATCHES = [[2 * n, 2 * n + 1] for n in range(5)]
 NEVER = 999
@@ -71,11 +72,11 @@ class Sleeper(NamedTuple):
 class Histories(RuleBasedStateMachine):
     """The histories. `committed` is Spark's commit log, which both drivers share: they have one checkpoint."""
 
-    store: ClassVar[CommitStore]
+    store: ClassVar[AnyStore]
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.store)
+        self.world = World(with_a_log_of_its_own(self.store))
         self.committed = 0
         self.drivers: list[Driver | None] = [None, None]
         self.sleepers: list[Sleeper] = []
@@ -208,12 +209,17 @@ class Histories(RuleBasedStateMachine):
         self.world.assert_exactly_once([value for batch in BATCHES for value in batch])
 
 
-@pytest.mark.parametrize(("name", "examples"), [("sqlite", 30), ("postgres", 10)])
+@pytest.mark.parametrize(("name", "examples"), [("sqlite", 30), ("postgres", 10), ("topic", 30)])
 def test_random_histories(
     name: str, examples: int, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with engine_on(name, request, tmp_path) as engine:
-        monkeypatch.setattr(Histories, "store", new_store(engine), raising=False)
+    with ExitStack() as until_the_end:
+        store = (
+            memory_store()
+            if name == "topic"
+            else new_store(until_the_end.enter_context(engine_on(name, request, tmp_path)))
+        )
+        monkeypatch.setattr(Histories, "store", store, raising=False)
         run_state_machine_as_test(
             Histories,
             settings=settings(

@@ -17,10 +17,12 @@ from spark_sink.handoff import Plan, TaskOutcome
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.retired_slots import RetiredSlots
+from spark_sink.store.topic import operations
 from tests.spark.fake_kafka import FakeKafkaSide
 from tests.spark.sink_model import QUERY, SCHEMA, Stalling, World, new_store, partitioned, run_batch, task
 from tests.spark.spark_model import Query
 from tests.spark.store_engines import engine_on, sqlite_engine
+from tests.spark.topic_stores import AnyStore, memory_store
 
 BATCHES = [[1, 2, 3, 4], [5, 6]]
 EVERYTHING = [value for batch in BATCHES for value in batch]
@@ -33,8 +35,11 @@ def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitSto
         yield new_store(engine)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitStore]:
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb", "topic"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyStore]:
+    if request.param == "topic":
+        yield memory_store()
+        return
     with engine_on(request.param, request, tmp_path_factory.mktemp("store")) as engine:
         yield new_store(engine)
 
@@ -64,7 +69,7 @@ def assert_ended_well(stalled: Stalling) -> None:
     assert stalled.error is None or isinstance(stalled.error, SinkError | KafkaError), stalled.error
 
 
-def points_of_first_batch(store: CommitStore) -> int:
+def points_of_first_batch(store: AnyStore) -> int:
     count = 0
     stalling = first_batch(World(store))
     while not stalling.until(1).is_over:
@@ -120,7 +125,7 @@ def test_a_loser_that_sleeps_anywhere_until_the_next_batch_is_anywhere(sqlite_st
 # ---- the zombies that taught the rules, on each database -----------------------------------------------------
 
 
-def test_a_writer_that_slept_between_lease_and_initialisation(store: CommitStore) -> None:
+def test_a_writer_that_slept_between_lease_and_initialisation(store: AnyStore) -> None:
     """Its slot's next holder, which is prepared and decided, has another id."""
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
@@ -133,7 +138,7 @@ def test_a_writer_that_slept_between_lease_and_initialisation(store: CommitStore
     world.assert_exactly_once(BATCHES[0])
 
 
-def test_a_writer_that_stalled_after_it_read_that_the_attempt_is_its_own(store: CommitStore) -> None:
+def test_a_writer_that_stalled_after_it_read_that_the_attempt_is_its_own(store: AnyStore) -> None:
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.BEFORE_COMPLETION)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)
@@ -147,7 +152,7 @@ def test_a_writer_that_stalled_after_it_read_that_the_attempt_is_its_own(store: 
 @pytest.mark.parametrize(
     "point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.BEFORE_STATUSES]
 )
-def test_a_finisher_that_slept_until_its_ids_are_leased_again(store: CommitStore, point: PausePoint) -> None:
+def test_a_finisher_that_slept_until_its_ids_are_leased_again(store: AnyStore, point: PausePoint) -> None:
     world = World(store)
     old = first_batch(world).until(PausePoint.AFTER_DECISION).until(point)
     assert run_batch(world.process(), 0, BATCHES[0]).decided_anew is False
@@ -167,10 +172,11 @@ def was_aborted_against_the_decision(world: World) -> bool:
 def lease_aborted_ids_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RetiredSlots, "first_slot", lambda *args: 0)
     monkeypatch.setattr(RetiredSlots, "retire", lambda *args: None)
+    monkeypatch.setattr(operations, "_retired", lambda *args: [])
 
 
 def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
-    store: CommitStore, monkeypatch: pytest.MonkeyPatch
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This shows that the tests above would notice, if ids of aborted attempts were leased again."""
     lease_aborted_ids_again(monkeypatch)
@@ -183,7 +189,7 @@ def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
     committer.go_on()
 
 
-def test_what_a_writer_does_that_does_not_ask_again(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_writer_does_that_does_not_ask_again(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     lease_aborted_ids_again(monkeypatch)
     monkeypatch.setattr(FakeKafkaSide, "asks_after_opening", False)
     world = World(store)
@@ -194,7 +200,7 @@ def test_what_a_writer_does_that_does_not_ask_again(store: CommitStore, monkeypa
     committer.go_on()
 
 
-def test_what_a_finisher_does_that_does_not_ask_again(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_finisher_does_that_does_not_ask_again(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(store)
     old = first_batch(world).until(PausePoint.AFTER_DECISION)
     run_batch(world.process(), 0, BATCHES[0])
@@ -207,7 +213,7 @@ def test_what_a_finisher_does_that_does_not_ask_again(store: CommitStore, monkey
 
 @pytest.mark.parametrize("leaves_it_to_the_row", [True, False])
 def test_a_repair_whose_attempt_is_marked_lost_before_the_replacement(
-    store: CommitStore, monkeypatch: pytest.MonkeyPatch, leaves_it_to_the_row: bool
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch, leaves_it_to_the_row: bool
 ) -> None:
     """Only the row decides what is published again; a repair that commits anyway makes visible what is lost."""
     monkeypatch.setattr(FakeKafkaSide, "commits_only_what_the_row_names", leaves_it_to_the_row)
@@ -222,7 +228,7 @@ def test_a_repair_whose_attempt_is_marked_lost_before_the_replacement(
     assert sorted(world.broker.committed) == ([2, 4] if leaves_it_to_the_row else [1, 2, 3, 4])
 
 
-def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: CommitStore) -> None:
+def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: AnyStore) -> None:
     world = World(store)
     loser = world.process()
     loser.write(loser.plan(), 0, 0, BATCHES[0])
@@ -234,7 +240,7 @@ def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: CommitStore) 
     world.assert_exactly_once(BATCHES[0])
 
 
-def test_a_plan_logs_what_it_completes(store: CommitStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plan_logs_what_it_completes(store: AnyStore, caplog: pytest.LogCaptureFixture) -> None:
     world = World(store)
     process = world.process()
     process.write(process.plan(), 0, 2, BATCHES[0])
@@ -252,7 +258,7 @@ def test_a_plan_logs_what_it_completes(store: CommitStore, caplog: pytest.LogCap
     assert of_all == f"sink {sink}: completed what an earlier batch has left: committed=2 repaired=0 aborted=0"
 
 
-def test_a_loser_that_prepares_after_the_next_batch(store: CommitStore) -> None:
+def test_a_loser_that_prepares_after_the_next_batch(store: AnyStore) -> None:
     world = World(store)
     process = world.process()
     plan = process.plan()
@@ -266,7 +272,7 @@ def test_a_loser_that_prepares_after_the_next_batch(store: CommitStore) -> None:
 
 
 @pytest.mark.parametrize("batches_since", [0, 1])
-def test_a_task_whose_first_row_comes_after_the_decision(store: CommitStore, batches_since: int) -> None:
+def test_a_task_whose_first_row_comes_after_the_decision(store: AnyStore, batches_since: int) -> None:
     """Hours may pass between its first read of the store and its lease, and there is no pause point."""
     world = World(store)
     process = world.process()
@@ -287,7 +293,7 @@ def test_a_task_whose_first_row_comes_after_the_decision(store: CommitStore, bat
     world.assert_exactly_once(EVERYTHING[: 4 + 2 * batches_since])
 
 
-def test_an_older_driver_cannot_decide_nor_undo(store: CommitStore) -> None:
+def test_an_older_driver_cannot_decide_nor_undo(store: AnyStore) -> None:
     world = World(store)
     old, new = world.process(), world.process()
     old_plan = old.plan()
@@ -308,7 +314,7 @@ def test_an_older_driver_cannot_decide_nor_undo(store: CommitStore) -> None:
     world.assert_exactly_once(BATCHES[0])
 
 
-def test_speculative_attempts_have_ids_of_their_own(store: CommitStore) -> None:
+def test_speculative_attempts_have_ids_of_their_own(store: AnyStore) -> None:
     world = World(store)
     process = world.process()
     plan = process.plan()

@@ -225,7 +225,7 @@ def test_no_step_waits_for_ever_for_a_frozen_server(
     if kept:
         impatient.store.sinks()
     else:
-        impatient.store.engine.dispose()
+        impatient.database.engine.dispose()
     with frozen(node), ThreadPoolExecutor(1) as thread:
         error = thread.submit(steps[step]).exception(WITHIN_S)
     assert isinstance(error, StoreUnavailableError)
@@ -268,7 +268,7 @@ def test_a_server_that_freezes_at_the_decision_does_not_hide_its_outcome(
 
 def test_a_lock_that_a_sleeping_driver_holds_is_not_waited_for_for_ever(node: PostgresNode, impatient: World) -> None:
     whole_batch(impatient)
-    with impatient.store.engine.connect() as asleep:
+    with impatient.database.engine.connect() as asleep:
         asleep.execute(sa.text("SELECT 1 FROM dw_sink FOR UPDATE"))
         with pytest.raises(StoreUnavailableError, match=rf"no response to a statement within {LIMIT_MS} ms"):
             impatient.process().plan()
@@ -290,7 +290,7 @@ def test_a_wait_is_logged_after_seconds_and_ended_once_its_time_is_over(caplog: 
 
 
 def test_a_statement_may_be_slow(node: PostgresNode, impatient: World) -> None:
-    with impatient.store.engine.connect() as connection:
+    with impatient.database.engine.connect() as connection:
         assert connection.scalar(sa.text("SELECT 1 FROM pg_sleep(0.5)")) == 1
 
 
@@ -315,7 +315,7 @@ def test_many_tasks_behind_a_small_pgbouncer(behind: sa.URL) -> None:  # noqa: F
             if connection.dialect.name == "postgresql":
                 lowered.append(str(connection.exec_driver_sql("SHOW synchronous_commit").scalar()))
 
-        sa.event.listen(world.store._transactions._engine, "commit", watch_level)
+        sa.event.listen(world.database._transactions._engine, "commit", watch_level)
         for batch_id in range(3):
             plan = world.process().plan()
             with ThreadPoolExecutor(20) as threads:

@@ -29,6 +29,7 @@ FILES: Final = frozenset(
         "tests/apache_kafka/test_security.py",
         "tests/apache_kafka/test_spark_repair.py",
         "tests/apache_kafka/test_tiers.py",
+        "tests/apache_kafka/test_topic_store.py",
         "tests/cli/test_recover.py",
         "tests/conformance/test_databases.py",
         "tests/crash/test_async_sessions_matrix.py",
@@ -85,6 +86,9 @@ FILES: Final = frozenset(
         "tests/spark/test_source.py",
         "tests/spark/test_source_security.py",
         "tests/spark/test_sql.py",
+        "tests/spark/test_topic_pipeline.py",
+        "tests/spark/test_topic_store_model.py",
+        "tests/spark/test_topic_store_stateful.py",
         "tests/unit/test_benchmark_options.py",
         "tests/unit/test_dual_write_benchmark.py",
     }

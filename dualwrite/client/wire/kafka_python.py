@@ -16,6 +16,10 @@ with warnings.catch_warnings():
     from kafka.net.sasl.plain import SaslMechanismPlain
     from kafka.net.sasl.scram import SaslMechanismScram
     from kafka.protocol.admin import (
+        CreateTopicsRequest,
+        CreateTopicsResponse,
+        DeleteRecordsRequest,
+        DeleteRecordsResponse,
         DescribeConfigsRequest,
         DescribeConfigsResponse,
         DescribeProducersRequest,
@@ -25,7 +29,7 @@ with warnings.catch_warnings():
         ListTransactionsRequest,
         ListTransactionsResponse,
     )
-    from kafka.protocol.consumer import FetchRequest, FetchResponse
+    from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
     from kafka.protocol.metadata import (
         ApiVersionsRequest,
         ApiVersionsResponse,
@@ -81,7 +85,11 @@ __all__ = [
     "AddPartitionsToTxnResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "CreateTopicsRequest",
+    "CreateTopicsResponse",
     "DefaultRecordBatchBuilder",
+    "DeleteRecordsRequest",
+    "DeleteRecordsResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
     "DescribeProducersRequest",
@@ -96,6 +104,8 @@ __all__ = [
     "FindCoordinatorResponse",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
+    "ListOffsetsRequest",
+    "ListOffsetsResponse",
     "ListTransactionsRequest",
     "ListTransactionsResponse",
     "MetadataRequest",

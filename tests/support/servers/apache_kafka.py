@@ -162,6 +162,10 @@ class ApacheKafka:
         """The process id of the first node, for tests that suspend it."""
         return self._running().nodes[0].pid
 
+    def pid_of(self, node_id: int) -> int:
+        """Return the process id of a node."""
+        return next(node.pid for node in self._running().nodes if node.node_id == node_id)
+
     @property
     def is_alive(self) -> bool:
         """Whether every node's process is running."""

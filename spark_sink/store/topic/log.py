@@ -1,0 +1,62 @@
+"""The port to the log: one partition of a topic, which its leader appends to. `kafka_log.py` implements it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from spark_sink.errors import SinkError
+
+
+class CommitLogError(SinkError):
+    """A call to the log did not succeed. Nothing is known of it: what was to be appended may be there, or may come."""
+
+    def __init__(self, message: str, *, is_away: bool) -> None:
+        """`is_away`: no broker has responded, or not in time."""
+        super().__init__(message)
+        self.is_away = is_away
+
+
+class StoredRecord(NamedTuple):
+    """A record of the log. Where two logs have the same leader epoch at an offset, all before it is the same, too."""
+
+    offset: int
+    epoch: int
+    time_ms: int
+    """When the leader has appended it, by its clock."""
+    value: bytes | None
+
+
+class OutOfLogError(Exception):
+    """The log has no such offset: it begins later, or ends before."""
+
+
+class CommitLog(Protocol):
+    """One partition. Every call raises CommitLogError, and SinkError for what no repetition changes."""
+
+    @property
+    def name(self) -> str:
+        """The topic, for sentences."""
+
+    def append(self, value: bytes) -> int:
+        """Append a record, with the acknowledgement of all in-sync replicas; return its offset.
+
+        It may be appended several times. Raises SinkError if it is too long; then it is not there.
+        """
+
+    def start(self) -> int:
+        """Return the first offset."""
+
+    def read(self, first: int, last: int) -> list[StoredRecord]:
+        """Return the records from the offset `first` to `last` at least, once the leader shows that one.
+
+        Raises OutOfLogError.
+        """
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the records before this offset."""
+
+    def check(self) -> None:
+        """Raise SinkError unless the topic is there, and keeps what it is told."""
+
+    def create(self) -> None:
+        """Create the topic with the right settings, unless it exists."""
