@@ -33,7 +33,7 @@ def _flexible() -> list[Any]:
 
 
 def test_all_responses_are_here() -> None:
-    assert len(READ) == 17
+    assert len(READ) == 20
 
 
 @pytest.mark.parametrize(("read", "version"), _flexible())
