@@ -291,7 +291,9 @@ class CommitStore:
         *,
         begins_late: bool = False,
     ) -> Planned:
-        return Planned(generation, _claims(live), self._in_doubt(connection, sink_id) if live else (), begins_late)
+        return Planned(
+            generation, rules.claims_of(live), self._in_doubt(connection, sink_id) if live else (), begins_late
+        )
 
     def _in_doubt(self, connection: sa.Connection, sink_id: str) -> tuple[BatchInDoubt, ...]:
         t = self._batch.c
@@ -431,7 +433,7 @@ class CommitStore:
         if stands is not None:
             newest = self._newest(connection, decision.sink_id, decision.query_id)
             rules.check_decided(stands, decision, self._named(connection, decision.winners), newest)
-            return Decided(False, stands.records, _claims(self._live(connection, decision.sink_id)))
+            return Decided(False, stands.records, rules.claims_of(self._live(connection, decision.sink_id)))
         return self._decide_anew(connection, decision, claimed, inside)
 
     def _decide_anew(
@@ -449,7 +451,7 @@ class CommitStore:
             mine = self._sink.c.sink_id == decision.sink_id
             connection.execute(sa.update(self._sink).where(mine).values(query_id=claimed))
         self._insert_decision(connection, decision, nothing_left=not live)
-        return Decided(True, decision.records, _claims(rules.as_decided(decision, live)))
+        return Decided(True, decision.records, rules.claims_of(rules.as_decided(decision, live)))
 
     def _insert_decision(self, connection: sa.Connection, decision: Decision, *, nothing_left: bool) -> None:
         """Insert the decision, as the last statement, in the transaction that has chosen the winners and in no other.
@@ -493,7 +495,7 @@ class CommitStore:
             stands = self._found(connection, decision.sink_id, decision.query_id, decision.batch_id)
             if stands is None:
                 return None
-            return Decided(True, stands.records, _claims(self._live(connection, decision.sink_id)))
+            return Decided(True, stands.records, rules.claims_of(self._live(connection, decision.sink_id)))
 
         return self._transactions.write(steps)
 
@@ -556,7 +558,9 @@ class CommitStore:
         """
 
         def steps(connection: sa.Connection) -> tuple[Claim, ...]:
-            return tuple(claim for claim in _claims(self._live(connection, sink_id)) if claim.verdict in verdicts)
+            return tuple(
+                claim for claim in rules.claims_of(self._live(connection, sink_id)) if claim.verdict in verdicts
+            )
 
         shown = self._transactions.read(steps)
         return self._transactions.read_durably(steps) if shown and durably else shown
@@ -925,18 +929,3 @@ def _followed_by(intact: Intact, inside: Steps | None, last: Last | None) -> Ste
         intact()
 
     return steps
-
-
-def _claims(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
-    return tuple(
-        Claim(
-            attempt.attempt_id,
-            attempt.query_id,
-            attempt.batch_id,
-            attempt.transactional_id,
-            verdict,
-            PreparedTxnState(attempt.prepared_state),
-        )
-        for attempt in live
-        if (verdict := VERDICTS.get(attempt.status)) is not None
-    )

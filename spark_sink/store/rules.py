@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from dualwrite.prepared_state import PreparedTxnState
 from spark_sink import commands
-from spark_sink.attempt.states import AttemptEvent, AttemptStatus, after, before
+from spark_sink.attempt.states import VERDICTS, AttemptEvent, AttemptStatus, Claim, after, before
 from spark_sink.errors import (
     AttemptCondemnedError,
     BatchLostError,
@@ -313,3 +314,19 @@ def expired(rows: Sequence[BatchRow], keep: int) -> list[BatchRow]:
     for row in sorted(rows, key=lambda row: (row.batch_id, row.generation), reverse=True):
         groups.setdefault(JOB_PREFIX if row.query_id.startswith(JOB_PREFIX) else row.query_id, []).append(row)
     return [row for group in groups.values() for row in group[max(keep, 1) :] if row.is_closed]
+
+
+def claims_of(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
+    """Return the claims of live attempts."""
+    return tuple(
+        Claim(
+            attempt.attempt_id,
+            attempt.query_id,
+            attempt.batch_id,
+            attempt.transactional_id,
+            verdict,
+            PreparedTxnState(attempt.prepared_state),
+        )
+        for attempt in live
+        if (verdict := VERDICTS.get(attempt.status)) is not None
+    )

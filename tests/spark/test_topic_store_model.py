@@ -16,11 +16,11 @@ import greenlet
 import pytest
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import CHANGES, LIVE, AttemptStatus, Ended, Ending, Prepared, Verdict
+from spark_sink.attempt.states import CHANGES, LIVE, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import DecisionUnknownError, SinkError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
-from spark_sink.store.rules import slot_of
+from spark_sink.store.rules import CONDEMNABLE, slot_of
 from spark_sink.store.tables import AttemptRow, BatchRow, Decision
 from spark_sink.store.topic import operations
 from spark_sink.store.topic.log import StoredRecord
@@ -106,7 +106,7 @@ class History:
         live = Counter(row.transactional_id for row in new.values() if row.status in LIVE)
         assert not live or max(live.values()) == 1, "an id is leased twice"
         for row in new.values():
-            if row.status in (AttemptStatus.OPEN, AttemptStatus.PREPARED):
+            if row.status in CONDEMNABLE:
                 assert row.generation == generation, "an attempt of an older generation can still win"
         for batch_id, batch in batches.items():
             if batch_id in old_batches:
@@ -120,7 +120,7 @@ class History:
             )
             assert len(won) == batch.attempts
             self.decided[batch_id, won] = offset
-            assert not [row for row in new.values() if row.status in (AttemptStatus.OPEN, AttemptStatus.PREPARED)]
+            assert CONDEMNABLE.isdisjoint(row.status for row in new.values()), "a loser can still win"
         gone = set(old_batches) - set(batches)
         assert not gone or max(gone) < max(batches), "a decision was undone"
 

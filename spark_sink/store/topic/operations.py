@@ -51,7 +51,6 @@ from spark_sink.store.topic.rows import (
     THE_SINK,
     SinkRows,
     batch_key,
-    claims_of,
     moment,
 )
 
@@ -182,7 +181,7 @@ def _planned(
 ) -> Planned:
     now = moment(now_ms)
     ages = tuple(BatchInDoubt(row, max(0, round((now - row.decided_at).total_seconds() * 1000))) for row in in_doubt)
-    return Planned(generation, claims_of(list(live)), ages if live else (), begins_late)
+    return Planned(generation, rules.claims_of(list(live)), ages if live else (), begins_late)
 
 
 # ---- WRITE ------------------------------------------------------------------------------------------------------
@@ -263,7 +262,7 @@ def decide(rows: SinkRows, decision: Decision, policy: OnNewCheckpoint) -> Step[
     if claimed is not None:
         puts.append(Put(SINK, THE_SINK, {"query_id": claimed}))
     puts.append(_decision_put(decision, rows.generation, nothing_left=not live))
-    answer = Decided(True, decision.records, claims_of(rules.as_decided(decision, live)))
+    answer = Decided(True, decision.records, rules.claims_of(rules.as_decided(decision, live)))
     return Step(lambda _: answer, _excluding_all(puts))
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final, overload
 
-from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import LIVE, VERDICTS, AttemptStatus, Claim
+from spark_sink.attempt.states import LIVE, AttemptStatus, Claim
 from spark_sink.store import rules
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, SinkRow
 from spark_sink.store.topic.records import Row
@@ -118,7 +117,7 @@ class SinkRows:
 
     def claims(self) -> tuple[Claim, ...]:
         """Return the transactions that have to be completed in Kafka."""
-        return claims_of(self.live())
+        return rules.claims_of(self.live())
 
     def first_slot(self, partition_id: int) -> int:
         """Return the smallest slot of the partition that may be leased, if it is free."""
@@ -143,22 +142,6 @@ class SinkRows:
             created_at=_when(row["created_at"]),
             updated_at=_when(row["updated_at"]),
         )
-
-
-def claims_of(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
-    """Return the claims of live attempts."""
-    return tuple(
-        Claim(
-            attempt.attempt_id,
-            attempt.query_id,
-            attempt.batch_id,
-            attempt.transactional_id,
-            verdict,
-            PreparedTxnState(attempt.prepared_state),
-        )
-        for attempt in live
-        if (verdict := VERDICTS.get(attempt.status)) is not None
-    )
 
 
 @overload
