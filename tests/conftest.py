@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -33,6 +34,21 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYT
 # How long an example takes says how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile("dualwrite", deadline=None)
 hypothesis.settings.load_profile("dualwrite")
+
+
+_FOREIGN_LOGGERS: Final = ("aiokafka", "kafka", "py4j")
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Capture what this project logs. A foreign client that an earlier test left behind may log at any time."""
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] not in _FOREIGN_LOGGERS
+
+    caplog.handler.addFilter(is_ours)
+    yield caplog
+    caplog.handler.removeFilter(is_ours)
 
 
 @pytest.fixture
