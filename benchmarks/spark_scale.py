@@ -11,20 +11,17 @@ to `LINGER_S` after them; what it does with Kafka meanwhile may take longer; the
 from __future__ import annotations
 
 import argparse
-import heapq
-import os
 import statistics
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import sqlalchemy as sa
 
 from benchmarks import broker_peers, spark_phase_two
+from benchmarks.server_cost import ServerCost
+from benchmarks.simulation import Give, Resource, Sleep, Take, Work, end_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink.attempt.states import Ended, Ending, Prepared
@@ -76,19 +73,11 @@ class Store:
         self.commits = CommitStore.open(StoreOptions(url=url, url_env=None, schema=None))
         self.statements = 0
         self._attempts = 0
-        with self.commits.engine.connect() as connection:
-            data = Path(str(connection.scalar(sa.text("SHOW data_directory"))))
-        self._postmaster = int((data / "postmaster.pid").read_text().splitlines()[0])
+        self.server = ServerCost(self.commits.engine)
         sa.event.listen(self.commits.engine, "before_cursor_execute", self._count)
 
     def _count(self, *_: object) -> None:
         self.statements += 1
-
-    def database_cpu_s(self) -> float:
-        """Return the CPU time of the server, with its connections, also of those that are closed."""
-        children = Path(f"/proc/{self._postmaster}/task/{self._postmaster}/children").read_text().split()
-        ticks = sum(_ticks(self._postmaster)) + sum(sum(_ticks(int(child))[:2]) for child in children)
-        return ticks / os.sysconf("SC_CLK_TCK")
 
     def plan(self) -> int:
         generation = self.commits.plan(SINK, query_id=QUERY, on_new_checkpoint=POLICY).generation
@@ -110,19 +99,11 @@ class Store:
         self.commits.mark_prepared(attempt_id, Prepared(state, "m" * 200), records=1)
 
 
-def _ticks(pid: int) -> list[int]:
-    """Return the CPU time of a process, in user and system mode, and that of its children that have ended."""
-    try:
-        return [int(each) for each in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]
-    except FileNotFoundError:
-        return [0]  # its parent has it by now, which is counted at the next time
-
-
 def cost_of_a_task(store: Store, tries: int) -> TaskCosts:
     """Time what a task does, one after the other, each with new connections as after a long time with Kafka."""
     generation = store.plan()
     connects, firsts, lasts = [], [], []
-    cpu_s, statements = store.database_cpu_s(), store.statements
+    cpu_s, statements = store.server.cpu_s(), store.statements
     for number in range(tries):
         began_s = time.perf_counter()
         store.commits.engine.connect().close()
@@ -137,7 +118,7 @@ def cost_of_a_task(store: Store, tries: int) -> TaskCosts:
         firsts.append(leased_s - connected_s)
         lasts.append(time.perf_counter() - again_s)
         store.commits.engine.dispose()
-    cpu_s, statements = store.database_cpu_s() - cpu_s, store.statements - statements
+    cpu_s, statements = store.server.cpu_s() - cpu_s, store.statements - statements
     return TaskCosts(
         connect_s=statistics.median(connects),
         first_s=statistics.median(firsts),
@@ -150,10 +131,10 @@ def cost_of_a_task(store: Store, tries: int) -> TaskCosts:
 
 def pooled_cpu_of_a_task(store: Store, generation: int, tries: int) -> float:
     """Return the CPU time of Postgres for a task whose connection was open before."""
-    cpu_s = store.database_cpu_s()
+    cpu_s = store.server.cpu_s()
     for number in range(tries):
         store.prepare(store.lease(generation, 0, tries + number))
-    return (store.database_cpu_s() - cpu_s) / tries
+    return (store.server.cpu_s() - cpu_s) / tries
 
 
 def cost_of_a_driver(store: Store, batch: int, tasks: int) -> DriverCosts:
@@ -173,42 +154,7 @@ def cost_of_a_driver(store: Store, batch: int, tasks: int) -> DriverCosts:
     return DriverCosts(time.perf_counter() - recorded_s, decided_s - began_s, recorded_s - decided_s)
 
 
-@dataclass
-class Resource:
-    """So many of something, which tasks wait for in order."""
-
-    number: float
-    used: int = 0
-    most: int = 0
-    waiting: deque[Task] = field(default_factory=deque)
-
-    def take(self) -> bool:
-        if self.used >= self.number:
-            return False
-        self.used += 1
-        self.most = max(self.most, self.used)
-        return True
-
-
-@dataclass(frozen=True)
-class Take:
-    what: Resource
-
-
-@dataclass(frozen=True)
-class Give:
-    what: Resource
-
-
-@dataclass(frozen=True)
-class Sleep:
-    seconds: float
-
-
-Task = Generator[Take | Give | Sleep, None, None]
-
-
-def a_task(costs: TaskCosts, kafka_s: float, connections: Resource, cores: Resource) -> Task:
+def a_task(costs: TaskCosts, kafka_s: float, connections: Resource, cores: Resource) -> Work:
     """Do what a task does with the database and with Kafka, in order."""
     cpu_s = costs.database_cpu_s / 2
     linger_s = min(kafka_s, LINGER_S)
@@ -230,31 +176,10 @@ def a_task(costs: TaskCosts, kafka_s: float, connections: Resource, cores: Resou
     yield Give(connections)
 
 
-def simulated(tasks: int, new_task: Callable[[], Task]) -> float:
-    """Let tasks begin at once; return when the last one ends, in seconds."""
-    due: list[tuple[float, int, Task]] = [(0.0, number, new_task()) for number in range(tasks)]
-    now_s, numbers = 0.0, tasks
-
-    def run_later(at_s: float, task: Task) -> None:
-        nonlocal numbers
-        numbers += 1
-        heapq.heappush(due, (at_s, numbers, task))
-
-    while due:
-        now_s, _, task = heapq.heappop(due)
-        for step in task:
-            if isinstance(step, Sleep):
-                run_later(now_s + step.seconds, task)
-                break
-            if isinstance(step, Give):
-                step.what.used -= 1
-                if step.what.waiting:
-                    step.what.take()
-                    run_later(now_s, step.what.waiting.popleft())
-            elif not step.what.take():
-                step.what.waiting.append(task)
-                break
-    return now_s
+def end_of_tasks(tasks: int, costs: TaskCosts, kafka_s: float, connections: Resource, cores: int) -> float:
+    """Let tasks begin at once on a database with so many cores; return when the last one ends, in seconds."""
+    shared = Resource(cores)
+    return end_of(a_task(costs, kafka_s, connections, shared) for _ in range(tasks))
 
 
 def show_task(costs: TaskCosts) -> None:
@@ -276,9 +201,9 @@ def show_connections(costs: TaskCosts, room: int, cores: int) -> None:
         tasks = executors * TASKS_PER_EXECUTOR
         for kafka_s in KAFKA_S:
             connections = Resource(float("inf"))
-            alone_s = simulated(tasks, partial(a_task, costs, kafka_s, connections, Resource(cores)))
-            shared_s = simulated(tasks, partial(a_task, costs, kafka_s, Resource(room), Resource(cores)))
-            pooled_s = simulated(tasks, partial(a_task, pooled, kafka_s, Resource(room), Resource(cores)))
+            alone_s = end_of_tasks(tasks, costs, kafka_s, connections, cores)
+            shared_s = end_of_tasks(tasks, costs, kafka_s, Resource(room), cores)
+            pooled_s = end_of_tasks(tasks, pooled, kafka_s, Resource(room), cores)
             print(
                 f"{executors:9} {tasks:6} {kafka_s:11.2f} s {connections.most:18} {alone_s:9.2f} s {shared_s:22.2f} s "
                 f"{pooled_s:14.2f} s"

@@ -1,0 +1,392 @@
+"""What a fleet of dual writers costs its database and its brokers: costs measured here, and a simulation with them.
+
+    python -m benchmarks.scale
+
+One Postgres and one broker: the CPU time of each party for a dual write, and its WAL, are measured, for blocks with a
+commit of their own, for blocks that share one, and for an outbox. Then up to 1,000 processes with these costs share a
+database, brokers and a network of a given size: how many dual writes there are in a second, which part is busy, for
+how long rows are locked, and how long a reader of committed records waits for others' open transactions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import sqlalchemy as sa
+
+from benchmarks import broker_peers
+from benchmarks.broker_peers import RunningBroker
+from benchmarks.dual_write import relay, run_way
+from benchmarks.dual_write_ways import GROUPED, OUTBOX, POOL
+from benchmarks.dual_write_work import create_tables
+from benchmarks.producer import duration_of, new_topic, rounds_of
+from benchmarks.server_cost import ServerCost
+from benchmarks.simulation import Give, Resource, Simulation, Sleep, Take, Work
+from dualwrite.testing.postgres import PostgresServer
+
+PROCESSES: Final = (10, 100, 1_000)
+BLOCKS_OF_A_GROUP: Final = 32
+GROUPS_AT_ONCE: Final = 2
+_PLAIN: Final = f"asyncio: {POOL}"
+_GROUPED: Final = f"asyncio: {GROUPED}"
+_OUTBOX: Final = f"asyncio: {OUTBOX}"
+_WARM_S: Final = 2.0
+"""Of simulated time, in which the load builds up and nothing is counted."""
+_COUNTED_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one dual write costs each party: seconds of CPU, and bytes of WAL."""
+
+    client_s: float
+    database_s: float
+    broker_s: float
+    wal_bytes: float
+
+
+@dataclass(frozen=True)
+class Site:
+    """The size of the database and of Kafka, and how far away they are. Times are in seconds."""
+
+    database_cores: int
+    connections: int
+    brokers: int
+    broker_cores: int
+    network_s: float
+    flush_s: float
+    replication_s: float
+    partitions: int
+
+
+# ---- measuring --------------------------------------------------------------------------------------------------
+
+
+def costs_of(way: str, workers: int, server: PostgresServer, broker: RunningBroker, duration_s: float) -> Costs:
+    """Measure one way with so many workers in one process, its relay included if it is an outbox."""
+    engine = sa.create_engine(server.url, poolclass=sa.NullPool)
+    create_tables(engine)
+    cost = ServerCost(engine)
+    url = server.url.render_as_string(hide_password=False)
+    libpq_url = server.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with new_topic(broker.bootstrap_servers) as topic:
+        before = (cost.cpu_s(), broker.cpu_s(), cost.wal_bytes())
+        relay_s: list[float] = []
+        if way == _OUTBOX:
+            with relay(libpq_url, broker.bootstrap_servers, topic) as relay_s:
+                written = run_way(way, workers, url, broker.bootstrap_servers, topic, duration_s, 1)
+        else:
+            written = run_way(way, workers, url, broker.bootstrap_servers, topic, duration_s, 1)
+        database_s, broker_s, wal = (
+            now - then for now, then in zip((cost.cpu_s(), broker.cpu_s(), cost.wal_bytes()), before, strict=True)
+        )
+    writes = len(written.ended_s)
+    client_s = written.done.cpu_s_per_million / 1e6 + sum(relay_s) / writes
+    return Costs(client_s, database_s / writes, broker_s / writes, wal / writes)
+
+
+def median_of(measured: Sequence[Costs]) -> Costs:
+    """Return the median of each cost."""
+    names = ("client_s", "database_s", "broker_s", "wal_bytes")
+    return Costs(**{name: statistics.median(getattr(each, name) for each in measured) for name in names})
+
+
+# ---- the parts of a site ----------------------------------------------------------------------------------------
+
+
+class Flushes:
+    """The WAL on its disk: a commit that finds a flush under way is part of the next one, as in Postgres."""
+
+    def __init__(self, duration_s: float) -> None:
+        self._duration_s = duration_s
+        self._begins_s = self._ends_s = 0.0
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long a commit waits that asks now."""
+        if now_s >= self._ends_s:
+            self._begins_s, self._ends_s = now_s, now_s + self._duration_s
+        elif now_s >= self._begins_s:
+            self._begins_s, self._ends_s = self._ends_s, self._ends_s + self._duration_s
+        return self._ends_s - now_s
+
+
+@dataclass
+class OpenTransaction:
+    written_s: float
+    marked_s: float | None = None
+
+
+class Partition:
+    """The transactions of one partition: a record can be read once all that began before it have ended."""
+
+    def __init__(self) -> None:
+        self._open: deque[OpenTransaction] = deque()
+        self.waits_s: list[float] = []
+        """For how long each transaction that had ended waited for others."""
+
+    def begin(self, now_s: float) -> OpenTransaction:
+        transaction = OpenTransaction(now_s)
+        self._open.append(transaction)
+        return transaction
+
+    def end(self, transaction: OpenTransaction, now_s: float) -> None:
+        transaction.marked_s = now_s
+        while self._open and self._open[0].marked_s is not None:
+            self.waits_s.append(now_s - self._open.popleft().marked_s)  # type: ignore[operator]  # it is not None
+
+
+@dataclass
+class Counted:
+    """What was counted after the load had built up. Times are in seconds."""
+
+    blocks: int = 0
+    took_s: list[float] = field(default_factory=list)
+    locked_s: list[float] = field(default_factory=list)
+
+
+class Fleet:
+    """The database, the brokers, and the processes that share them."""
+
+    def __init__(self, site: Site, costs: Costs) -> None:
+        self._chance = random.Random(0)
+        self.site = site
+        self.costs = costs
+        self.simulation = Simulation()
+        self.database = Resource(site.database_cores)
+        self.connections = Resource(site.connections)
+        self.broker = Resource(site.brokers * site.broker_cores)
+        self.flushes = Flushes(site.flush_s)
+        self.partitions = [Partition() for _ in range(site.partitions)]
+        self.counted = Counted()
+        self._next_partition = 0
+
+    def about(self, seconds: float) -> float:
+        """Return a time with this mean, of which a half is certain."""
+        return seconds * (0.5 + self._chance.expovariate(2))
+
+    def pause(self, seconds: float) -> Sleep:
+        """Wait for the next work, which comes at any time."""
+        return Sleep(self._chance.expovariate(1 / seconds) if seconds else 0.0)
+
+    def use(self, what: Resource, seconds: float) -> Iterator[Take | Give | Sleep]:
+        """Wait for one of `what`, and keep it busy."""
+        yield Take(what)
+        yield Sleep(self.about(seconds))
+        yield Give(what)
+
+    def database_turn(self, blocks: float) -> Iterator[Take | Give | Sleep]:
+        """One round trip to the database, with what so many blocks cost it."""
+        yield Sleep(self.about(self.site.network_s))
+        yield from self.use(self.database, self.costs.database_s * blocks)
+
+    def broker_turn(self, blocks: float) -> Iterator[Take | Give | Sleep]:
+        """One round trip to Kafka, whose response waits for the replicas; each broker does the same work."""
+        yield Sleep(self.about(self.site.network_s))
+        yield from self.use(self.broker, self.costs.broker_s * blocks * self.site.brokers)
+        yield Sleep(self.about(self.site.replication_s))
+
+    def commit(self, blocks: float) -> Iterator[Take | Give | Sleep]:
+        """COMMIT of the database, which waits for the disk."""
+        yield from self.database_turn(blocks)
+        yield Sleep(self.flushes.wait_s(self.simulation.now_s))
+
+    def partition(self) -> Partition:
+        self._next_partition = (self._next_partition + 1) % len(self.partitions)
+        return self.partitions[self._next_partition]
+
+    @property
+    def rate(self) -> float:
+        """Blocks in a second."""
+        return self.counted.blocks / _COUNTED_S
+
+    def count(self, blocks: int, began_s: float, locked_s: float) -> None:
+        if self.simulation.now_s >= _WARM_S:
+            self.counted.blocks += blocks
+            self.counted.took_s += [self.simulation.now_s - began_s] * blocks
+            self.counted.locked_s.append(locked_s)
+
+
+# ---- what processes do ------------------------------------------------------------------------------------------
+
+
+def dual_write(fleet: Fleet, interpreter: Resource, blocks: int, pause_s: float) -> Work:
+    """Write again and again: `blocks` blocks on one connection, which share the decision if they are several."""
+    of_statement = 0.5 if blocks == 1 else 0.9
+    of_commit = (1 - of_statement) / 2 * blocks
+    while True:
+        yield fleet.pause(pause_s)
+        began_s = fleet.simulation.now_s
+        yield from fleet.use(interpreter, fleet.costs.client_s * blocks)
+        yield Take(fleet.connections)
+        for _ in range(blocks):
+            yield from fleet.database_turn(of_statement)
+        yield from fleet.database_turn(of_commit)
+        locked_s = fleet.simulation.now_s
+        yield from fleet.broker_turn(0.5 * blocks)
+        partition = fleet.partition()
+        transaction = partition.begin(fleet.simulation.now_s)
+        yield from fleet.commit(of_commit)
+        yield Give(fleet.connections)
+        locked_s = fleet.simulation.now_s - locked_s
+        yield from fleet.broker_turn(0.5 * blocks)
+        fleet.count(blocks, began_s, locked_s)
+        partition.end(transaction, fleet.simulation.now_s)
+
+
+def outbox(fleet: Fleet, interpreter: Resource, blocks: int, pause_s: float) -> Work:
+    """Write rows only, each with its commit; what a relay costs the database is in the measured costs."""
+    while True:
+        yield fleet.pause(pause_s)
+        began_s = fleet.simulation.now_s
+        yield from fleet.use(interpreter, fleet.costs.client_s)
+        yield Take(fleet.connections)
+        yield from fleet.database_turn(0.4)
+        yield from fleet.database_turn(0.35)
+        yield from fleet.commit(0.25)
+        yield Give(fleet.connections)
+        fleet.count(blocks, began_s, 0.0)
+
+
+Behaviour = Callable[[Fleet, Resource, int, float], Work]
+
+
+@dataclass(frozen=True)
+class Load:
+    """How processes write: so many workers each, and blocks that share a decision."""
+
+    name: str
+    costs: Costs
+    behaviour: Behaviour
+    workers: int
+    blocks: int = 1
+
+
+def simulated(site: Site, load: Load, processes: int, pause_s: float = 0.0) -> Fleet:
+    """Let processes write, with pauses of this mean; return the fleet after two seconds."""
+    fleet = Fleet(site, load.costs)
+    for _ in range(processes):
+        interpreter = Resource(1)
+        for _ in range(load.workers):
+            fleet.simulation.start(load.behaviour(fleet, interpreter, load.blocks, pause_s))
+    fleet.simulation.run(until_s=_WARM_S + _COUNTED_S)
+    return fleet
+
+
+def at_half_the_rate(site: Site, load: Load, processes: int, most: Fleet) -> Fleet:
+    """Let the same processes write half as much as they can."""
+    together = processes * load.workers * load.blocks / most.rate
+    return simulated(site, load, processes, pause_s=2 * together - statistics.mean(most.counted.took_s) / 2)
+
+
+# ---- what is printed --------------------------------------------------------------------------------------------
+
+
+def permilles_ms(seconds: Sequence[float], *permilles: int) -> str:
+    """Return so many thousandths of the times, in milliseconds."""
+    if len(seconds) < 2:
+        return " ".join(f"{'-':>7}" for _ in permilles)
+    cuts = statistics.quantiles(seconds, n=1000, method="inclusive")
+    return " ".join(f"{cuts[each - 1] * 1000:7.1f}" for each in permilles)
+
+
+def show_costs(measured: dict[str, Costs]) -> None:
+    print("one block with one row and one record   client   Postgres    broker   WAL")
+    for way, costs in measured.items():
+        times = (costs.client_s, costs.database_s, costs.broker_s)
+        print(f"{way:38} " + " ".join(f"{each * 1e6:6.0f} us" for each in times) + f" {costs.wal_bytes:6,.0f} B")
+
+
+def show_fleet(site: Site, loads: Sequence[Load]) -> None:
+    print(
+        f"\na database with {site.database_cores} cores, {site.connections} connections and a flush of "
+        f"{site.flush_s * 1000:g} ms; {site.brokers} brokers with {site.broker_cores} cores; {site.network_s * 1000:g} "
+        f"ms a round trip, {site.replication_s * 1000:g} ms for the replicas; {site.partitions} partitions"
+    )
+    print(
+        f"{'processes':9}  {'way':34} {'blocks/s':>8} {'database':>8} {'brokers':>8}   block ms p50, p99   "
+        "locked ms p50, p99   behind others ms p99, p99.9"
+    )
+    for processes in PROCESSES:
+        for load in loads:
+            most = simulated(site, load, processes)
+            show_load(processes, load.name, load.costs, most)
+            show_load(processes, "  at half that rate", load.costs, at_half_the_rate(site, load, processes, most))
+
+
+def show_load(processes: int, name: str, costs: Costs, fleet: Fleet) -> None:
+    busy = (
+        fleet.rate * costs.database_s / fleet.site.database_cores,
+        fleet.rate * costs.broker_s / fleet.site.broker_cores,
+    )
+    waits_s = [each for partition in fleet.partitions for each in partition.waits_s]
+    print(
+        f"{processes:9}  {name:34} {fleet.rate:8,.0f} " + " ".join(f"{each:8.0%}" for each in busy) + "   "
+        f"{permilles_ms(fleet.counted.took_s, 500, 990):>17}   {permilles_ms(fleet.counted.locked_s, 500, 990):>18}   "
+        f"{permilles_ms(waits_s, 990, 999):>27}"
+    )
+
+
+def options() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
+    parser.add_argument("--kafka", action="store_true", help="measure a real Apache Kafka, not the emulator")
+    for name, default, what in (
+        ("database-cores", 16, "cores of the database"),
+        ("connections", 300, "connections of the database that all processes share"),
+        ("brokers", 3, "brokers, each with every partition"),
+        ("broker-cores", 8, "cores of each broker"),
+        ("partitions", 48, "partitions that the fleet writes to"),
+    ):
+        parser.add_argument(f"--{name}", type=rounds_of, default=default, metavar="N", help=f"{what}; %(default)s")
+    for name, milliseconds, what in (
+        ("network-ms", 0.5, "a round trip"),
+        ("flush-ms", 1.0, "a flush of the WAL"),
+        ("replication-ms", 2.0, "until the replicas have a batch"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=float, default=milliseconds, metavar="MS", help=f"{what}; default: %(default)s"
+        )
+    parser.add_argument("--rounds", type=rounds_of, default=3, metavar="N", help="measurements; %(default)s")
+    parser.add_argument("--duration-s", type=duration_of, default=3.0, metavar="S", help="of each; %(default)s")
+    return parser
+
+
+def main() -> None:
+    chosen = options().parse_args()
+    peer = broker_peers.APACHE_KAFKA if chosen.kafka else broker_peers.EMULATOR
+    rounds: dict[str, list[Costs]] = {_PLAIN: [], _GROUPED: [], _OUTBOX: []}
+    with PostgresServer.start() as server, broker_peers.PEERS[peer]() as broker:
+        for _ in range(1 + chosen.rounds):
+            for way, measured in rounds.items():
+                workers = 32 if way == _GROUPED else 8
+                measured.append(costs_of(way, workers, server, broker, chosen.duration_s))
+    # the first round warms the servers up: a JVM needs many times its CPU time then
+    costs = {way: median_of(measured[1:]) for way, measured in rounds.items()}
+    show_costs(costs)
+    site = Site(
+        database_cores=chosen.database_cores,
+        connections=chosen.connections,
+        brokers=chosen.brokers,
+        broker_cores=chosen.broker_cores,
+        network_s=chosen.network_ms / 1000,
+        flush_s=chosen.flush_ms / 1000,
+        replication_s=chosen.replication_ms / 1000,
+        partitions=chosen.partitions,
+    )
+    loads = (
+        Load("a commit for each block", costs[_PLAIN], dual_write, workers=8),
+        Load("group commit", costs[_GROUPED], dual_write, GROUPS_AT_ONCE, BLOCKS_OF_A_GROUP),
+        Load("outbox", costs[_OUTBOX], outbox, workers=8),
+    )
+    show_fleet(site, loads)
+    show_fleet(replace(site, network_s=site.network_s * 4), loads)
+
+
+if __name__ == "__main__":
+    main()
