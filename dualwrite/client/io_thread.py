@@ -8,6 +8,7 @@ uses, because both processes share the kernel's poll object.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -25,6 +26,8 @@ except ImportError:
 
 ResultT = TypeVar("ResultT")
 
+_log = logging.getLogger(__name__)
+
 
 class IoThread:
     """A daemon thread that runs an event loop as long as the process lives."""
@@ -36,7 +39,11 @@ class IoThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            try:
+                self.loop.run_forever()
+            except BaseException as error:  # asyncio passes SystemExit on, and all producers need this thread
+                _log.warning("a callback has raised %s in the I/O thread, which goes on", type(error).__name__)
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Run `callback` in the loop. May be called from any thread."""

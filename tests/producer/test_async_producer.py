@@ -129,6 +129,23 @@ def test_without_a_transactional_id(emulator: Emulator, read_committed: ReadComm
     assert [error for _, error in told] == [None]
 
 
+def test_a_callback_that_exits_ends_the_loop_after_the_other_callbacks(run: Run, emulator: Emulator) -> None:
+    told: list[Any] = []
+
+    def leave(*_: Any) -> None:
+        raise SystemExit("from a callback")
+
+    async def main() -> None:
+        async with make(emulator, None) as producer:
+            for callback in (leave, lambda *outcome: told.append(outcome)):
+                await producer.send("orders", "a", on_delivery=callback)
+            await asyncio.Event().wait()
+
+    with pytest.raises(SystemExit, match="from a callback"):
+        run(main())
+    assert [error for _, error in told] == [None]
+
+
 def test_the_outcome_of_a_record_without_waiting(emulator: Emulator) -> None:
     async def main() -> None:
         async with make(emulator, None, linger_ms=10_000) as producer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from typing import Any
@@ -57,6 +58,27 @@ def test_a_callback_that_fails_is_logged_and_stops_nothing(
         "dualwrite.client.records.delivery",
         "a delivery callback of a record for orders-0 failed",
     )
+
+
+@pytest.mark.parametrize("interruption", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_callback_that_exits_ends_neither_the_io_thread_nor_other_callbacks(
+    make_producer: MakeProducer, interruption: type[BaseException]
+) -> None:
+    producer, another = make_producer(None), make_producer("another")
+    another.init_transactions()
+
+    def leave(*_: Any) -> None:
+        raise interruption
+
+    told: list[Any] = []
+    for callback in (leave, lambda *fate: told.append(fate)):
+        producer.send("orders", b"x", timestamp_ms=1000, on_delivery=callback)
+    until(lambda: len(told) == 1)
+    assert told == [(RecordMetadata("orders", 0, 1, 1000), None)]
+    another.begin_transaction()
+    another.send("orders", b"y")
+    another.commit_transaction()
+    assert producer.send("orders", b"z").result(60).offset == 4  # after the marker
 
 
 def test_a_callback_may_send_and_may_not_wait(make_producer: MakeProducer) -> None:

@@ -1,7 +1,8 @@
 """The outcome of sent batches and records: what a Produce response means, and delivery callbacks.
 
-An application's callback never runs under a producer's lock, so it may use the producer. Whatever it raises is logged:
-an I/O thread that died of it would stop all producers of the process.
+An application's callback never runs under a producer's lock, so it may use the producer. Whatever it raises is logged,
+and keeps no other callback from being called. What is no `Exception`, such as `SystemExit`, is passed on after that:
+the event loop of an `AsyncProducer` ends by it, as by any other callback; the I/O thread does not.
 """
 
 from __future__ import annotations
@@ -126,11 +127,16 @@ class DeliveryCallbacks:
     def _notify(self, batch: Batch) -> None:
         with self._lock:
             registered = self._registered.pop(batch, [])
+        interruption: BaseException | None = None
         for record_index, timestamp_ms, callback in registered:
             try:
                 if batch.error is not None:
                     callback(None, batch.error)
                 else:
                     callback(metadata_of(batch, record_index, timestamp_ms), None)
-            except Exception:
+            except BaseException as error:
                 _log.exception("a delivery callback of a record for %s-%d failed", batch.topic, batch.partition)
+                if not isinstance(error, Exception):
+                    interruption = error
+        if interruption is not None:
+            raise interruption
