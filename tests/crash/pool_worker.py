@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
@@ -119,11 +119,11 @@ class TaskWorker:
     async def _work(self) -> None:
         async with AsyncExitStack() as stack:
             settings = pool_settings(self._job, self._job.writers, self._orders.reach)
-            pool = await stack.enter_async_context(AsyncPsycopgDualWriterPool(self._job.conninfo, **settings))
-            blocks: Any = pool
-            if self._grouped:
-                blocks = await stack.enter_async_context(AsyncPsycopgGroupCommit(pool))
-            tasks = [asyncio.create_task(self._write_on(blocks, task)) for task in range(self._job.writers)]
+            group_commit = GroupCommit() if self._grouped else None
+            pool = await stack.enter_async_context(
+                AsyncPsycopgDualWriterPool(self._job.conninfo, group_commit=group_commit, **settings)
+            )
+            tasks = [asyncio.create_task(self._write_on(pool, task)) for task in range(self._job.writers)]
             await asyncio.to_thread(self._orders.obey, self._stop)
             await asyncio.gather(*tasks)
 

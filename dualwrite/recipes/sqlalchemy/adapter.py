@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
@@ -228,6 +228,13 @@ class SqlAlchemyBackend:
             await self._carry(self.background_engine.dispose)
 
     # ---- for pools ------------------------------------------------------------------------------------------
+
+    def assert_groups(self) -> None:
+        """Raise ConfigError: its blocks are not committed in groups."""
+        assert_can(self.name, Feature.GROUP_COMMIT)
+
+    async def begin_group(self, records: RecordBuffer) -> NoReturn:
+        raise NotImplementedError("assert_groups refuses it")
 
     def begin_life(self) -> None:
         """Create the background's engine and the database on it, for this process."""

@@ -42,6 +42,7 @@ from dualwrite.recipes.core.settings import (
     check_engine,
 )
 from dualwrite.recipes.core.waiting import TASKS, shield
+from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
@@ -244,6 +245,7 @@ class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
+        group_commit: GroupCommit | None = None,
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -261,6 +263,7 @@ class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
+            group_commit=group_commit,
             pause=pause,
             producer_settings=producer_settings,
         )
