@@ -30,7 +30,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 
-STYLES = [DUAL, POOL, f"psycopg: {POOL}", f"psycopg: {GROUPED}", f"asyncio: {POOL}", f"asyncio: {GROUPED}"]
+STYLES = [DUAL, POOL, GROUPED, f"psycopg: {POOL}", f"psycopg: {GROUPED}", f"asyncio: {POOL}", f"asyncio: {GROUPED}"]
 _WARM_UP = 20
 _COUNTED = 200
 

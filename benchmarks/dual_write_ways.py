@@ -56,7 +56,7 @@ def _styled(style: str, *duals: str) -> list[Recipe]:
 
 
 RECIPES = [
-    *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED)),
+    *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED, GROUPED, GROUPED_DECIDED)),
     *_styled("psycopg", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
     *_styled("asyncio", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
 ]
@@ -183,6 +183,8 @@ BY_THREADS: dict[str, Way] = {
     DUAL: dual_write,
     POOL: pooled("kafka"),
     DECIDED: pooled("database"),
+    GROUPED: pooled("kafka", group_commit=GroupCommit()),
+    GROUPED_DECIDED: pooled("database", group_commit=GroupCommit()),
     f"psycopg: {DATABASE}": psycopg_ways.database_alone,
     f"psycopg: {OUTBOX}": psycopg_ways.with_outbox,
     f"psycopg: {POOL}": psycopg_ways.dual_write("kafka"),

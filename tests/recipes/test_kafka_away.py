@@ -248,6 +248,14 @@ class PsycopgGroups(PsycopgPool):
     group_commit = GroupCommit()
 
 
+class SqlAlchemyGroups(SqlAlchemyPool):
+    group_commit = GroupCommit()
+
+
+class AsyncSqlAlchemyGroups(AsyncSqlAlchemyPool):
+    group_commit = GroupCommit()
+
+
 class AsyncPsycopgGroups(AsyncPsycopgPool):
     group_commit = GroupCommit()
 
@@ -261,6 +269,8 @@ BEFORE_THE_TRANSACTION: list[type[Face]] = [
     AsyncSqlAlchemyPool,
     AsyncPsycopg,
     AsyncPsycopgPool,
+    SqlAlchemyGroups,
+    AsyncSqlAlchemyGroups,
     PsycopgGroups,
     AsyncPsycopgGroups,
 ]

@@ -366,16 +366,17 @@ class GroupedBlock(Generic[TxT]):
         """Roll the block back by itself; if that is impossible, its group."""
         groups, transaction, turn = self._groups, self._work.transaction, self._turn
         self._tx.end_in_group(None)
-        if self._group.ended:
-            try:
+        try:
+            if self._group.ended:
                 await transaction.undo_block(self._tx)
-            except BaseException as broken:
-                await self._break(broken)
-                return
-        takes_more = self._takes_more
-        then = groups.decide(lambda grouping: grouping.undone(turn, takes_more=takes_more, now_s=time.monotonic()))
-        await groups.go_on(self._group, then)
-        await transaction.close_block(self._tx)
+        except BaseException as broken:
+            await self._break(broken)
+        else:
+            takes_more = self._takes_more
+            then = groups.decide(lambda grouping: grouping.undone(turn, takes_more=takes_more, now_s=time.monotonic()))
+            await groups.go_on(self._group, then)
+        finally:
+            await transaction.close_block(self._tx)
 
     async def _decided(self) -> None:
         """Put the block into the decision of its group, and wait for that."""

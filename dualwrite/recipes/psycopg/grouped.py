@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress
 from dualwrite.recipes.core.waiting import Uninterrupted
@@ -58,14 +58,21 @@ class PsycopgGroup(Generic[TxT]):
 
     async def end_block(self, tx: TxT) -> None:
         self._transaction.assert_intact()
+        self._assert_within(tx)
         self._transaction.follow(self.progress.records)
 
     async def undo_block(self, tx: TxT) -> None:
         if self._transaction.is_busy:
             raise IllegalStateError(_UNFINISHED)
+        self._assert_within(tx)
         await self._transaction.roll_back_to_savepoint(self._savepoint)
         self._transaction.forgive()
         self._transaction.follow(self.progress.records)
+
+    @staticmethod
+    def _assert_within(tx: TxT) -> None:
+        if tx.progress.records.rolled_back_beyond:
+            raise TransactionEndedInsideError(_BEYOND)
 
     async def close_block(self, tx: TxT) -> None:
         """Do nothing: a block has nothing of its own."""
@@ -83,4 +90,8 @@ _UNFINISHED: Final = (
     "another block of this group ended inside connection.transaction(), or while its COPY, stream or other statement "
     "was in progress; neither database nor Kafka was changed: finish such statements inside the block, and repeat this "
     "one"
+)
+_BEYOND: Final = (
+    "a block of this group undid more than itself, by rolling back to a savepoint that is not its own; neither "
+    "database nor Kafka was changed: repeat this block, and set savepoints with connection.transaction()"
 )
