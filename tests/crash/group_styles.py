@@ -46,6 +46,7 @@ class Member:
     hold: threading.Event = field(default_factory=threading.Event)
     holds: threading.Event = field(default_factory=threading.Event)
     future: Future[None] | None = None
+    info: dict[str, Any] = field(default_factory=dict)
 
     @property
     def error(self) -> BaseException | None:
@@ -73,6 +74,7 @@ class Style:
         self.topic = topic
         self.settings = {**settings, "group_commit": group_commit}
         self.pool: Any = None
+        self.on_begin: Callable[[Member], object] = lambda member: None
 
     def __enter__(self) -> Self:
         raise NotImplementedError
@@ -115,6 +117,10 @@ class Style:
     def _started(self, member: Member) -> Future[None]:
         raise NotImplementedError
 
+    def closing(self) -> Future[None]:
+        """Begin to close the pool."""
+        raise NotImplementedError
+
     def sql(self, text: str) -> Any:
         return sa.text(text) if self.on_sqlalchemy else text
 
@@ -141,6 +147,7 @@ class ThreadStyle(Style):
         def run() -> None:
             try:
                 with self.pool.transaction(alone=member.alone) as member.tx:
+                    self.on_begin(member)
                     for step in member.script:
                         self.do(step, member)
             except BaseException as error:
@@ -149,6 +156,20 @@ class ThreadStyle(Style):
                 future.set_result(None)
 
         threading.Thread(target=run, daemon=True).start()
+        return future
+
+    def closing(self) -> Future[None]:
+        future: Future[None] = Future()
+
+        def close() -> None:
+            try:
+                self.pool.close()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        threading.Thread(target=close, daemon=True).start()
         return future
 
     def execute(self, member: Member, text: str) -> Any:
@@ -233,6 +254,9 @@ class TaskStyle(Style):
     def run(self, steps: Any) -> Any:
         """Carry out a coroutine in the loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(steps, self.loop).result(PATIENCE_S)
+
+    def closing(self) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(self.pool.close(), self.loop)
 
     def _started(self, member: Member) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(self._run(member), self.loop)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.orm import Session, sessionmaker
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     GroupGivenUpError,
+    IllegalStateError,
     KafkaUnreachableError,
+    OutcomeUnknown,
     PoolTimeoutError,
     TransactionDoomedError,
     TransactionEndedInsideError,
@@ -21,17 +26,25 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.group_settings import GroupCommit
+from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
-from tests.crash.group_styles import PATIENCE_S, STYLES, OrdinaryError, Style
+from tests.crash import group_worker
+from tests.crash.group_styles import (
+    PATIENCE_S,
+    STYLES,
+    OrdinaryError,
+    PsycopgThreads,
+    SqlAlchemyThreads,
+    Style,
+)
+from tests.crash.group_worker import LEASE_MS, PATIENT
+from tests.crash.killed import run_until_killed
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint
-from tests.recipes.pools import QUIET_LEASE_MS, prefix_of, written
+from tests.recipes.pools import QUIET_LEASE_MS, drop_idle_connections, prefix_of, written
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, unique
 from tests.support.topics import read_topic
-
-PATIENT = GroupCommit(max_groups=1, slow_block_ms=600_000, max_block_ms=600_000)
-"""So that no time passes that changes who is in which group."""
 
 Open = Callable[..., Style]
 
@@ -47,10 +60,10 @@ def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[Ps
 def open_style(request: pytest.FixtureRequest, scenario: PsycopgScenario) -> Iterator[Open]:
     with ExitStack() as stack:
 
-        def open_one(group_commit: GroupCommit = PATIENT, **settings: Any) -> Style:
+        def open_one(group_commit: GroupCommit = PATIENT, *, url: sa.URL | None = None, **settings: Any) -> Style:
             given = {"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 10_000, "max_block_ms": 20_000, **settings}
             style: Style = request.param(
-                scenario.database.engine.url,
+                url or scenario.database.engine.url,
                 scenario.topic,
                 group_commit,
                 prefix=prefix_of(scenario),
@@ -238,3 +251,176 @@ def test_blocks_that_wait_hear_that_kafka_is_away(scenario: PsycopgScenario, ope
     assert isinstance(held.error, KafkaUnreachableError)
     scenario.emulator.start_node(0)
     assert waits.tx is None
+
+
+# ---- a process that is killed, interrupted or closed ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", list(PausePoint))
+def test_a_process_that_is_killed_at_a_point(scenario: PsycopgScenario, open_style: Open, point: PausePoint) -> None:
+    """Either all blocks of the group are on both sides, or none is; the one that failed never is."""
+    successor = open_style(lease_ms=LEASE_MS)
+    run_until_killed(
+        group_worker.main,
+        *("--style", type(successor).__name__, "--topic", scenario.topic, "--point", point),
+        *("--database-url", scenario.database.url.render_as_string(hide_password=False)),
+        *("--bootstrap-servers", scenario.emulator.bootstrap_servers, "--prefix", prefix_of(scenario)),
+    )
+    successor.write(9)
+    recover = getattr(successor, "run", lambda found: found)
+
+    def agrees() -> bool:
+        recover(successor.pool.recover())
+        with suppress(AssertionError):
+            scenario.assert_nothing_open()
+            return True
+        return False
+
+    until(agrees, PATIENCE_S)
+    is_decided = point in POINTS_AFTER_THE_DECISION
+    assert written(scenario) == {"9", *({"1", "2", "4"} if is_decided else ())}
+
+
+@pytest.mark.parametrize("style", [PsycopgThreads, SqlAlchemyThreads])
+@pytest.mark.parametrize("point", list(PausePoint))
+def test_an_interruption_of_the_thread_that_commits(
+    scenario: PsycopgScenario, style: Callable[..., Any], point: PausePoint
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with style(
+        scenario.database.engine.url,
+        scenario.topic,
+        PATIENT,
+        prefix=prefix_of(scenario),
+        bootstrap_servers=scenario.emulator.bootstrap_servers,
+        lease_ms=QUIET_LEASE_MS,
+        max_writers=2,
+        pause=AtPoint(point, interrupt),
+    ) as opened:
+        members = opened.together([[], [], []])
+        is_decided = point in POINTS_AFTER_THE_DECISION
+        assert [type(member.error) for member in members] == [
+            *([type(None) if is_decided else GroupGivenUpError] * 2),
+            KeyboardInterrupt,
+        ]
+        assert {member.outcome for member in members} == {Outcome.COMMITTED if is_decided else Outcome.ROLLED_BACK}
+        opened.write(3)
+    assert written(scenario) == {"3", *({"0", "1", "2"} if is_decided else ())}
+    scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("open_style", [PsycopgThreads, SqlAlchemyThreads], indirect=True)
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_outcome_that_is_unknown_is_unknown_to_all_blocks(
+    scenario: PsycopgScenario, open_style: Open, applied: bool
+) -> None:
+    def lose_commit_and_database() -> None:
+        scenario.database.lose_commit(applied=applied)
+        scenario.database.refuse_new_connections()
+        drop_idle_connections(style.pool)
+
+    strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database, armed=False)
+    style = open_style(pause=strike, resolve_timeout_ms=100, max_writers=2)
+    style.write(9)
+    strike.arm()
+    members = style.together([[], [], []])
+    assert [type(member.error) for member in members] == [OutcomeUnknown] * 3
+    assert {member.outcome for member in members} == {None}
+    scenario.database.come_back()
+    expected = Outcome.COMMITTED if applied else Outcome.ROLLED_BACK
+    until(lambda: {member.outcome for member in members} == {expected}, PATIENCE_S)
+    style.write(3)
+    assert written(scenario) == {"9", "3", *({"0", "1", "2"} if applied else ())}
+    scenario.assert_nothing_open()
+
+
+def test_closing_waits_for_those_who_have_asked(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+    held = style.start(0, "put", "hold")
+    assert held.holds.wait(PATIENCE_S)
+    waits = style.start(1)
+    until(lambda: style.groups.waiting == 1, PATIENCE_S)
+    closing = style.closing()
+    until(lambda: style.pool.coordinator.registry.is_closed, PATIENCE_S)
+    refused = style.start(2)
+    assert isinstance(refused.error, IllegalStateError)
+    held.hold.set()
+    assert [held.error, waits.error, closing.exception(PATIENCE_S)] == [None] * 3
+    assert written(scenario) == {"0", "1"}
+
+
+# ---- one worker -----------------------------------------------------------------------------------------------------
+
+
+def test_a_block_that_is_alone_costs_what_it_costs_by_itself(
+    postgres_server: PostgresServer, scenario: PsycopgScenario, open_style: Open
+) -> None:
+    requests: list[bytes] = []
+    with NetworkProxy.for_database(postgres_server.url) as proxy:
+
+        def note(request: bytes) -> bool:
+            requests.append(request)
+            return False
+
+        proxy.cut_at(note)
+        style = open_style(url=proxy.through(scenario.database.url))
+        for number in range(8):  # so that psycopg has prepared all statements, in both ways
+            style.write(number)
+            style.write(100 + number, alone=True)
+
+        def count(first: int, *, alone: bool) -> int:
+            del requests[:]
+            for number in range(first, first + 5):
+                style.write(number, alone=alone)
+            return len(requests)
+
+        assert count(10, alone=False) == count(20, alone=True)
+        assert style.groups.open == 0
+
+
+# ---- Sessions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [PausePoint.BEFORE_DATABASE_COMMIT, None], ids=["rolled back", "committed"])
+def test_hooks_of_a_session_follow_the_decision_of_its_group(
+    scenario: PsycopgScenario, point: PausePoint | None
+) -> None:
+    """`before_commit` comes when the block ends, `after_commit` and `after_rollback` when the group is decided."""
+    engine = sa.create_engine(scenario.database.engine.url.set(drivername="postgresql+psycopg"))
+    sessions = sessionmaker(engine)
+    heard: list[tuple[str, bool]] = []
+    members: list[Any] = []
+
+    def hear(name: str, session: Session) -> None:
+        (member,) = [member for member in members if member.info["session"] is session]
+        heard.append((name, member.outcome is not None))
+
+    def remember(member: Any) -> None:
+        member.info["session"] = member.tx.session
+        members.append(member)
+
+    for name in ("before_commit", "after_commit", "after_rollback"):
+        event.listen(sessions, name, partial(hear, name))
+
+    def fail() -> None:
+        raise OrdinaryError
+
+    pause = AtPoint(point or PausePoint.AFTER_INIT, fail, armed=point is not None)
+    with SqlAlchemyThreads(
+        scenario.database.engine.url,
+        scenario.topic,
+        PATIENT,
+        prefix=prefix_of(scenario),
+        bootstrap_servers=scenario.emulator.bootstrap_servers,
+        lease_ms=QUIET_LEASE_MS,
+        session_factory=sessions,
+        pause=pause,
+    ) as style:
+        style.on_begin = remember
+        ended = style.together([[], [], []])
+    assert [type(member.error) for member in ended] == [OrdinaryError if point else type(None)] * 3
+    expected = [("before_commit", False)] * 3 + [("after_rollback" if point else "after_commit", True)] * 3
+    assert heard == expected
+    engine.dispose()
