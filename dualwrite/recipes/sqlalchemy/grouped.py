@@ -8,12 +8,14 @@ block's own thread or task, whereas `before_commit` hooks run when the block end
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -24,9 +26,53 @@ from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.sql.settings_changed import changes_settings
 from dualwrite.recipes.sql.socket_timeout import SocketCut
 from dualwrite.recipes.sqlalchemy.drivers import Carry, has_failed
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, set_savepoint
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, set_savepoint, transaction_on
 
 TxT = TypeVar("TxT", bound=DualWrite)
+
+
+# ---- listeners ------------------------------------------------------------------------------------------------------
+
+# Of classes of Sessions, once: to listen to each Session by itself takes as long as an INSERT.
+
+_followed: Final[weakref.WeakSet[type[Session]]] = weakref.WeakSet()
+_following: Final = threading.Lock()
+
+
+def _listen(made: type[Session]) -> None:
+    """Let the Sessions of a class tell the group in which they take part what they do. Harmless when repeated."""
+    if made in _followed:
+        return
+    with _following:
+        if made not in _followed:
+            _followed.add(made)
+            event.listen(made, "after_begin", _after_begin)
+            event.listen(made, "after_transaction_create", _after_transaction_create)
+            event.listen(made, "before_commit", _before_commit)
+
+
+def _group_of(session: Session) -> GroupedTransaction | None:
+    if not isinstance(session.bind, sa.Connection):
+        return None
+    found = transaction_on(session.bind)
+    return found if isinstance(found, GroupedTransaction) else None
+
+
+def _after_begin(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
+    group = _group_of(session)
+    if group is not None:
+        group.on_begin(session, transaction, connection)
+
+
+def _after_transaction_create(session: Session, transaction: SessionTransaction) -> None:
+    if transaction.nested and _group_of(session) is not None:
+        set_savepoint(session, transaction)
+
+
+def _before_commit(session: Session) -> None:
+    group = _group_of(session)
+    if group is not None:
+        group.refuse_commit(session)
 
 
 class GroupedTransaction(SqlAlchemyTransaction):
@@ -54,11 +100,9 @@ class GroupedTransaction(SqlAlchemyTransaction):
         self.block_savepoint = None if first else self.connection.begin_nested()
         if session.in_transaction():
             raise IllegalStateError(_SESSION_HAS_BEGUN)
+        _listen(type(session))
         session.bind = self.connection
         session.join_transaction_mode = "rollback_only"
-        event.listen(session, "after_begin", self._on_begin)
-        event.listen(session, "after_transaction_create", set_savepoint)
-        event.listen(session, "before_commit", self._refuse_commit)
         session.connection()
 
     def end_block(self, session: Session) -> None:
@@ -103,23 +147,15 @@ class GroupedTransaction(SqlAlchemyTransaction):
         """Whether the block has undone more than itself."""
         return self.is_over or self._records.rolled_back_beyond
 
-    def stop_following(self, session: Session) -> None:
-        """Leave the Session of a block that is over alone."""
-        for name, listener in (
-            ("after_begin", self._on_begin),
-            ("after_transaction_create", set_savepoint),
-            ("before_commit", self._refuse_commit),
-        ):
-            if event.contains(session, name, listener):
-                event.remove(session, name, listener)
-
-    def _on_begin(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+    def on_begin(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+        """Raise if the Session begins anew, or on another connection."""
         self.refuse_second_database(session, transaction, connection)
         savepoint = self.block_savepoint
         if self.is_over or (savepoint is not None and not savepoint.is_active):
             raise self._ended(_ROLLED_BACK)
 
-    def _refuse_commit(self, session: Session) -> None:
+    def refuse_commit(self, session: Session) -> None:
+        """Raise TransactionEndedInsideError unless a savepoint of the Session is released, or its block has ended."""
         if not self.is_preparing and not session.in_nested_transaction():
             raise self._ended(_COMMITTED)
 
@@ -158,6 +194,8 @@ class SqlAlchemyGroup(Generic[TxT]):
         self._new_block = new_block
         self._session_of = session_of
         self._socket: SocketCut | None = None
+        self._joined: dict[Session, Any] = {}
+        """What the Sessions are bound to outside the group."""
 
     @property
     def takes_more(self) -> bool:
@@ -171,6 +209,7 @@ class SqlAlchemyGroup(Generic[TxT]):
             self._socket = SocketCut(self._transaction.connection.connection.driver_connection)
         self._transaction.write = tx
         session, records = self._session_of(tx), tx.progress.records
+        self._joined[session] = session.bind, session.join_transaction_mode
         await self._carry(lambda: self._transaction.begin_block(records, session, first=first))
 
     async def end_block(self, tx: TxT) -> None:
@@ -190,13 +229,13 @@ class SqlAlchemyGroup(Generic[TxT]):
 
     def _close_block(self, tx: TxT) -> None:
         session = self._session_of(tx)
-        self._transaction.stop_following(session)
         if session.in_transaction():
             if tx.outcome in (Outcome.COMMITTED, Outcome.STORED):
                 session.commit()
             else:  # not rollback(), which would send something on a connection that may serve another thread
                 session.dispatch.after_rollback(session)
         session.close()
+        session.bind, session.join_transaction_mode = self._joined.pop(session, (session.bind, "conditional_savepoint"))
 
     def cut(self) -> None:
         if self._socket is not None:
