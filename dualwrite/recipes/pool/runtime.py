@@ -51,7 +51,7 @@ class _ThreadBell:
             self._silence.release()
 
     async def wait(self, timeout_s: float | None) -> None:
-        self._silence.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        self._silence.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
 
 
 class _BackgroundThread:

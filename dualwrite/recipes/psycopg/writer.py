@@ -222,6 +222,9 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         records; if the connection keeps a snapshot (REPEATABLE READ and above), before the transaction begins.
         Blocks that wait for one get it in the order of their requests.
 
+        With `group_commit` it may share its commits with other blocks (docs/pool.md), unless it is `alone` or
+        `connection` is given; then GroupGivenUpError is raised if another block of the group took too long.
+
         Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
         whose id was lost to another process before the decision goes on under another id, and raises FencedError
         only if that happens repeatedly.

@@ -208,6 +208,7 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
     ) -> AbstractAsyncContextManager[AsyncPsycopgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        As `AsyncPsycopgDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`.
+        As `AsyncPsycopgDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`; `alone` is as
+        there.
         """
         return self.scope(connection, alone=alone)

@@ -231,7 +231,8 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
     of a process that is gone are recovered in the background `lease_ms` after it last renewed its leases. A
     block needs an id only when it ends, and only if it has records.
 
-    `acquire_timeout_ms` is how long a block waits for an id. The other settings are `DualWriter`'s.
+    `acquire_timeout_ms` is how long a block waits for an id, or for its turn in a group. With `group_commit` blocks
+    share their commits. The other settings are `DualWriter`'s.
 
     May be used by several threads. After a fork the child has a separate pool; running blocks stay with the parent.
     """
@@ -288,6 +289,9 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         As `DualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has records; on
         SQLite, and if the database connection keeps a snapshot (REPEATABLE READ and above), before its first
         statement. Blocks that wait for one get it in the order of their requests.
+
+        With `group_commit` it may share its commits with other blocks (docs/pool.md), unless it is `alone` or `bind`
+        is given; then GroupGivenUpError is raised if another block of the group took too long.
 
         Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
         whose id was lost to another process before the decision goes on under another id, and raises FencedError

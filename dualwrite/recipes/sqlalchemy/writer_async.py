@@ -305,6 +305,7 @@ class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
     ) -> AbstractAsyncContextManager[AsyncDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        As `AsyncDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`.
+        As `AsyncDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`; `alone` is as
+        there.
         """
         return self.scope(bind, alone=alone)
