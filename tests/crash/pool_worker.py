@@ -50,11 +50,12 @@ def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dic
 class PoolWorker:
     """One process, whose threads share a pool."""
 
-    def __init__(self, job: Job, name: str, orders: Orders, *, on_psycopg: bool) -> None:
+    def __init__(self, job: Job, name: str, orders: Orders, *, on_psycopg: bool, grouped: bool = False) -> None:
         self._job = job
         self._name = name
         self._orders = orders
         settings = pool_settings(job, job.writers, orders.reach)
+        settings["group_commit"] = GroupCommit() if grouped else None
         self._pool: DualWriterPool | PsycopgDualWriterPool = (
             PsycopgDualWriterPool(job.conninfo, **settings)
             if on_psycopg
@@ -155,6 +156,8 @@ class TaskWorker:
 POOL_KINDS: Final[dict[str, Callable[[Job, str, Orders], PoolWorker | TaskWorker]]] = {
     "sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False),
     "psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True),
+    "grouped_sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False, grouped=True),
+    "grouped_psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True, grouped=True),
     "grouped": lambda job, name, orders: TaskWorker(job, name, orders, grouped=True),
     "tasks": lambda job, name, orders: TaskWorker(job, name, orders, grouped=False),
 }

@@ -27,7 +27,7 @@ class GroupCommit:
 
     max_blocks: int = 32
     max_groups: int = 2
-    slow_block_ms: int = 50
+    slow_block_ms: int = 200
     max_block_ms: int = 10_000
 
     def __post_init__(self) -> None:
