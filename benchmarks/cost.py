@@ -30,7 +30,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 
-STYLES = [DUAL, POOL, f"psycopg: {POOL}", f"asyncio: {POOL}", f"asyncio: {GROUPED}"]
+STYLES = [DUAL, POOL, GROUPED, f"psycopg: {POOL}", f"psycopg: {GROUPED}", f"asyncio: {POOL}", f"asyncio: {GROUPED}"]
 _WARM_UP = 20
 _COUNTED = 200
 
@@ -90,8 +90,6 @@ async def _count_in_loop(way: str, work: Work, counter: CallCounter) -> None:
             for _ in range(_COUNTED):
                 await transact()
         _report_to_parent(_result(counter))
-        if work.group_commit is not None:
-            await work.group_commit.close()
         if work.pool is not None:
             await work.pool.close()
 

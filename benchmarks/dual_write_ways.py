@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 from unittest.mock import patch
 
 import uvloop
@@ -22,7 +23,7 @@ from benchmarks import psycopg_ways
 from benchmarks.clients import Done, Job, Transact, measure_tasks, measure_threads
 from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
-from dualwrite import DualWriterPool, Producer
+from dualwrite import DualWriterPool, GroupCommit, Producer
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -55,8 +56,8 @@ def _styled(style: str, *duals: str) -> list[Recipe]:
 
 
 RECIPES = [
-    *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED)),
-    *_styled("psycopg", POOL, DECIDED),
+    *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED, GROUPED, GROUPED_DECIDED)),
+    *_styled("psycopg", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
     *_styled("asyncio", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
 ]
 
@@ -153,7 +154,7 @@ def dual_write(work: Work, worker: str) -> Iterator[Transact]:
         yield transact
 
 
-def pooled(confirm: str, **settings: str) -> Way:
+def pooled(confirm: str, **settings: Any) -> Way:
     """Use one DualWriterPool for all workers."""
 
     @contextmanager
@@ -182,10 +183,14 @@ BY_THREADS: dict[str, Way] = {
     DUAL: dual_write,
     POOL: pooled("kafka"),
     DECIDED: pooled("database"),
+    GROUPED: pooled("kafka", group_commit=GroupCommit()),
+    GROUPED_DECIDED: pooled("database", group_commit=GroupCommit()),
     f"psycopg: {DATABASE}": psycopg_ways.database_alone,
     f"psycopg: {OUTBOX}": psycopg_ways.with_outbox,
     f"psycopg: {POOL}": psycopg_ways.dual_write("kafka"),
     f"psycopg: {DECIDED}": psycopg_ways.dual_write("database"),
+    f"psycopg: {GROUPED}": psycopg_ways.dual_write("kafka", group_commit=GroupCommit()),
+    f"psycopg: {GROUPED_DECIDED}": psycopg_ways.dual_write("database", group_commit=GroupCommit()),
 }
 BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {DATABASE}": psycopg_ways.async_database_alone,
@@ -193,8 +198,8 @@ BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {OUTBOX}": psycopg_ways.async_outbox,
     f"asyncio: {POOL}": psycopg_ways.async_dual_write("kafka"),
     f"asyncio: {DECIDED}": psycopg_ways.async_dual_write("database"),
-    f"asyncio: {GROUPED}": psycopg_ways.async_group_commit("kafka"),
-    f"asyncio: {GROUPED_DECIDED}": psycopg_ways.async_group_commit("database"),
+    f"asyncio: {GROUPED}": psycopg_ways.async_dual_write("kafka", group_commit=GroupCommit()),
+    f"asyncio: {GROUPED_DECIDED}": psycopg_ways.async_dual_write("database", group_commit=GroupCommit()),
 }
 WAYS = [*BY_THREADS, *BY_TASKS]
 
@@ -254,8 +259,6 @@ def write(way: str, job: Job, database_url: str) -> Written:
 
 async def _in_a_loop(way: AsyncWay, work: Work) -> Done:
     done = await measure_tasks(lambda _, worker: way(work, worker), work.job)
-    if work.group_commit is not None:
-        await work.group_commit.close()
     if work.pool is not None:
         await work.pool.close()
     return done

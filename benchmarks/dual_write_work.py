@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from benchmarks.clients import Job
-from dualwrite import AsyncPsycopgDualWriterPool, AsyncPsycopgGroupCommit
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 
 PoolT = TypeVar("PoolT")
@@ -57,7 +56,6 @@ class Work:
         self.body = b"x" * job.record_bytes
         self.ended_s: dict[str, float] = {}
         self.pool: Any = None
-        self.group_commit: AsyncPsycopgGroupCommit | None = None
 
     def keys(self, worker: str) -> Callable[[], str]:
         """Return a function that names the next write of `worker`."""
@@ -67,13 +65,6 @@ class Work:
     def note_block_end(self, key: str) -> None:
         """Note the time at the end of a block."""
         self.ended_s[key] = time.perf_counter()
-
-    def shared_group_commit(self, confirm: str) -> AsyncPsycopgGroupCommit:
-        """Return the group commit that all workers share."""
-        if self.group_commit is None:
-            pool = self.shared_pool(AsyncPsycopgDualWriterPool, self.conninfo, confirm)
-            self.group_commit = AsyncPsycopgGroupCommit(pool)
-        return self.group_commit
 
     def shared_pool(self, make: Callable[..., PoolT], source: Any, confirm: str, **settings: Any) -> PoolT:
         """Return the pool that all workers share.

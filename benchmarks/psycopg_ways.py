@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any
 
 import psycopg
 
@@ -46,7 +47,7 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
         yield transact
 
 
-def dual_write(confirm: str, **settings: str) -> Way:
+def dual_write(confirm: str, **settings: Any) -> Way:
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
@@ -108,29 +109,11 @@ async def async_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         yield transact
 
 
-def async_group_commit(confirm: str) -> AsyncWay:
+def async_dual_write(confirm: str, **settings: Any) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        group_commit = work.shared_group_commit(confirm)
-
-        async def transact() -> None:
-            key = key_of_next()
-            async with group_commit.transaction() as tx:
-                await tx.connection.execute(PSYCOPG_INSERT, (key, work.body))
-                tx.send(work.job.topic, work.body, key)
-                work.note_block_end(key)
-
-        yield transact
-
-    return way
-
-
-def async_dual_write(confirm: str) -> AsyncWay:
-    @asynccontextmanager
-    async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
-        key_of_next = work.keys(worker)
-        pool = work.shared_pool(AsyncPsycopgDualWriterPool, work.conninfo, confirm)
+        pool = work.shared_pool(AsyncPsycopgDualWriterPool, work.conninfo, confirm, **settings)
 
         async def transact() -> None:
             key = key_of_next()

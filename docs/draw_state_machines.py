@@ -17,6 +17,8 @@ from dualwrite.broker_emulator.share.states import NEXT_RECORD_STATES, RecordSta
 from dualwrite.broker_emulator.transactions.states import mermaid_diagram
 from dualwrite.client.transactions.states import CALLS, EVENTS, Call, ProducerState
 from dualwrite.recipes.core.slot import TRANSITIONS, SlotState
+from dualwrite.recipes.pool.grouping import GROUPS, TURNS, TurnState
+from dualwrite.recipes.pool.grouping import GroupState as GroupOfBlocksState
 
 PAGE = Path(__file__).with_name("state-machines.md")
 
@@ -95,6 +97,27 @@ def slot_diagram() -> str:
     return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(SlotState.NEW)}", *arrows]) + "\n"
 
 
+def turn_diagram() -> str:
+    arrows = [
+        f"    {_camel(before)} --> {_camel(after)}"
+        for before, following in TURNS.items()
+        for after in TurnState
+        if after in following
+    ]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(TurnState.WAITING)}", *arrows]) + "\n"
+
+
+def group_of_blocks_diagram() -> str:
+    arrows = [
+        f"    {_camel(before)} --> {_camel(after)}"
+        for before, following in GROUPS.items()
+        for after in GroupOfBlocksState
+        if after in following
+    ]
+    first, last = _camel(GroupOfBlocksState.BEGINS), _camel(GroupOfBlocksState.OVER)
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *arrows, f"    {last} --> [*]"]) + "\n"
+
+
 def login_diagram() -> str:
     arrows = [
         f"    {_camel(before.name)} --> {_camel(after.name)}: {step.value}"
@@ -122,6 +145,12 @@ def page() -> str:
         ("The login of a connection", "dualwrite/broker_emulator/security/login_states.py", login_diagram()),
         ("The producer", "dualwrite/client/transactions/states.py", producer_diagram()),
         ("A transactional id in a DualWriter", "dualwrite/recipes/core/slot.py", slot_diagram()),
+        ("A block of a pool with group commit", "dualwrite/recipes/pool/grouping.py", turn_diagram()),
+        (
+            "A group of blocks that are committed together",
+            "dualwrite/recipes/pool/grouping.py",
+            group_of_blocks_diagram(),
+        ),
     ]
     sections = [f"## {title}\n\nThe table: `{source}`.\n\n```mermaid\n{text}```\n" for title, source, text in parts]
     title = "# State machines\n\nDrawn from the tables in the code; a test keeps this page equal to them.\n"

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         OffsetsInDatabase as OffsetsInDatabase,
         OffsetsInTransaction as OffsetsInTransaction,
     )
+    from dualwrite.recipes.pool.group_settings import GroupCommit as GroupCommit
     from dualwrite.recipes.sqlalchemy.writer import DualWriterPool as DualWriterPool
     from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool as AsyncDualWriterPool
-    from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit as AsyncPsycopgGroupCommit
     from dualwrite.recipes.psycopg.writer import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
     from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool as PsycopgDualWriterPool
@@ -115,13 +115,13 @@ _MODULES: Final = {
     "AsyncConsumeTransformWrite": "dualwrite.recipes.consume.consume_async",
     "OffsetsInDatabase": "dualwrite.recipes.consume.consumed_offsets",
     "OffsetsInTransaction": "dualwrite.recipes.consume.consumed_offsets",
+    "GroupCommit": "dualwrite.recipes.pool.group_settings",
     "DualWriterPool": "dualwrite.recipes.sqlalchemy.writer",
     "AsyncDualWriterPool": "dualwrite.recipes.sqlalchemy.writer_async",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg.writer",
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg.writer_async",
     "PsycopgDualWriterPool": "dualwrite.recipes.psycopg.writer",
     "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg.writer_async",
-    "AsyncPsycopgGroupCommit": "dualwrite.recipes.psycopg.group_commit",
     "current_dual_write": "dualwrite.recipes.sqlalchemy.sessions",
     "dual_write_sessions": "dualwrite.recipes.sqlalchemy.sessions",
     "DualWriter": "dualwrite.recipes.sqlalchemy.writer",

@@ -356,6 +356,14 @@ class PoolTimeoutError(RecipeError):
     """No transactional id of the pool became free in time; both sides were rolled back, and nothing was sent."""
 
 
+class GroupGivenUpError(RecipeError):
+    """A block of the same group ran for longer than `max_block_ms`, or was interrupted while it committed the group.
+
+    Both sides were rolled back, for all blocks of the group: repeat the block. A block that takes long should not be in
+    a group: `transaction(alone=True)`.
+    """
+
+
 class PartitionTakenOverError(RecipeError):
     """Another consumer of the group has taken over a partition; what this consumer read of it was not written."""
 

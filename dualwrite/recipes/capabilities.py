@@ -1,9 +1,8 @@
 """What does not compose with which database, and why: one table, which errors and tests quote.
 
 Everything that is not in the table works: both faces (threads, asyncio), both slot policies (one id, a pool),
-`@transactional`, the integration with Sessions, group commit, and storing while Kafka is away. Group commit is for
-asyncio on every database: its blocks take turns on one connection at each `await`, and threads would hold it for whole
-blocks, one after the other, as a pool of one slot does.
+`@transactional`, the integration with Sessions, group commit, and storing while Kafka is away. On SQLAlchemy, group
+commit needs PostgreSQL with psycopg (`assert_groups` of its backend).
 """
 
 from __future__ import annotations
@@ -40,15 +39,11 @@ _B, _F = BackendName, Feature
 
 _NO_SESSIONS: Final = "only SQLAlchemy has Sessions: send inside `with writer.transaction()`"
 _NO_SAVEPOINTS: Final = "a block's changes are one batch, which is carried out whole or not at all"
-_NO_UNITS: Final = "the units of a group are divided by savepoints, and its changes are one batch"
+_NO_GROUPS: Final = "the blocks of a group are divided by savepoints, and its changes are one batch"
 _NO_STORE: Final = "they need tables of a database with SQL: let a block fail while Kafka is away, and repeat it"
 
 CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
     {
-        (_B.SQLALCHEMY, _F.GROUP_COMMIT): (
-            "its units share one connection, whose savepoints are sent ahead of their first statement, and SQLAlchemy "
-            "sends statements by itself: use AsyncPsycopgDualWriterPool"
-        ),
         (_B.PSYCOPG, _F.SESSIONS): _NO_SESSIONS,
         (_B.ROCKSDB, _F.STORE): _NO_STORE,
         (_B.ZOOKEEPER, _F.STORE): _NO_STORE,
@@ -59,7 +54,7 @@ CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
         ),
         (_B.ROCKSDB, _F.SAVEPOINTS): _NO_SAVEPOINTS,
         (_B.ROCKSDB, _F.SESSIONS): _NO_SESSIONS,
-        (_B.ROCKSDB, _F.GROUP_COMMIT): _NO_UNITS,
+        (_B.ROCKSDB, _F.GROUP_COMMIT): _NO_GROUPS,
         (_B.ZOOKEEPER, _F.ASYNCIO): "kazoo has threads of its own: use the writer in one, with asyncio.to_thread()",
         (_B.ZOOKEEPER, _F.POOL): (
             "leases need a clock that all processes share, which ZooKeeper does not give: give each process ids of its "
@@ -67,7 +62,7 @@ CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
         ),
         (_B.ZOOKEEPER, _F.SAVEPOINTS): _NO_SAVEPOINTS,
         (_B.ZOOKEEPER, _F.SESSIONS): _NO_SESSIONS,
-        (_B.ZOOKEEPER, _F.GROUP_COMMIT): _NO_UNITS,
+        (_B.ZOOKEEPER, _F.GROUP_COMMIT): _NO_GROUPS,
     }
 )
 

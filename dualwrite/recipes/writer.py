@@ -47,6 +47,7 @@ from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.task_turns import TaskTurns
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.coordinator import BeginsAnewInChildren, PoolCoordinator
+from dualwrite.recipes.pool.groups import Groups, GroupTransaction
 from dualwrite.recipes.pool.runtime import Runtime, TaskRuntime, ThreadRuntime
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
@@ -122,8 +123,14 @@ class Backend(Protocol[BindT_contra, TxT_co]):
         """Close what the backend keeps open."""
 
 
-class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
+class PoolBackend(Backend[BindT_contra, TxT], Protocol):
     """A database with leases."""
+
+    def assert_groups(self) -> None:
+        """Raise ConfigError if blocks cannot be committed in groups."""
+
+    async def begin_group(self, records: RecordBuffer) -> GroupTransaction[TxT]:
+        """Begin the transaction of a group of blocks. Raises IllegalStateError if it would keep a snapshot."""
 
     def begin_life(self) -> None:
         """Create `database` for this process."""
@@ -237,15 +244,27 @@ class TaskBlocks(Generic[TxT]):
         return found[1] if found is not None and found[0]() is task else None
 
 
-class _TransactionScope(Generic[BindT, TxT]):
-    """The beginning and the end of one block; shared by both faces."""
+class Block(Protocol[TxT_co]):
+    """The beginning and the end of one block; the same for both faces."""
 
-    __slots__ = ("_bind", "_tx", "_use")
+    async def begin(self) -> TxT_co:
+        """Begin the block."""
 
-    def __init__(self, bind: BindT | None) -> None:
+    async def end(self, error: BaseException | None) -> None:
+        """Commit what was written and sent; if `error` ends the block, roll it back."""
+
+
+class _BlockAlone(Generic[BindT, TxT]):
+    """A block that is a dual write of its own."""
+
+    __slots__ = ("_bind", "_tx", "_use", "_writer")
+
+    def __init__(self, writer: _Writer[BindT, TxT], bind: BindT | None) -> None:
+        self._writer = writer
         self._bind = bind
 
-    async def _begin(self, writer: _Writer[BindT, TxT]) -> TxT:
+    async def begin(self) -> TxT:
+        writer = self._writer
         use = self._use = writer.slots.enter()
         try:
             await use.get_ready()
@@ -255,7 +274,7 @@ class _TransactionScope(Generic[BindT, TxT]):
             raise
         return tx
 
-    async def _end(self, error: BaseException | None) -> None:
+    async def end(self, error: BaseException | None) -> None:
         """Commit or roll back, close what was opened, and add a note about the outcome to an interrupting exception."""
         use, write = self._use, self._tx.progress
         try:
@@ -280,22 +299,22 @@ class _TransactionScope(Generic[BindT, TxT]):
 _ENTERED_TWICE: Final = "this block is already running; nothing was done: call transaction() for each block"
 
 
-class _BlockingScope(_TransactionScope[BindT, TxT]):
+class _BlockingScope(Generic[TxT]):
     """A block of a thread."""
 
-    __slots__ = ("_is_open", "_outer", "_writer")
+    __slots__ = ("_block", "_blocks", "_is_open", "_outer", "_tx")
 
-    def __init__(self, writer: ThreadFace[BindT, TxT], bind: BindT | None) -> None:
-        self._writer = writer
-        self._bind = bind
+    def __init__(self, blocks: ThreadBlocks[TxT], block: Block[TxT]) -> None:
+        self._blocks = blocks
+        self._block = block
         self._is_open = False
 
     def __enter__(self) -> TxT:
         if self._is_open:
             raise IllegalStateError(_ENTERED_TWICE)
-        of_thread = self._writer.blocks.of_thread
+        of_thread = self._blocks.of_thread
         self._outer: TxT | None = getattr(of_thread, "tx", None)
-        tx = blocking.run(self._begin(self._writer))
+        tx = self._tx = blocking.run(self._block.begin())
         self._is_open = True  # at once: if KeyboardInterrupt comes before the block has begun, `__del__` rolls back
         of_thread.tx = tx
         return tx
@@ -304,39 +323,39 @@ class _BlockingScope(_TransactionScope[BindT, TxT]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_open = False
-        of_thread = self._writer.blocks.of_thread
+        of_thread = self._blocks.of_thread
         if getattr(of_thread, "tx", None) is self._tx:  # the block may end in another thread
             of_thread.tx = self._outer
-        blocking.run(self._end(error))
+        blocking.run(self._block.end(error))
 
     def __del__(self) -> None:
         if self._is_open:  # garbage-collected inside the block: roll back, as a generator's block would
             self._is_open = False
-            of_thread = self._writer.blocks.of_thread
+            of_thread = self._blocks.of_thread
             if getattr(of_thread, "tx", None) is self._tx:  # it may be collected in another thread
                 of_thread.tx = self._outer
-            blocking.run(self._end(GeneratorExit()))
+            blocking.run(self._block.end(GeneratorExit()))
 
 
-class _AsyncScope(_TransactionScope[BindT, TxT]):
+class _AsyncScope(Generic[TxT]):
     """A block of a task."""
 
-    __slots__ = ("_loop", "_outer", "_task", "_writer")
+    __slots__ = ("_block", "_blocks", "_loop", "_outer", "_task")
 
-    def __init__(self, writer: TaskFace[BindT, TxT], bind: BindT | None) -> None:
-        self._writer = writer
-        self._bind = bind
+    def __init__(self, blocks: TaskBlocks[TxT], block: Block[TxT]) -> None:
+        self._blocks = blocks
+        self._block = block
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of an entered block; None before and after the block."""
 
     async def __aenter__(self) -> TxT:
         if self._loop is not None:
             raise IllegalStateError(_ENTERED_TWICE)
-        tx = await self._begin(self._writer)
+        tx = await self._block.begin()
         self._task = asyncio.current_task()
         if self._task is not None:
             self._loop = self._task.get_loop()
-            self._outer = self._writer.blocks.move(self._task, tx)
+            self._outer = self._blocks.move(self._task, tx)
         return tx
 
     async def __aexit__(
@@ -344,16 +363,16 @@ class _AsyncScope(_TransactionScope[BindT, TxT]):
     ) -> None:
         self._loop = None
         if self._task is not None:
-            self._writer.blocks.move(self._task, self._outer)
-        await self._end(error)
+            self._blocks.move(self._task, self._outer)
+        await self._block.end(error)
 
     def __del__(self) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():  # garbage-collected inside the block: roll back, as for a thread
             self._loop = None
             assert self._task is not None, "the loop was taken from the task"
-            self._writer.blocks.move(self._task, self._outer)
-            loop.call_soon_threadsafe(loop.create_task, self._end(GeneratorExit()))
+            self._blocks.move(self._task, self._outer)
+            loop.call_soon_threadsafe(loop.create_task, self._block.end(GeneratorExit()))
 
 
 # ---- faces and slot policies -------------------------------------------------------------------------------------
@@ -369,6 +388,13 @@ class _Writer(Generic[BindT, TxT]):
     slots: Slots
     new_records: Callable[[], RecordBuffer]
     producer_settings: Mapping[str, Any]
+    groups: Groups[TxT] | None = None
+    """Commits blocks in groups; None if each block is a dual write of its own."""
+
+    def _block(self, bind: BindT | None, *, alone: bool) -> Block[TxT]:
+        if self.groups is None or alone or bind is not None:
+            return _BlockAlone(self, bind)
+        return self.groups.block()
 
 
 class ThreadFace(_Writer[BindT, TxT]):
@@ -388,9 +414,9 @@ class ThreadFace(_Writer[BindT, TxT]):
         """Give back what the writer has."""
         raise NotImplementedError
 
-    def scope(self, bind: BindT | None = None) -> AbstractContextManager[TxT]:
+    def scope(self, bind: BindT | None = None, *, alone: bool = False) -> AbstractContextManager[TxT]:
         """Return the block that `transaction()` documents."""
-        return _BlockingScope(self, bind)
+        return _BlockingScope(self.blocks, self._block(bind, alone=alone))
 
     @property
     def transactional(self) -> Transactional[TxT]:
@@ -415,9 +441,9 @@ class TaskFace(_Writer[BindT, TxT]):
         """Give back what the writer has."""
         raise NotImplementedError
 
-    def scope(self, bind: BindT | None = None) -> AbstractAsyncContextManager[TxT]:
+    def scope(self, bind: BindT | None = None, *, alone: bool = False) -> AbstractAsyncContextManager[TxT]:
         """Return the block that `transaction()` documents."""
-        return _AsyncScope(self, bind)
+        return _AsyncScope(self.blocks, self._block(bind, alone=alone))
 
     @property
     def transactional(self) -> AsyncTransactional[TxT]:
@@ -533,14 +559,16 @@ class _PooledWriter(_Writer[BindT, TxT]):
     coordinator: PoolCoordinator
 
     def __init__(self, backend: PoolBackend[BindT, TxT], settings: PoolSettings) -> None:
+        if settings.group_commit is not None:
+            backend.assert_groups()
         self.backend = backend
         self.settings: Final = settings
         self.new_records = settings.new_records
         self.producer_settings = settings.producer_settings
 
     def new_coordinator(self) -> PoolCoordinator:
-        """Return a new coordinator for this process, with its own slots, leases and background task."""
-        backend, settings = self.backend, self.settings
+        """Return a new coordinator for this process, with its own slots, leases, background task and groups."""
+        backend, settings, runtime = self.backend, self.settings, self._new_runtime()
         backend.begin_life()
         availability = settings.new_availability(backend.waiting)
         coordinator = self.slots = PoolCoordinator(
@@ -548,11 +576,24 @@ class _PooledWriter(_Writer[BindT, TxT]):
             leases=backend.leases(settings),
             new_coordinator=settings.coordinator_maker(backend.database, backend.waiting, availability),
             availability=availability,
-            runtime=self._new_runtime(),
+            runtime=runtime,
             leases_inside_blocks=backend.leases_inside_blocks,
             connect_first=backend.connect_first,
         )
+        if settings.group_commit is not None:
+            self.groups = Groups(
+                settings.group_commit,
+                backend=backend,
+                pool=coordinator,
+                settings=settings,
+                runtime=runtime,
+                current=self._current_block,
+            )
         return coordinator
+
+    def _current_block(self) -> TxT | None:
+        """Return the block that the caller is in."""
+        raise NotImplementedError
 
     def _new_runtime(self) -> Runtime:
         raise NotImplementedError
@@ -579,6 +620,9 @@ class PooledWriter(_PooledWriter[BindT, TxT], BeginsAnewInChildren, ThreadFace[B
     def _new_runtime(self) -> Runtime:
         return ThreadRuntime()
 
+    def _current_block(self) -> TxT | None:
+        return self.blocks.current
+
     def recover(self) -> list[Resolution]:
         """Complete what was left open under those ids of this prefix that no live process leases; harmless at any time.
 
@@ -594,6 +638,8 @@ class PooledWriter(_PooledWriter[BindT, TxT], BeginsAnewInChildren, ThreadFace[B
         Idempotent. What is in doubt stays so, safely, and is recovered by the other processes, or the next one.
         """
         blocking.run(self.coordinator.close(timeout_s))
+        if self.groups is not None:
+            blocking.run(self.groups.close())
         blocking.run(self.backend.close())
 
 
@@ -608,6 +654,9 @@ class AsyncPooledWriter(_PooledWriter[BindT, TxT], TaskFace[BindT, TxT]):
     def _new_runtime(self) -> Runtime:
         return TaskRuntime()
 
+    def _current_block(self) -> TxT | None:
+        return self.blocks.current
+
     async def recover(self) -> list[Resolution]:
         """Complete what was left open under those ids of this prefix that no live process leases; harmless at any time.
 
@@ -621,4 +670,6 @@ class AsyncPooledWriter(_PooledWriter[BindT, TxT], TaskFace[BindT, TxT]):
         As `DualWriterPool.close`.
         """
         await self.coordinator.close(timeout_s)
+        if self.groups is not None:
+            await self.groups.close()
         await self.backend.close()

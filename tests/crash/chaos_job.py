@@ -25,7 +25,6 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.settings import Confirm
-from dualwrite.recipes.psycopg.group_commit import GroupedDualWrite
 
 events = sa.Table(
     "chaos_events",
@@ -121,7 +120,7 @@ class Block:
     def __init__(self, journal: Journal, name: str) -> None:
         self._journal = journal
         self.name: Final = name
-        self.tx: DualWrite | GroupedDualWrite | None = None
+        self.tx: DualWrite | None = None
         self.error: BaseException | None = None
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
@@ -50,11 +50,12 @@ def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dic
 class PoolWorker:
     """One process, whose threads share a pool."""
 
-    def __init__(self, job: Job, name: str, orders: Orders, *, on_psycopg: bool) -> None:
+    def __init__(self, job: Job, name: str, orders: Orders, *, on_psycopg: bool, grouped: bool = False) -> None:
         self._job = job
         self._name = name
         self._orders = orders
         settings = pool_settings(job, job.writers, orders.reach)
+        settings["group_commit"] = GroupCommit() if grouped else None
         self._pool: DualWriterPool | PsycopgDualWriterPool = (
             PsycopgDualWriterPool(job.conninfo, **settings)
             if on_psycopg
@@ -119,11 +120,11 @@ class TaskWorker:
     async def _work(self) -> None:
         async with AsyncExitStack() as stack:
             settings = pool_settings(self._job, self._job.writers, self._orders.reach)
-            pool = await stack.enter_async_context(AsyncPsycopgDualWriterPool(self._job.conninfo, **settings))
-            blocks: Any = pool
-            if self._grouped:
-                blocks = await stack.enter_async_context(AsyncPsycopgGroupCommit(pool))
-            tasks = [asyncio.create_task(self._write_on(blocks, task)) for task in range(self._job.writers)]
+            group_commit = GroupCommit() if self._grouped else None
+            pool = await stack.enter_async_context(
+                AsyncPsycopgDualWriterPool(self._job.conninfo, group_commit=group_commit, **settings)
+            )
+            tasks = [asyncio.create_task(self._write_on(pool, task)) for task in range(self._job.writers)]
             await asyncio.to_thread(self._orders.obey, self._stop)
             await asyncio.gather(*tasks)
 
@@ -155,6 +156,8 @@ class TaskWorker:
 POOL_KINDS: Final[dict[str, Callable[[Job, str, Orders], PoolWorker | TaskWorker]]] = {
     "sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False),
     "psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True),
+    "grouped_sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False, grouped=True),
+    "grouped_psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True, grouped=True),
     "grouped": lambda job, name, orders: TaskWorker(job, name, orders, grouped=True),
     "tasks": lambda job, name, orders: TaskWorker(job, name, orders, grouped=False),
 }

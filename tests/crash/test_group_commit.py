@@ -1,13 +1,14 @@
-"""`AsyncPsycopgGroupCommit`: units of many tasks by one commit; what fails in one of them, and what fails in all."""
+"""Group commit in tasks: blocks of many tasks by one commit; what fails in one of them, and what fails in all."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -22,8 +23,10 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit, GroupedDualWrite
+from dualwrite.recipes.pool.group_settings import GroupCommit
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction as Tx
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
@@ -32,8 +35,12 @@ from tests.recipes.pools import QUIET_LEASE_MS, prefix_of, written
 from tests.support.databases import PostgresDatabase, unique
 from tests.support.topics import read_topic
 
-Unit = Callable[[GroupedDualWrite], Awaitable[None]]
-Use = Callable[[AsyncPsycopgGroupCommit], Awaitable[None]]
+Unit = Callable[[Tx], Awaitable[None]]
+Use = Callable[[AsyncPsycopgDualWriterPool], Awaitable[None]]
+
+
+PATIENT: Final = MappingProxyType({"slow_block_ms": 600_000, "max_block_ms": 600_000})
+"""So that no time passes that changes who is in which group."""
 
 
 class OrdinaryError(Exception):
@@ -50,7 +57,13 @@ def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[Aw
 
 
 def with_groups(
-    scenario: AwaitedPsycopgScenario, use: Use, *, max_units: int = 32, max_groups: int = 1, **settings: Any
+    scenario: AwaitedPsycopgScenario,
+    use: Use,
+    *,
+    max_blocks: int = 32,
+    max_groups: int = 1,
+    limits: Mapping[str, int] = PATIENT,
+    **settings: Any,
 ) -> None:
     async def run() -> None:
         complete: dict[str, Any] = {"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 10_000, "max_block_ms": 20_000}
@@ -58,10 +71,10 @@ def with_groups(
             settings.pop("source", conninfo_of(scenario.database.engine.url)),
             prefix=prefix_of(scenario),
             bootstrap_servers=scenario.emulator.bootstrap_servers,
+            group_commit=GroupCommit(max_blocks=max_blocks, max_groups=max_groups, **limits),
             **(complete | settings),
         ) as pool:
-            async with AsyncPsycopgGroupCommit(pool, max_units=max_units, max_groups=max_groups) as groups:
-                await use(groups)
+            await use(pool)
 
     scenario.run(run())
 
@@ -69,27 +82,27 @@ def with_groups(
 class Writer:
     """Writes numbers through a group commit, each in a unit of its own."""
 
-    def __init__(self, scenario: AwaitedPsycopgScenario, groups: AsyncPsycopgGroupCommit) -> None:
+    def __init__(self, scenario: AwaitedPsycopgScenario, pool: AsyncPsycopgDualWriterPool) -> None:
         self._scenario = scenario
-        self._groups = groups
+        self._pool = pool
 
-    async def put(self, tx: GroupedDualWrite, number: int) -> None:
+    async def put(self, tx: Tx, number: int) -> None:
         await tx.connection.execute(INSERT, (number, str(number)))
         tx.send(self._scenario.topic, key="k", value=str(number))
 
-    async def write(self, number: int, then: Unit | None = None) -> GroupedDualWrite:
-        async with self._groups.transaction() as tx:
+    async def write(self, number: int, then: Unit | None = None) -> Tx:
+        async with self._pool.transaction() as tx:
             await self.put(tx, number)
             if then is not None:
                 await then(tx)
         return tx
 
-    async def together(self, numbers: list[int], then: dict[int, Unit]) -> list[GroupedDualWrite | BaseException]:
+    async def together(self, numbers: list[int], then: dict[int, Unit]) -> list[Tx | BaseException]:
         """In one group, in this order: the first does not end before all have asked."""
         first = numbers[0]
         asked = asyncio.Event()
 
-        async def wait_for_all(tx: GroupedDualWrite) -> None:
+        async def wait_for_all(tx: Tx) -> None:
             await asked.wait()
             if first in then:
                 await then[first](tx)
@@ -98,9 +111,24 @@ class Writer:
             asyncio.create_task(self.write(number, wait_for_all if number == first else then.get(number)))
             for number in numbers
         ]
-        await until(lambda: len(self._groups._groups._waiting) == len(numbers) - 1)
+        await until(lambda: waiting(self._pool) == len(numbers) - 1)
         asked.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def waiting(pool: AsyncPsycopgDualWriterPool) -> int:
+    """Return how many blocks wait for their turn."""
+    assert pool.groups is not None
+    return pool.groups.waiting
+
+
+def has_ended(tx: DualWrite) -> bool:
+    """Return whether the block of a group has ended."""
+    try:
+        tx.assert_in_block()
+    except IllegalStateError:
+        return True
+    return False
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -114,10 +142,10 @@ def in_order(scenario: AwaitedPsycopgScenario) -> list[str]:
 
 
 def test_units_that_come_together_are_committed_together(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        units = await Writer(scenario, groups).together(list(range(16)), {})
-        assert all(isinstance(unit, GroupedDualWrite) for unit in units), units
-        ended = [unit for unit in units if isinstance(unit, GroupedDualWrite)]
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        units = await Writer(scenario, pool).together(list(range(16)), {})
+        assert all(isinstance(unit, Tx) for unit in units), units
+        ended = [unit for unit in units if isinstance(unit, Tx)]
         assert {unit.outcome for unit in ended} == {Outcome.COMMITTED}
         assert len({(unit.group, unit.transactional_id, unit.prepared_state) for unit in ended}) == 1
 
@@ -128,11 +156,12 @@ def test_units_that_come_together_are_committed_together(scenario: AwaitedPsycop
 
 
 def test_units_that_come_while_groups_commit_are_the_next_group(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
 
         async def several(worker: int) -> list[int]:
-            return [(await writer.write(worker * 100 + number)).group for number in range(10)]
+            written = [await writer.write(worker * 100 + number) for number in range(10)]
+            return [tx.group or 0 for tx in written]
 
         of_workers = await asyncio.gather(*(several(worker) for worker in range(8)))
         assert all(numbers == sorted(set(numbers)) for numbers in of_workers), "each waits for its group"
@@ -143,30 +172,30 @@ def test_units_that_come_while_groups_commit_are_the_next_group(scenario: Awaite
     scenario.assert_nothing_open()
 
 
-async def raise_an_error(tx: GroupedDualWrite) -> None:
+async def raise_an_error(tx: Tx) -> None:
     raise OrdinaryError
 
 
-async def fail_a_statement(tx: GroupedDualWrite) -> None:
+async def fail_a_statement(tx: Tx) -> None:
     await tx.connection.execute("SELECT * FROM no_such_table")
 
 
-async def swallow_a_statements_error(tx: GroupedDualWrite) -> None:
+async def swallow_a_statements_error(tx: Tx) -> None:
     with suppress(psycopg.Error):
         await fail_a_statement(tx)
 
 
-async def swallow_a_refused_record(tx: GroupedDualWrite) -> None:
+async def swallow_a_refused_record(tx: Tx) -> None:
     with pytest.raises(InvalidRecordError):
         tx.send("not a topic", value="x")
 
 
-async def swallow_a_refused_commit(tx: GroupedDualWrite) -> None:
+async def swallow_a_refused_commit(tx: Tx) -> None:
     with pytest.raises(TransactionEndedInsideError):
         await tx.connection.commit()
 
 
-async def leave_a_savepoint_set(tx: GroupedDualWrite) -> None:
+async def leave_a_savepoint_set(tx: Tx) -> None:
     await tx.connection.execute("SAVEPOINT mine")
     raise OrdinaryError
 
@@ -186,10 +215,10 @@ async def leave_a_savepoint_set(tx: GroupedDualWrite) -> None:
 def test_a_unit_that_fails_fails_by_itself(
     scenario: AwaitedPsycopgScenario, failure: Unit, error: type[Exception], place: int
 ) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        units = await Writer(scenario, groups).together([0, 1, 2, 3, 4], {place: failure})
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        units = await Writer(scenario, pool).together([0, 1, 2, 3, 4], {place: failure})
         assert isinstance(units.pop(place), error)
-        assert all(isinstance(unit, GroupedDualWrite) and unit.outcome is Outcome.COMMITTED for unit in units), units
+        assert all(isinstance(unit, Tx) and unit.outcome is Outcome.COMMITTED for unit in units), units
 
     with_groups(scenario, use)
     assert written(scenario) == {str(number) for number in range(5) if number != place}
@@ -197,9 +226,9 @@ def test_a_unit_that_fails_fails_by_itself(
 
 
 def test_units_that_fail_one_after_the_other(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
         failures: dict[int, Unit] = dict.fromkeys((0, 1, 3, 4, 6), raise_an_error)
-        units = await Writer(scenario, groups).together(list(range(8)), failures)
+        units = await Writer(scenario, pool).together(list(range(8)), failures)
         assert [isinstance(unit, OrdinaryError) for unit in units] == [number in failures for number in range(8)]
 
     with_groups(scenario, use)
@@ -208,10 +237,10 @@ def test_units_that_fail_one_after_the_other(scenario: AwaitedPsycopgScenario) -
 
 
 def test_a_savepoint_inside_a_unit(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
 
-        async def in_part(tx: GroupedDualWrite) -> None:
+        async def in_part(tx: Tx) -> None:
             with suppress(OrdinaryError):
                 async with tx.savepoint() as part:
                     await writer.put(part, 100)
@@ -226,18 +255,18 @@ def test_a_savepoint_inside_a_unit(scenario: AwaitedPsycopgScenario) -> None:
 
 
 def test_a_statement_that_is_left_under_way_takes_the_group_with_it(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         copying: list[Any] = []
 
-        async def leave_a_copy(tx: GroupedDualWrite) -> None:
+        async def leave_a_copy(tx: Tx) -> None:
             copying.append(tx.connection.cursor().copy("COPY events FROM STDIN"))
             await copying[0].__aenter__()
 
         units = await writer.together([0, 1, 2], {1: leave_a_copy})
         assert [type(unit) for unit in units[:2]] == [IllegalStateError, IllegalStateError]
-        assert "another unit of this group ended while its COPY" in str(units[0])
-        assert isinstance(units[2], GroupedDualWrite), "it was not in that group yet"
+        assert "another block of this group ended inside" in str(units[0])
+        assert isinstance(units[2], Tx), "it was not in that group yet"
 
     with_groups(scenario, use)
     assert written(scenario) == {"2"}
@@ -249,8 +278,8 @@ def test_an_error_at_a_point_is_that_of_all_units(scenario: AwaitedPsycopgScenar
     def fail() -> None:
         raise OrdinaryError
 
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         units = await writer.together([0, 1, 2], {})
         assert [type(unit) for unit in units] == [OrdinaryError] * 3
         await writer.write(3)
@@ -263,8 +292,8 @@ def test_an_error_at_a_point_is_that_of_all_units(scenario: AwaitedPsycopgScenar
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_lost_commit_is_resolved_for_all_units(scenario: AwaitedPsycopgScenario, applied: bool) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         await writer.write(9)  # whose id is leased by a commit, too
         scenario.database.lose_commit(applied=applied)
         units = await writer.together([0, 1, 2], {})
@@ -280,11 +309,11 @@ def test_a_lost_commit_is_resolved_for_all_units(scenario: AwaitedPsycopgScenari
 
 
 def test_a_cancellation_inside_and_before_a_unit(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         inside = asyncio.Event()
 
-        async def stay(tx: GroupedDualWrite) -> None:
+        async def stay(tx: Tx) -> None:
             inside.set()
             await asyncio.Event().wait()
 
@@ -298,9 +327,9 @@ def test_a_cancellation_inside_and_before_a_unit(scenario: AwaitedPsycopgScenari
         ended = await asyncio.gather(running, *waiting, return_exceptions=True)
         assert [type(each) for each in ended] == [
             asyncio.CancelledError,
-            GroupedDualWrite,
+            Tx,
             asyncio.CancelledError,
-            GroupedDualWrite,
+            Tx,
         ]
 
     with_groups(scenario, use)
@@ -309,21 +338,21 @@ def test_a_cancellation_inside_and_before_a_unit(scenario: AwaitedPsycopgScenari
 
 
 def test_a_cancellation_while_the_group_commits_does_not_stop_it(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
-        seen: list[GroupedDualWrite] = []
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
+        seen: list[Tx] = []
 
-        async def remember(tx: GroupedDualWrite) -> None:
+        async def remember(tx: Tx) -> None:
             seen.append(tx)
 
         hold = asyncio.Event()
 
-        async def stay(tx: GroupedDualWrite) -> None:
+        async def stay(tx: Tx) -> None:
             await hold.wait()
 
         first = asyncio.create_task(writer.write(0, remember))
         second = asyncio.create_task(writer.write(1, stay))
-        await until(lambda: bool(seen) and not seen[0].is_running)
+        await until(lambda: bool(seen) and has_ended(seen[0]))
         first.cancel()
         with pytest.raises(asyncio.CancelledError) as cancelled:
             await first
@@ -337,33 +366,12 @@ def test_a_cancellation_while_the_group_commits_does_not_stop_it(scenario: Await
     assert written(scenario) == {"0", "1"}
 
 
-def test_a_unit_that_outlives_its_group_leaves_the_connection_alone(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
-        later: list[asyncio.Task[GroupedDualWrite]] = []
-
-        async def end_the_group(tx: GroupedDualWrite) -> None:
-            later.append(asyncio.create_task(writer.write(1)))
-            await until(lambda: len(groups._groups._waiting) == 1)
-            (group,) = groups._groups._groups
-            group.cancel()
-            await asyncio.wait([group])
-            tx._group._units.begin_at_once = lambda: pytest.fail("began a unit on it")  # type: ignore[method-assign]
-
-        with pytest.raises(asyncio.CancelledError):
-            await writer.write(0, end_the_group)
-        await later[0]
-
-    with_groups(scenario, use)
-    assert written(scenario) == {"1"}
-
-
 def test_who_gets_no_turn_in_time_hears_why(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
 
-        async def let_another_wait(tx: GroupedDualWrite) -> None:
-            with pytest.raises(PoolTimeoutError, match="no group took this unit within 50 ms: 1 of 1 groups"):
+        async def let_another_wait(tx: Tx) -> None:
+            with pytest.raises(PoolTimeoutError, match="took this block within 50 ms: 1 groups are open"):
                 await asyncio.create_task(writer.write(1))
 
         while True:  # the first group connects and takes its id over: it may take longer, too
@@ -376,11 +384,11 @@ def test_who_gets_no_turn_in_time_hears_why(scenario: AwaitedPsycopgScenario) ->
 
 
 def test_a_unit_inside_a_unit_is_refused(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
 
-        async def nest(tx: GroupedDualWrite) -> None:
-            with pytest.raises(IllegalStateError, match="inside a unit already"):
+        async def nest(tx: Tx) -> None:
+            with pytest.raises(IllegalStateError, match="inside a block of a group already"):
                 await writer.write(1)
 
         await writer.write(0, nest)
@@ -390,10 +398,10 @@ def test_a_unit_inside_a_unit_is_refused(scenario: AwaitedPsycopgScenario) -> No
 
 
 def test_a_unit_is_over_when_its_block_is(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        tx = await Writer(scenario, groups).write(0)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        tx = await Writer(scenario, pool).write(0)
         for late in (lambda: tx.send(scenario.topic, value="late"), lambda: tx.connection):
-            with pytest.raises(IllegalStateError, match="this unit has ended"):
+            with pytest.raises(IllegalStateError, match="has ended"):
                 late()
 
     with_groups(scenario, use)
@@ -406,8 +414,8 @@ def test_a_snapshot_older_than_a_unit_is_refused(scenario: AwaitedPsycopgScenari
         await connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
         return connection
 
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        units = await asyncio.gather(*(Writer(scenario, groups).write(n) for n in range(3)), return_exceptions=True)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        units = await asyncio.gather(*(Writer(scenario, pool).write(n) for n in range(3)), return_exceptions=True)
         assert all(isinstance(unit, IllegalStateError) and "READ COMMITTED" in str(unit) for unit in units), units
 
     with_groups(scenario, use, source=connect)
@@ -415,8 +423,8 @@ def test_a_snapshot_older_than_a_unit_is_refused(scenario: AwaitedPsycopgScenari
 
 
 def test_units_go_on_when_the_database_is_back(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         await writer.write(0)
         scenario.database.refuse_new_connections()
         scenario.database.cut()
@@ -431,10 +439,10 @@ def test_units_go_on_when_the_database_is_back(scenario: AwaitedPsycopgScenario)
 
 
 def test_a_connection_that_breaks_between_units_leaves_nobody_waiting(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
 
-        async def cut(tx: GroupedDualWrite) -> None:
+        async def cut(tx: Tx) -> None:
             scenario.database.cut()
 
         units = await writer.together([0, 1, 2], {0: cut})
@@ -446,17 +454,17 @@ def test_a_connection_that_breaks_between_units_leaves_nobody_waiting(scenario: 
     scenario.assert_nothing_open()
 
 
-@pytest.mark.parametrize(("limit", "sizes"), [({"max_units": 3}, [3, 3, 2]), ({"max_buffered_bytes": 1_000}, [2] * 4)])
+@pytest.mark.parametrize(("limit", "sizes"), [({"max_blocks": 3}, [3, 3, 2]), ({"max_buffered_bytes": 1_000}, [2] * 4)])
 def test_a_full_group_leaves_the_rest_to_the_next(
-    scenario: AwaitedPsycopgScenario, limit: dict[str, int], sizes: list[int]
+    scenario: AwaitedPsycopgScenario, limit: dict[str, Any], sizes: list[int]
 ) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        def fill(tx: GroupedDualWrite) -> Awaitable[None]:
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        def fill(tx: Tx) -> Awaitable[None]:
             tx.send(scenario.topic, key="k", value="x" * 90)
             return asyncio.sleep(0)
 
-        units = await Writer(scenario, groups).together(list(range(8)), dict.fromkeys(range(8), fill))
-        numbers = [unit.group for unit in units if isinstance(unit, GroupedDualWrite)]
+        units = await Writer(scenario, pool).together(list(range(8)), dict.fromkeys(range(8), fill))
+        numbers = [unit.group for unit in units if isinstance(unit, Tx)]
         assert list(Counter(numbers).values()) == sizes
 
     with_groups(scenario, use, **limit)
@@ -464,22 +472,22 @@ def test_a_full_group_leaves_the_rest_to_the_next(
 
 
 def test_closing_waits_for_those_who_have_asked(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         asked = [asyncio.create_task(writer.write(number)) for number in range(5)]
         await asyncio.sleep(0)
-        await groups.close()
+        await pool.close()
         assert all(task.done() for task in asked)
-        with pytest.raises(IllegalStateError, match="this group commit is closed"):
+        with pytest.raises(IllegalStateError, match="is closed"):
             await writer.write(5)
 
-    with_groups(scenario, use, max_units=2)
+    with_groups(scenario, use, max_blocks=2)
     assert written(scenario) == {str(number) for number in range(5)}
 
 
-@pytest.mark.parametrize("limits", [{"max_units": 0}, {"max_units": 65}, {"max_groups": 0}])
-def test_limits_that_are_none(scenario: AwaitedPsycopgScenario, limits: dict[str, int]) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
+@pytest.mark.parametrize("limits", [{"max_blocks": 0}, {"max_blocks": 65}, {"max_groups": 0}])
+def test_limits_that_are_none(scenario: AwaitedPsycopgScenario, limits: dict[str, Any]) -> None:
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
         raise AssertionError
 
     with pytest.raises(ConfigError, match=next(iter(limits))):
@@ -495,9 +503,9 @@ def test_any_mixture_leaves_both_sides_equal(scenario: AwaitedPsycopgScenario, s
 
     async def worker(writer: Writer, name: int) -> None:
         for number in range(name * 100, name * 100 + 12):
-            seen: list[GroupedDualWrite] = []
+            seen: list[Tx] = []
 
-            async def then(tx: GroupedDualWrite, seen: list[GroupedDualWrite] = seen) -> None:
+            async def then(tx: Tx, seen: list[Tx] = seen) -> None:
                 seen.append(tx)
                 if chance.random() < 0.3:
                     await chance.choice(failures)(tx)
@@ -515,9 +523,9 @@ def test_any_mixture_leaves_both_sides_equal(scenario: AwaitedPsycopgScenario, s
             if chance.random() < 0.03:
                 scenario.emulator.disconnect_clients()
 
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        await asyncio.gather(*(worker(Writer(scenario, groups), name) for name in range(8)))
-        await Writer(scenario, groups).write(9_999)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        await asyncio.gather(*(worker(Writer(scenario, pool), name) for name in range(8)))
+        await Writer(scenario, pool).write(9_999)
 
     with_groups(scenario, use, max_groups=2, max_writers=4)
     both = written(scenario)  # the table, and the same in the topic

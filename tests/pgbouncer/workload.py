@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
@@ -283,9 +283,9 @@ def _tasks(load: Workload) -> None:
 
 def _grouped(load: Workload) -> None:
     async def run() -> None:
-        async with AsyncPsycopgDualWriterPool(load.conninfo, **load.settings()) as pool:
-            async with AsyncPsycopgGroupCommit(pool) as groups:
-                await load.in_tasks(groups.transaction, savepoints=False)
+        settings = load.settings()
+        async with AsyncPsycopgDualWriterPool(load.conninfo, group_commit=GroupCommit(), **settings) as pool:
+            await load.in_tasks(pool.transaction, savepoints=True)
 
     asyncio.run(run())
 

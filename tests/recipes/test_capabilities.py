@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from dualwrite import AsyncDualWriterPool, AsyncPsycopgGroupCommit, PsycopgDualWriterPool, dual_write_sessions
+from dualwrite import AsyncDualWriterPool, GroupCommit, PsycopgDualWriterPool, dual_write_sessions
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
@@ -223,12 +223,7 @@ def test_sessions_need_a_writer_on_sqlalchemy(scenario: PsycopgScenario) -> None
         dual_write_sessions(sessions, writer)
 
 
-def test_group_commit_needs_a_pool_on_psycopg() -> None:
-    async def use() -> None:
-        engine = create_async_engine("postgresql+asyncpg://nowhere/")
-        pool: Any = AsyncDualWriterPool(engine, prefix="none", bootstrap_servers="127.0.0.1:1")
-        with pytest.raises(ConfigError, match="SQLAlchemy cannot carry group commit"):
-            AsyncPsycopgGroupCommit(pool)
-        await pool.close()
-
-    asyncio.run(use())
+def test_group_commit_on_sqlalchemy_needs_postgresql_and_psycopg() -> None:
+    engine = create_async_engine("postgresql+asyncpg://nowhere/")
+    with pytest.raises(ConfigError, match="SQLAlchemy cannot carry group commit"):
+        AsyncDualWriterPool(engine, prefix="none", bootstrap_servers="127.0.0.1:1", group_commit=GroupCommit())

@@ -15,7 +15,8 @@ from dualwrite.guarantee import Tier, guarantee_of
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit, GroupedDualWrite
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction as Tx
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, awaited_psycopg_scenario
 from tests.crash.test_group_commit import Unit, Writer, in_order, with_groups
@@ -29,11 +30,11 @@ NUMBERS = list(range(1, 6))
 BAD = 3
 
 
-async def send_to_compacted(tx: GroupedDualWrite) -> None:
+async def send_to_compacted(tx: Tx) -> None:
     tx.send(COMPACTED, key="k", value="refused")
 
 
-async def send_offsets(tx: GroupedDualWrite) -> None:
+async def send_offsets(tx: Tx) -> None:
     tx.send_offsets({TopicPartition("inputs", 0): 1}, ConsumerGroupMetadata("readers"))
 
 
@@ -56,16 +57,16 @@ def scenario(request: pytest.FixtureRequest, postgres_server: PostgresServer) ->
     yield from scenario_on(request.param, postgres_server)
 
 
-def failed(ended: Collection[GroupedDualWrite | BaseException]) -> list[int]:
+def failed(ended: Collection[Tx | BaseException]) -> list[int]:
     """Return the places of those that failed, all for the same reason."""
-    assert all(isinstance(each, GroupedDualWrite | UnsupportedByBrokerError) for each in ended), ended
+    assert all(isinstance(each, Tx | UnsupportedByBrokerError) for each in ended), ended
     return [number for number, each in enumerate(ended, start=1) if isinstance(each, BaseException)]
 
 
 @pytest.mark.parametrize("badly", BADLY)
 def test_it_is_refused_alone(scenario: AwaitedPsycopgScenario, badly: str) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         await writer.write(0)
         for first, bad in ((1, BAD), (11, 11)):  # also where it is the first of its group
             numbers = list(range(first, first + 5))
@@ -83,8 +84,8 @@ def test_it_is_refused_alone(scenario: AwaitedPsycopgScenario, badly: str) -> No
 def test_before_the_first_commit_the_group_is_refused(scenario: AwaitedPsycopgScenario, badly: str) -> None:
     """What the brokers are is known only to a producer that has its transactional id."""
 
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         assert failed(await writer.together(NUMBERS, {BAD: BADLY[badly]})) == NUMBERS
         assert failed(await writer.together(NUMBERS, {BAD: BADLY[badly]})) == [BAD]
 
@@ -93,8 +94,8 @@ def test_before_the_first_commit_the_group_is_refused(scenario: AwaitedPsycopgSc
 
 
 def test_a_topic_that_was_mended_is_used(scenario: AwaitedPsycopgScenario) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         await writer.write(0)
         assert failed(await writer.together(NUMBERS, {BAD: send_to_compacted})) == [BAD]
         scenario.emulator.set_config({"cleanup.policy": "delete"}, topic=COMPACTED)
@@ -106,8 +107,8 @@ def test_a_topic_that_was_mended_is_used(scenario: AwaitedPsycopgScenario) -> No
 
 @pytest.mark.parametrize("settings", [{"accept_bounded_guarantee": True}, {"redo": "database"}])
 def test_what_is_accepted_or_copied_is_not_refused(scenario: AwaitedPsycopgScenario, settings: dict[str, Any]) -> None:
-    async def use(groups: AsyncPsycopgGroupCommit) -> None:
-        writer = Writer(scenario, groups)
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        writer = Writer(scenario, pool)
         await writer.write(0)
         assert failed(await writer.together(NUMBERS, {BAD: send_to_compacted})) == []
 
@@ -119,8 +120,8 @@ def test_what_is_accepted_or_copied_is_not_refused(scenario: AwaitedPsycopgScena
 def test_without_a_bound_nothing_is_refused(postgres_server: PostgresServer, tier: Tier) -> None:
     for scenario in scenario_on(tier, postgres_server):
 
-        async def use(groups: AsyncPsycopgGroupCommit, writes_to: AwaitedPsycopgScenario = scenario) -> None:
-            writer = Writer(writes_to, groups)
+        async def use(pool: AsyncPsycopgDualWriterPool, writes_to: AwaitedPsycopgScenario = scenario) -> None:
+            writer = Writer(writes_to, pool)
             await writer.write(0)
             for first, unit in zip((1, 11), BADLY.values(), strict=True):
                 numbers = list(range(first, first + 5))

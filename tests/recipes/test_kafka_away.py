@@ -22,7 +22,7 @@ from dualwrite.recipes.core.availability import Availability, Away
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter, AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
@@ -87,6 +87,8 @@ class Face:
 
     writer: Any
 
+    group_commit: GroupCommit | None = None
+
     def __init__(self, world: World, pause: AtPoint | None = None) -> None:
         self.world = world
         self.servers: dict[str, Any] = {"bootstrap_servers": world.emulator.bootstrap_servers}
@@ -125,7 +127,8 @@ class SqlAlchemy(Face):
 
 class SqlAlchemyPool(SqlAlchemy):
     def make(self, engine: sa.Engine) -> Any:
-        return DualWriterPool(engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
+        return DualWriterPool(engine, prefix=self.world.name, pause=self.pause, **settings)
 
 
 class SessionsOfAWriter(SqlAlchemy):
@@ -164,7 +167,8 @@ class Psycopg(Face):
 
 class PsycopgPool(Psycopg):
     def make(self, conninfo: str) -> Any:
-        return PsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
+        return PsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **settings)
 
 
 class AsyncFace(Face):
@@ -215,7 +219,8 @@ class AsyncSqlAlchemy(AsyncFace):
 
 class AsyncSqlAlchemyPool(AsyncSqlAlchemy):
     def make(self) -> Any:
-        return AsyncDualWriterPool(self.engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
+        return AsyncDualWriterPool(self.engine, prefix=self.world.name, pause=self.pause, **settings)
 
 
 class AsyncPsycopg(AsyncFace):
@@ -235,22 +240,24 @@ class AsyncPsycopg(AsyncFace):
 
 class AsyncPsycopgPool(AsyncPsycopg):
     def make(self, conninfo: str) -> Any:
-        return AsyncPsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
+        return AsyncPsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **settings)
 
 
-class GroupCommit(AsyncPsycopgPool):
-    async def begin(self) -> None:
-        await super().begin()
-        self.groups = AsyncPsycopgGroupCommit(self.writer)
+class PsycopgGroups(PsycopgPool):
+    group_commit = GroupCommit()
 
-    async def write_awaited(self, number: int) -> None:
-        async with self.groups.transaction() as tx:
-            await tx.connection.execute(INSERT, (number, str(number)))
-            tx.send(self.world.topic, value=str(number), key="k")
 
-    async def end(self) -> None:
-        await self.groups.close()
-        await super().end()
+class SqlAlchemyGroups(SqlAlchemyPool):
+    group_commit = GroupCommit()
+
+
+class AsyncSqlAlchemyGroups(AsyncSqlAlchemyPool):
+    group_commit = GroupCommit()
+
+
+class AsyncPsycopgGroups(AsyncPsycopgPool):
+    group_commit = GroupCommit()
 
 
 BEFORE_THE_TRANSACTION: list[type[Face]] = [
@@ -262,7 +269,10 @@ BEFORE_THE_TRANSACTION: list[type[Face]] = [
     AsyncSqlAlchemyPool,
     AsyncPsycopg,
     AsyncPsycopgPool,
-    GroupCommit,
+    SqlAlchemyGroups,
+    AsyncSqlAlchemyGroups,
+    PsycopgGroups,
+    AsyncPsycopgGroups,
 ]
 FACES = [*BEFORE_THE_TRANSACTION, SessionsOfAWriter]
 POOLS: list[type[Face]] = [SqlAlchemyPool, PsycopgPool]

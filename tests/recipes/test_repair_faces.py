@@ -16,7 +16,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.recovery.service import Action
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import awaited_scenario
@@ -143,10 +143,10 @@ def test_a_group_that_was_aborted_is_published_again_whole(postgres_server: Post
         made.transactional_id = f"{unique('group')}-0"
         strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: abort(made))
 
-        async def use(groups: AsyncPsycopgGroupCommit) -> None:
-            writer = Writer(made, groups)
+        async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+            writer = Writer(made, pool)
             units = await writer.together(list(range(8)), {})
-            assert [type(unit).__name__ for unit in units] == ["GroupedDualWrite"] * 8
+            assert [type(unit).__name__ for unit in units] == ["AsyncPsycopgDualTransaction"] * 8
             await writer.write(8)
 
         with_groups(made, use, pause=strike, **BOUND)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import sessionmaker
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.group_commit import AsyncPsycopgGroupCommit, GroupedDualWrite
+from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.testing.postgres import PostgresServer
@@ -128,27 +128,24 @@ def test_the_units_of_groups_are_stored_and_published(postgres_server: PostgresS
     with awaited_psycopg_scenario(database, emulator) as scenario:
         scenario.transactional_id = f"{unique('group')}-0"
 
-        async def unit(groups: AsyncPsycopgGroupCommit, number: int) -> Outcome | None:
-            tx: GroupedDualWrite
-            async with groups.transaction() as tx:
+        async def unit(pool: AsyncPsycopgDualWriterPool, number: int) -> Outcome | None:
+            async with pool.transaction() as tx:
                 await tx.connection.execute(INSERT, (number, str(number)))
                 tx.send(scenario.topic, key="k", value=str(number))
             return tx.outcome
 
         async def run() -> None:
-            async with (
-                AsyncPsycopgDualWriterPool(
-                    conninfo_of(database.engine.url),
-                    prefix=prefix_of(scenario),
-                    bootstrap_servers=emulator.bootstrap_servers,
-                    lease_ms=QUIET_LEASE_MS,
-                    **AWAY,
-                ) as pool,
-                AsyncPsycopgGroupCommit(pool) as groups,
-            ):
-                assert await unit(groups, 0) is Outcome.COMMITTED
+            async with AsyncPsycopgDualWriterPool(
+                conninfo_of(database.engine.url),
+                prefix=prefix_of(scenario),
+                bootstrap_servers=emulator.bootstrap_servers,
+                lease_ms=QUIET_LEASE_MS,
+                group_commit=GroupCommit(),
+                **AWAY,
+            ) as pool:
+                assert await unit(pool, 0) is Outcome.COMMITTED
                 emulator.crash_node(0)
-                found = await asyncio.gather(*(unit(groups, number) for number in range(1, 20)))
+                found = await asyncio.gather(*(unit(pool, number) for number in range(1, 20)))
                 assert set(found) == {Outcome.STORED}
                 emulator.start_node(0)
                 await noticed(pool.coordinator.availability)

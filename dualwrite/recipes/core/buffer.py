@@ -96,6 +96,8 @@ class RecordBuffer:
         self._closed = False
         self._savepoints: list[_Savepoint] = []
         self._refused: list[BaseException] = []
+        self.rolled_back_beyond = False
+        """Whether there was a rollback to a savepoint from before this buffer began."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -161,6 +163,11 @@ class RecordBuffer:
         """Whether half of `max_buffered_bytes` is used."""
         return self._bytes * 2 >= self._max_bytes
 
+    def absorb(self, other: RecordBuffer) -> None:
+        """Add the entries of a buffer that has taken its last one, whatever the size of both together."""
+        self._entries += other._entries
+        self._bytes += other._bytes
+
     def close(self) -> None:
         """Refuse further records: the decision is being made."""
         self._closed = True
@@ -197,6 +204,7 @@ class RecordBuffer:
         An unknown savepoint was set before this buffer began, so all records came after it.
         """
         index = self._newest_savepoint(name)
+        self.rolled_back_beyond |= index is None
         kept = _Savepoint(name, 0, 0) if index is None else self._savepoints[index]
         self._bytes -= sum(entry.size_bytes for entry in self._entries[kept.entries :])
         del self._entries[kept.entries :]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
@@ -74,16 +75,19 @@ class DualWrite:
     ) -> None:
         self.progress: Final = DualWriteProgress(database, records, uninterrupted)
         """For the steps of the dual write; not for users."""
+        self._decision = self.progress
+        self._group: int | None = None
+        self._is_over = False
 
     @property
     def transactional_id(self) -> str | None:
         """The id under which the records are sent; None before that, and for a dual write without records."""
-        return self.progress.transactional_id
+        return self._decision.transactional_id
 
     @property
     def prepared_state(self) -> PreparedTxnState:
         """The producer id and epoch that this dual write left in the state row; empty before it was prepared."""
-        return self.progress.prepared_state
+        return self._decision.prepared_state
 
     @property
     def outcome(self) -> Outcome | None:
@@ -93,7 +97,33 @@ class DualWrite:
 
         It is also set when this process resolves a lost commit later, for example at the next dual write under the id.
         """
-        return self.progress.outcome
+        return self._decision.outcome
+
+    @property
+    def group(self) -> int | None:
+        """The number, in this process, of the group with which it is committed; None if it is committed alone."""
+        return self._group
+
+    def join(self, group: int) -> None:
+        """Become a block of a group; for the steps of the dual write."""
+        self._group = group
+
+    def end_in_group(self, decision: DualWriteProgress | None) -> None:
+        """End the block, which the dual write of its group decides, or which is rolled back if that is None."""
+        self._is_over = True
+        self.progress.records.close()
+        if decision is None:
+            self.progress.outcome = Outcome.ROLLED_BACK
+        else:
+            self._decision = decision
+
+    def assert_in_block(self) -> None:
+        """Raise IllegalStateError after a block of a group, whose connection may serve another block by then."""
+        if self._is_over:
+            raise IllegalStateError(
+                "this block has ended, and its connection may serve another block of its group; nothing was done: send "
+                "and execute inside the `with` block"
+            )
 
     def tell(self, interruption: BaseException) -> None:
         """Add a note about the outcome to an interruption, such as CancelledError."""
@@ -104,7 +134,7 @@ class DualWrite:
             interruption.add_note(note)
 
     def _outcome_note(self) -> str:
-        progress = self.progress
+        progress = self._decision
         if progress.outcome is Outcome.ROLLED_BACK:
             return "The dual write is rolled back: neither database nor Kafka is changed."
         if progress.outcome is Outcome.COMMITTED:
@@ -138,6 +168,7 @@ class DualWrite:
         commits. Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed,
         and IllegalStateError after the block has ended, which includes `before_commit` hooks.
         """
+        self.assert_in_block()
         try:
             return self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
         except BaseException as error:
@@ -146,6 +177,7 @@ class DualWrite:
 
     def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
         """Commit consumed offsets as part of this dual write (KIP-447); see `Producer.send_offsets_to_transaction`."""
+        self.assert_in_block()
         try:
             self.progress.records.send_offsets(offsets, group_metadata)
         except BaseException as error:

@@ -324,3 +324,41 @@ class AsyncKafkaParticipant:
     def _live(self) -> AsyncProducer:
         assert self._producer is not None, "no producer: the id was not taken over"
         return self._producer
+
+
+# ---- topics, without a transaction ----------------------------------------------------------------------------------
+
+
+class TopicLookUp(Protocol):
+    """Looks topics up over a connection of its own."""
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        """As `KafkaParticipant.describe_topics`."""
+
+    async def close(self) -> None: ...
+
+
+class BlockingTopicLookUp:
+    """`TopicLookUp` with the producer for threads."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._producer = Producer(**settings)
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        return self._producer.describe_topics(topics)
+
+    async def close(self) -> None:
+        self._producer.close(timeout_s=0)
+
+
+class AsyncTopicLookUp:
+    """`TopicLookUp` with the producer for asyncio."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._producer = AsyncProducer(**settings)
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        return await self._producer.describe_topics(topics)
+
+    async def close(self) -> None:
+        await self._producer.close(timeout_s=0)

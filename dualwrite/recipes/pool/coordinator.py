@@ -276,9 +276,13 @@ class PoolCoordinator:
                 self.registry.give_back_turn()
             raise
         if not turn.granted and self.registry.withdraw(turn):
-            self._counts.timeouts += 1
-            count_timeout(self.prefix)
+            self.count_timeout()
             raise self._timeout()
+
+    def count_timeout(self) -> None:
+        """Count a block that has waited in vain."""
+        self._counts.timeouts += 1
+        count_timeout(self.prefix)
 
     def _timeout(self) -> PoolTimeoutError:
         places = self.registry.places()

@@ -35,17 +35,23 @@ class Runtime(Protocol):
     def spawn(self, name: str, steps: Steps) -> Background:
         """Run `steps` in the background."""
 
+    async def carry_out(self, name: str, steps: Steps) -> None:
+        """Carry out `steps` that concern others too: in this thread, or in a task whose end is not waited for."""
+
 
 class _ThreadBell:
+    """A lock that is held until it rings: an Event would make one for each wait."""
+
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._silence = threading.Lock()
+        self._silence.acquire()
 
     def ring(self) -> None:
-        self._event.set()
+        with suppress(RuntimeError):  # it has rung before
+            self._silence.release()
 
     async def wait(self, timeout_s: float | None) -> None:
-        self._event.wait(timeout_s)
-        self._event.clear()
+        self._silence.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
 
 
 class _BackgroundThread:
@@ -67,19 +73,40 @@ class ThreadRuntime:
     def spawn(self, name: str, steps: Steps) -> Background:
         return _BackgroundThread(name, steps)
 
+    async def carry_out(self, name: str, steps: Steps) -> None:
+        await steps()
+
 
 class _TaskBell:
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._has_rung = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
-        self._event.set()
+        self._has_rung = True
+        if self._waiter is not None:
+            _end(self._waiter)
 
     async def wait(self, timeout_s: float | None) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._event.wait()
-        self._event.clear()
+        if not self._has_rung:
+            await self._wait(timeout_s)
+        self._has_rung = False
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, _end, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class _BackgroundTask:
@@ -94,8 +121,16 @@ class _BackgroundTask:
 class TaskRuntime:
     """A runtime on tasks of the running event loop."""
 
+    def __init__(self) -> None:
+        self._carried_out: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
+
     def bell(self) -> Bell:
         return _TaskBell()
 
     def spawn(self, name: str, steps: Steps) -> Background:
         return _BackgroundTask(name, steps)
+
+    async def carry_out(self, name: str, steps: Steps) -> None:
+        task = asyncio.get_running_loop().create_task(steps(), name=name)
+        self._carried_out.add(task)
+        task.add_done_callback(self._carried_out.discard)

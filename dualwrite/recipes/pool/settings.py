@@ -29,6 +29,7 @@ from dualwrite.recipes.core.settings import (
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.waiting import Waiting
+from dualwrite.recipes.pool.group_settings import GroupCommit
 
 _LEAST_LEASE_MS: Final = 100
 
@@ -66,6 +67,7 @@ class PoolSettings:
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
+        group_commit: GroupCommit | None = None,
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
     ) -> None:
@@ -75,6 +77,7 @@ class PoolSettings:
         self.max_writers: Final = _at_least(1, "max_writers", max_writers)
         self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", acquire_timeout_ms)
         self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", lease_ms)
+        self.group_commit: Final = _group_commit(group_commit)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)
@@ -129,6 +132,12 @@ class PoolSettings:
             return made
 
         return new_coordinator
+
+
+def _group_commit(value: Any) -> GroupCommit | None:
+    if value is not None and not isinstance(value, GroupCommit):
+        raise ConfigError(f"group_commit takes GroupCommit(...) or None, not {value!r}")
+    return value
 
 
 def _at_least(least: int, name: str, value: Any) -> int:

@@ -18,7 +18,9 @@ from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.connections import Connections, connections_beside, connections_from
 from dualwrite.recipes.psycopg.driver import AnyConnection
+from dualwrite.recipes.psycopg.grouped import PsycopgGroup
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction, TableFile
+from dualwrite.recipes.sql.isolation import keeps_a_snapshot
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, checked_schema
 from dualwrite.recipes.writer import Use
@@ -116,6 +118,17 @@ class PsycopgPoolBackend(PsycopgBackend[ConnectionT, TxT]):
     background: Connections
     leases_inside_blocks: Final = True
     connect_first: Final = None
+
+    def assert_groups(self) -> None:
+        """Raise nothing: PostgreSQL has savepoints."""
+
+    async def begin_group(self, records: RecordBuffer) -> PsycopgGroup[TxT]:
+        transaction = await self.database.transaction(None, records, self._assert_sees_now)
+        return PsycopgGroup(transaction, records, self._handle, self.waiting.uninterrupted)
+
+    async def _assert_sees_now(self, connection: AnyConnection) -> None:
+        if await self.database.keeps_a_snapshot(connection):
+            raise keeps_a_snapshot()
 
     def begin_life(self) -> None:
         """Create the database and its connections for this process."""

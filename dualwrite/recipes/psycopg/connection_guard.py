@@ -20,6 +20,7 @@ from psycopg.sql import Composable
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.psycopg.driver import AnyConnection, PipelinedStatement, is_in_transaction_block, is_two_phase
+from dualwrite.recipes.sql.settings_changed import changes_settings
 from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of, postgres_savepoint
 
 _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
@@ -69,6 +70,12 @@ class Watch:
         self._nested = 0
         self._refused_ending: BaseException | None = None
         self._statement_failure: BaseException | None = None
+        self.has_changed_settings = False
+        """Whether a statement has changed settings, which hold for the rest of the transaction."""
+
+    def follow(self, records: RecordBuffer) -> None:
+        """Notify `records` from now on."""
+        self._records = records
 
     def start(self) -> None:
         """Start watching, once the transaction has begun."""
@@ -123,8 +130,8 @@ class Watch:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a statement is in progress, other than one that was sent ahead."""
-        return not self._has_sent_ahead and is_busy(self._connection)
+        """Whether a statement is in progress, other than one that was sent ahead, or a `connection.transaction()`."""
+        return bool(self._nested) or (not self._has_sent_ahead and is_busy(self._connection))
 
     @property
     def _has_sent_ahead(self) -> bool:
@@ -153,6 +160,8 @@ class Watch:
         """Check a query that a cursor is about to execute. Return what it does to the transaction, for `after`."""
         text = _text(query, self._connection)
         control = control_of(text, POSTGRES)
+        if changes_settings(text):
+            self.has_changed_settings = True
         if control.steps:
             try:
                 control.assert_may_be_sent(text)

@@ -78,9 +78,9 @@ def _answers(connection: AnyConnection) -> PQGen[PGresult]:
 class PipelinedStatement:
     """A statement that was sent, until its response is read."""
 
-    __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "is_pending")
+    __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "_replacement", "is_pending")
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], sql: str) -> None:
+    def __init__(self, connection: AnyConnection, sql: str) -> None:
         """Send the statement. Raises psycopg.OperationalError if the connection is known to be lost."""
         connection.pgconn.consume_input()
         connection.pgconn.send_query(sql.encode())
@@ -89,13 +89,14 @@ class PipelinedStatement:
         self.is_pending = True
         """Whether the response was not read yet."""
         self._of_connection = vars(connection).get(_WAIT)
-        self._genuine = connection.wait
-        vars(connection)[_WAIT] = self._wait
+        self._genuine: Any = connection.wait
+        self._replacement = self._wait if isinstance(connection, psycopg.AsyncConnection) else self._wait_blocking
+        vars(connection)[_WAIT] = self._replacement
 
     def forget(self) -> None:
         """Restore the connection, whatever the outcome of the statement; harmless when repeated."""
         self.is_pending = False
-        if vars(self._connection).get(_WAIT) != self._wait:
+        if vars(self._connection).get(_WAIT) != self._replacement:
             return
         if self._of_connection is None:
             del vars(self._connection)[_WAIT]
@@ -118,6 +119,22 @@ class PipelinedStatement:
             raise
         self.forget()
         return await self._genuine(generator, *arguments, **keywords)
+
+    def _wait_blocking(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
+        """Do what `_wait` does, on a blocking connection."""
+        if self._failure is not None:
+            raise self._failure
+        self.is_pending = False
+        try:
+            self._genuine(_answers(self._connection))
+        except psycopg.Error as error:
+            self._failure = error
+            raise
+        except BaseException:
+            self._failure = psycopg.OperationalError(_INTERRUPTED)
+            raise
+        self.forget()
+        return self._genuine(generator, *arguments, **keywords)
 
 
 _INTERRUPTED: Final = (
@@ -392,10 +409,12 @@ def uncancelled(connection: AnyConnection) -> Iterator[None]:
             vars(connection)[_WAIT] = of_connection
 
 
-async def take_answer_of_ahead(connection: psycopg.AsyncConnection[Any]) -> None:
+async def take_answer_of_ahead(connection: AnyConnection) -> None:
     """Read the response to a statement that was sent ahead, as the next user of the connection must."""
     if isinstance(getattr(connection.wait, "__self__", None), PipelinedStatement):
-        await connection.wait(_nothing())
+        waited: Any = connection.wait(_nothing())
+        if isinstance(connection, psycopg.AsyncConnection):
+            await waited
 
 
 def _nothing() -> PQGen[None]:

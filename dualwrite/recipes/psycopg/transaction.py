@@ -231,6 +231,15 @@ class PsycopgTransaction:
         """Forget the error that `assert_intact` would raise: a rollback to our savepoint has undone its cause."""
         self._watch.forgive()
 
+    def follow(self, records: RecordBuffer) -> None:
+        """Notify `records` of savepoints and refusals from now on."""
+        self._watch.follow(records)
+
+    @property
+    def has_changed_settings(self) -> bool:
+        """Whether a statement has changed settings, which hold for the rest of the transaction."""
+        return self._watch.has_changed_settings
+
     async def flush(self) -> None:
         """Send nothing: a connection does not hold statements back."""
 
@@ -363,6 +372,7 @@ class PsycopgTransaction:
                     answer: PGresult = await settled(wait_or_drop(connection, answered(connection, sql)))
             else:
                 with connection.lock:
+                    await take_answer_of_ahead(connection)
                     answer = await settled(wait_or_drop(connection, answered(connection, sql)))
         if wait.was_given_up:
             raise wait_given_up(self._transactional_id)

@@ -35,6 +35,7 @@ from dualwrite.recipes.core.settings import (
     WhenKafkaIsAway,
 )
 from dualwrite.recipes.core.waiting import THREADS
+from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend, PsycopgPoolBackend
@@ -57,6 +58,7 @@ class PsycopgDualTransaction(DualWrite):
     @property
     def connection(self) -> psycopg.Connection[Any]:
         """The connection whose transaction is the decision. `connection.transaction()` inside is a savepoint."""
+        self.assert_in_block()
         assert isinstance(self._connection, psycopg.Connection)
         return self._connection
 
@@ -179,6 +181,7 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
+        group_commit: GroupCommit | None = None,
         pause: PauseHook | None = None,
         **producer_settings: Any,
     ) -> None:
@@ -195,6 +198,7 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
+            group_commit=group_commit,
             pause=pause,
             producer_settings=producer_settings,
         )
@@ -210,7 +214,7 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         super().__init__(backend, settings)
 
     def transaction(
-        self, connection: psycopg.Connection[Any] | None = None
+        self, connection: psycopg.Connection[Any] | None = None, *, alone: bool = False
     ) -> AbstractContextManager[PsycopgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
@@ -218,8 +222,11 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         records; if the connection keeps a snapshot (REPEATABLE READ and above), before the transaction begins.
         Blocks that wait for one get it in the order of their requests.
 
+        With `group_commit` it may share its commits with other blocks (docs/pool.md), unless it is `alone` or
+        `connection` is given; then GroupGivenUpError is raised if another block of the group took too long.
+
         Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
         whose id was lost to another process before the decision goes on under another id, and raises FencedError
         only if that happens repeatedly.
         """
-        return self.scope(connection)
+        return self.scope(connection, alone=alone)

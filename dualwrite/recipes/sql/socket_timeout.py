@@ -1,6 +1,6 @@
-"""A time limit for a statement whose server may not respond for hours, for the connection of any driver.
+"""Ways to end a statement whose server may not respond for hours, for the connection of any driver.
 
-It does not involve the driver, and sends no cancel request: it shuts the socket down, so the driver finds the
+They do not involve the driver, and send no cancel request: they shut the socket down, so the driver finds the
 connection lost.
 """
 
@@ -45,6 +45,27 @@ class SocketTimeout:
             if self._socket is not None:
                 self.has_fired = True
                 self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class SocketCut:
+    """Shuts the socket of `connection` down from another thread than the one that uses the connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._socket = _duplicate(fileno_of(connection))
+        self._ending = threading.Lock()
+
+    def cut(self) -> None:
+        """Shut the socket down; does nothing after `close`."""
+        with self._ending, suppress(OSError):  # the connection was already lost
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Leave the connection alone from now on. Harmless when repeated."""
+        with self._ending:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
 
 
 def fileno_of(connection: Any) -> int | None:

@@ -8,8 +8,9 @@ from typing import Any, Final, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from dualwrite.errors import ConfigError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.capabilities import BackendName, Feature
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
@@ -17,13 +18,15 @@ from dualwrite.recipes.core.store import StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.sqlalchemy.drivers import Carry, here, interrupted_by
+from dualwrite.recipes.sql.isolation import keeps_a_snapshot
+from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, here, interrupted_by
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
     background_engine,
-    keeps_a_snapshot,
     locks_whole_database,
 )
+from dualwrite.recipes.sqlalchemy.engines import keeps_a_snapshot as keeps_a_snapshot_now
+from dualwrite.recipes.sqlalchemy.grouped import GroupedTransaction
 from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
@@ -169,6 +172,11 @@ class SqlAlchemyDatabase:
         return SqlAlchemyPort(transaction, self._store, self._redo, self._carry)
 
 
+def _end(transaction: SqlAlchemyTransaction) -> None:
+    transaction.rollback()
+    transaction.close()
+
+
 class CarryOut(Protocol):
     """Carries out the steps of a dual write inside a call of SQLAlchemy, and returns their result."""
 
@@ -207,7 +215,7 @@ class SqlAlchemyBackend:
 
     async def take_slot_before_snapshot(self, use: Use, connection: sa.Connection | None, tx: DualWrite) -> None:
         """Take the block's slot now if the connection keeps a snapshot; roll `tx` back and close it if that fails."""
-        if connection is None or not keeps_a_snapshot(connection):
+        if connection is None or not keeps_a_snapshot_now(connection):
             return
         try:
             await use.take_slot()
@@ -228,6 +236,23 @@ class SqlAlchemyBackend:
             await self._carry(self.background_engine.dispose)
 
     # ---- for pools ------------------------------------------------------------------------------------------
+
+    def assert_groups(self) -> None:
+        """Raise ConfigError unless this is PostgreSQL with psycopg, for which groups are tested."""
+        dialect = self.engine.dialect
+        if dialect.name != "postgresql" or dialect.driver not in DRIVERS_THAT_MARK:
+            raise ConfigError(
+                f"{self.name} cannot carry {Feature.GROUP_COMMIT} on {dialect.name}+{dialect.driver}: it is made for "
+                "PostgreSQL with psycopg (postgresql+psycopg://); leave group_commit out"
+            )
+
+    async def _begun_group(self, connection: sa.Connection, records: RecordBuffer) -> GroupedTransaction:
+        """Begin a group's transaction on a new Connection, which is closed if that fails."""
+        transaction = await self._carry(lambda: GroupedTransaction(connection, self.engine, records, owned=True))
+        if keeps_a_snapshot_now(connection):
+            await self.waiting.uninterrupted(_carried(self._carry, lambda: _end(transaction)))
+            raise keeps_a_snapshot()
+        return transaction
 
     def begin_life(self) -> None:
         """Create the background's engine and the database on it, for this process."""

@@ -25,6 +25,8 @@ ResultT = TypeVar("ResultT")
 _PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
 _MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, from the last response without rows
 
+_PSYCOPG_FAILED = (3, 4)  # psycopg.pq.TransactionStatus.INERROR and UNKNOWN
+
 DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
 _TROUBLE_SQLSTATE_CLASSES: Final = frozenset(
@@ -302,6 +304,14 @@ def begin_marker() -> Callable[[sa.Connection], None]:
         mark_next_begin(driver)
 
     return mark
+
+
+def has_failed(connection: sa.Connection) -> bool:
+    """Return whether psycopg reports that a failed statement has doomed the transaction, or the connection is lost."""
+    if connection.invalidated or connection.closed:
+        return True
+    driver: Any = connection.connection.driver_connection
+    return driver.info.transaction_status in _PSYCOPG_FAILED
 
 
 def in_transaction(connection: sa.Connection) -> bool | None:

@@ -189,7 +189,7 @@ def _after_statement(
         transaction.after_statement(statement)
 
 
-def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
+def set_savepoint(session: Session, transaction: SessionTransaction) -> None:
     """Set a savepoint at once.
 
     A Session would wait for the first statement, so that records before it would come before the savepoint, and a
@@ -284,7 +284,7 @@ class SqlAlchemyTransaction:
         self.connection.execution_options(**{_OPTION: self})
         if self.session is not None:
             event.listen(self.session, "after_begin", self.refuse_second_database)
-            event.listen(self.session, "after_transaction_create", _set_savepoint)
+            event.listen(self.session, "after_transaction_create", set_savepoint)
 
     def _assert_can_decide(self, engine: sa.Engine) -> None:
         # `execution_options()` returns a new Engine that shares the pool.
@@ -372,7 +372,7 @@ class SqlAlchemyTransaction:
             return
         if self.session is not None:
             event.remove(self.session, "after_begin", self.refuse_second_database)
-            event.remove(self.session, "after_transaction_create", _set_savepoint)
+            event.remove(self.session, "after_transaction_create", set_savepoint)
         self.connection.execution_options(**{_OPTION: None})
         try:
             self._binding.close()
@@ -396,10 +396,14 @@ class SqlAlchemyTransaction:
 
     def doom(self, error: BaseException) -> None:
         """Let this dual write, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
-        if self.connection.in_nested_transaction():
+        if self._is_in_savepoint():
             self._records.refuse(error)
         else:
             self._doom_all(error)
+
+    def _is_in_savepoint(self) -> bool:
+        """Return whether the block is inside one of its savepoints."""
+        return self.connection.in_nested_transaction()
 
     def _doom_all(self, error: BaseException) -> None:
         if self._failure is None:
@@ -433,7 +437,7 @@ class SqlAlchemyTransaction:
         # A missing savepoint means that the server rolled back the whole transaction, as MySQL does after a deadlock.
         # The effect of an interrupted statement is unknown.
         if (
-            not self.connection.in_nested_transaction()
+            not self._is_in_savepoint()
             or (statement is not None and control_of(statement, self._grammar).steps)
             or not isinstance(error, Exception)
         ):

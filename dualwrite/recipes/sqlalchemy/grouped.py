@@ -1,0 +1,271 @@
+"""The database transaction of a group of blocks on SQLAlchemy: one Connection, and a Session for each block.
+
+The first block's Session takes part in the transaction itself, so that a block which stays alone sends what it would
+send by itself; each further one in a savepoint. `join_transaction_mode="rollback_only"` lets a Session end without
+ending what it takes part in. So `after_commit` hooks and the expiry of objects follow the decision of the group, in the
+block's own thread or task, whereas `before_commit` hooks run when the block ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.orm import Session, SessionTransaction
+
+from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress
+from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.waiting import Uninterrupted
+from dualwrite.recipes.sql.settings_changed import changes_settings
+from dualwrite.recipes.sql.socket_timeout import SocketCut
+from dualwrite.recipes.sqlalchemy.drivers import Carry, has_failed
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, set_savepoint, transaction_on
+
+TxT = TypeVar("TxT", bound=DualWrite)
+
+
+# ---- listeners ------------------------------------------------------------------------------------------------------
+
+# Of classes of Sessions, once: to listen to each Session by itself takes as long as an INSERT.
+
+_followed: Final[weakref.WeakSet[type[Session]]] = weakref.WeakSet()
+_following: Final = threading.Lock()
+
+
+def _listen(made: type[Session]) -> None:
+    """Let the Sessions of a class tell the group in which they take part what they do. Harmless when repeated."""
+    if made in _followed:
+        return
+    with _following:
+        if made not in _followed:
+            _followed.add(made)
+            event.listen(made, "after_begin", _after_begin)
+            event.listen(made, "after_transaction_create", _after_transaction_create)
+            event.listen(made, "before_commit", _before_commit)
+
+
+def _group_of(session: Session) -> GroupedTransaction | None:
+    if not isinstance(session.bind, sa.Connection):
+        return None
+    found = transaction_on(session.bind)
+    return found if isinstance(found, GroupedTransaction) else None
+
+
+def _after_begin(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
+    group = _group_of(session)
+    if group is not None:
+        group.on_begin(session, transaction, connection)
+
+
+def _after_transaction_create(session: Session, transaction: SessionTransaction) -> None:
+    if transaction.nested and _group_of(session) is not None:
+        set_savepoint(session, transaction)
+
+
+def _before_commit(session: Session) -> None:
+    group = _group_of(session)
+    if group is not None:
+        group.refuse_commit(session)
+
+
+class GroupedTransaction(SqlAlchemyTransaction):
+    """The transaction of a group; what it remembers of failures is its running block's."""
+
+    has_changed_settings = False
+    """Whether a statement has changed settings, which hold for the rest of the transaction."""
+    block_savepoint: sa.NestedTransaction | None = None
+    """The savepoint before the running block; None for the first one."""
+    is_preparing = False
+    """Whether a Session commits because its block has ended."""
+
+    def follow(self, records: RecordBuffer) -> None:
+        """Notify `records` of savepoints and refusals from now on."""
+        self._records = records
+
+    def forgive(self) -> None:
+        """Forget failures, because a rollback to the block's savepoint has undone them."""
+        self._failure = None
+        self._second_database = False
+
+    def begin_block(self, records: RecordBuffer, session: Session, *, first: bool) -> None:
+        """Begin a block, behind a savepoint unless it is the first one, and let `session` take part in it."""
+        self.follow(records)
+        self.block_savepoint = None if first else self.connection.begin_nested()
+        if session.in_transaction():
+            raise IllegalStateError(_SESSION_HAS_BEGUN)
+        _listen(type(session))
+        session.bind = self.connection
+        session.join_transaction_mode = "rollback_only"
+        session.connection()
+
+    def end_block(self, session: Session) -> None:
+        """Send what the Session holds back. Raises if the block cannot go into the decision."""
+        self._assert_block_intact()
+        root = session.get_transaction()
+        if root is not None:
+            self.is_preparing = True
+            try:
+                root._prepare_impl()  # noqa: SLF001 - commit() without its end, which follows the group's decision
+            finally:
+                self.is_preparing = False
+        self._assert_block_intact()
+        if self._is_in_savepoint():
+            raise IllegalStateError(_SAVEPOINT_OPEN)
+
+    def _assert_block_intact(self) -> None:
+        self.assert_intact()
+        if self._has_left_the_block:
+            raise TransactionEndedInsideError(_ENDED_FOR_ALL)
+        if self.block_savepoint is not None and not self.block_savepoint.is_active:
+            raise TransactionEndedInsideError(_ROLLED_BACK)
+        if has_failed(self.connection):
+            raise TransactionDoomedError(_SWALLOWED)
+
+    def undo_block(self, session: Session) -> None:
+        """Roll the block back to its savepoint. Raises if the whole transaction must end."""
+        savepoint = self.block_savepoint
+        if savepoint is None or self._has_left_the_block:
+            raise TransactionEndedInsideError(_ENDED_FOR_ALL)
+        session.rollback()
+        while savepoint.is_active:  # so the newest one is this or inside it, and not a neighbour's
+            newest = self.connection.get_nested_transaction()
+            assert newest is not None, "one that is active is among those of its Connection"
+            newest.rollback()
+        if has_failed(self.connection) or self.is_over:
+            raise TransactionEndedInsideError(_ENDED_FOR_ALL)
+        self.forgive()
+
+    @property
+    def _has_left_the_block(self) -> bool:
+        """Whether the block has undone more than itself."""
+        return self.is_over or self._records.rolled_back_beyond
+
+    def on_begin(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+        """Raise if the Session begins anew, or on another connection."""
+        self.refuse_second_database(session, transaction, connection)
+        savepoint = self.block_savepoint
+        if self.is_over or (savepoint is not None and not savepoint.is_active):
+            raise self._ended(_ROLLED_BACK)
+
+    def refuse_commit(self, session: Session) -> None:
+        """Raise TransactionEndedInsideError unless a savepoint of the Session is released, or its block has ended."""
+        if not self.is_preparing and not session.in_nested_transaction():
+            raise self._ended(_COMMITTED)
+
+    def _ended(self, sentence: str) -> TransactionEndedInsideError:
+        error = TransactionEndedInsideError(sentence)
+        self._doom_all(error)
+        return error
+
+    def before_statement(self, statement: str) -> None:
+        if changes_settings(statement):
+            self.has_changed_settings = True
+        super().before_statement(statement)
+
+    def _is_in_savepoint(self) -> bool:
+        return self.connection.get_nested_transaction() not in (None, self.block_savepoint)
+
+
+class SqlAlchemyGroup(Generic[TxT]):
+    """`GroupTransaction` on SQLAlchemy."""
+
+    def __init__(
+        self,
+        transaction: GroupedTransaction,
+        port: DatabaseTransaction,
+        records: RecordBuffer,
+        *,
+        carry: Carry,
+        uninterrupted: Uninterrupted,
+        new_block: Callable[[RecordBuffer], TxT],
+        session_of: Callable[[TxT], Session],
+    ) -> None:
+        """`new_block` makes a block's handle with a Session of its own, which `session_of` returns."""
+        self.progress: Final = DualWriteProgress(port, records, uninterrupted)
+        self._transaction = transaction
+        self._carry = carry
+        self._new_block = new_block
+        self._session_of = session_of
+        self._socket: SocketCut | None = None
+        self._joined: dict[Session, Any] = {}
+        """What the Sessions are bound to outside the group."""
+
+    @property
+    def takes_more(self) -> bool:
+        return not self._transaction.has_changed_settings
+
+    def new_block(self, records: RecordBuffer) -> TxT:
+        return self._new_block(records)
+
+    async def begin_block(self, tx: TxT, *, first: bool) -> None:
+        if not first and self._socket is None:
+            self._socket = SocketCut(self._transaction.connection.connection.driver_connection)
+        self._transaction.write = tx
+        session, records = self._session_of(tx), tx.progress.records
+        self._joined[session] = session.bind, session.join_transaction_mode
+        await self._carry(lambda: self._transaction.begin_block(records, session, first=first))
+
+    async def end_block(self, tx: TxT) -> None:
+        await self._carry(lambda: self._transaction.end_block(self._session_of(tx)))
+        self._follow_no_block()
+
+    async def undo_block(self, tx: TxT) -> None:
+        await self._carry(lambda: self._transaction.undo_block(self._session_of(tx)))
+        self._follow_no_block()
+
+    def _follow_no_block(self) -> None:
+        self._transaction.write = None
+        self._transaction.follow(self.progress.records)
+
+    async def close_block(self, tx: TxT) -> None:
+        await self._carry(lambda: self._close_block(tx))
+
+    def _close_block(self, tx: TxT) -> None:
+        session = self._session_of(tx)
+        if session.in_transaction():
+            if tx.outcome in (Outcome.COMMITTED, Outcome.STORED):
+                session.commit()
+            else:  # not rollback(), which would send something on a connection that may serve another thread
+                session.dispatch.after_rollback(session)
+        session.close()
+        session.bind, session.join_transaction_mode = self._joined.pop(session, (session.bind, "conditional_savepoint"))
+
+    def cut(self) -> None:
+        if self._socket is not None:
+            self._socket.cut()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+_SESSION_HAS_BEGUN: Final = (
+    "session_factory returned a Session that has begun a transaction already, which is not that of the block's group; "
+    "nothing was written: return a new Session, or use transaction(alone=True)"
+)
+_ROLLED_BACK: Final = (
+    "the block rolled its database transaction back; neither database nor Kafka was changed: let an exception leave "
+    "the block, or roll back a part of it with session.begin_nested()"
+)
+_COMMITTED: Final = (
+    "commit was called inside a dual write; neither database nor Kafka was changed: leaving the block commits both"
+)
+_SAVEPOINT_OPEN: Final = (
+    "the block ended inside a savepoint of its Connection; neither database nor Kafka was changed: release the "
+    "savepoint inside the block"
+)
+_SWALLOWED: Final = (
+    "a statement of this block failed and its error was swallowed; neither database nor Kafka was changed: let the "
+    "error end the block, or run a statement that may fail in a savepoint (session.begin_nested())"
+)
+_ENDED_FOR_ALL: Final = (
+    "a block of this group undid more than itself, by ending the transaction on its Connection or by rolling back to a "
+    "savepoint that is not its own; neither database nor Kafka was changed: repeat this block"
+)
