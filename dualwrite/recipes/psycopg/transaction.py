@@ -16,7 +16,13 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
-from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import (
+    DualWriteError,
+    IllegalStateError,
+    StateTableError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
@@ -36,8 +42,10 @@ from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
     StandbyWait,
     answered,
+    assert_committed,
     begin_statement,
     closed,
+    refusal_as_failed,
     take_answer_of_ahead,
     wait_or_drop,
 )
@@ -337,20 +345,23 @@ class PsycopgTransaction:
         self.commit_was_sent = True
         try:
             answer = await (self._decide() if self._decides else self._command("COMMIT"))
-        except psycopg.errors.InFailedSqlTransaction as error:
+        except psycopg.Error as error:
+            refusal = self._refusal(error)
+            if refusal is None:
+                raise
             self.commit_was_sent = False  # the server did not reach the COMMIT
-            raise TransactionDoomedError(_FAILED_BEFORE) from error
-        except psycopg.errors.InvalidTextRepresentation as error:
-            if self._mark in str(error):
-                self.commit_was_sent = False  # the server did not reach the COMMIT
-                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
-            raise
-        if answer.command_status != b"COMMIT":
+            raise refusal from error
+        try:
+            assert_committed(answer)
+        except TransactionDoomedError:
             self.commit_was_sent = False  # the response says that it rolled back
-            raise TransactionDoomedError(
-                f"PostgreSQL answered COMMIT with {_status(answer)}, because the transaction had failed before; "
-                "neither database nor Kafka was changed"
-            )
+            raise
+
+    def _refusal(self, error: psycopg.Error) -> DualWriteError | None:
+        """Return the error for a failure before COMMIT was reached; None if it may have been reached."""
+        if isinstance(error, psycopg.errors.InvalidTextRepresentation) and self._mark in str(error):
+            return TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        return refusal_as_failed(error)
 
     async def _decide(self) -> PGresult:
         """Send COMMIT, and never a cancel request. Raises NotDurableError if the response came before durability."""
@@ -566,10 +577,6 @@ class _Statements:
         return self._pin.has_redo_table
 
 
-def _status(answer: PGresult) -> str:
-    return (answer.command_status or b"nothing").decode()
-
-
 @cache
 def _pyformat(sql: str) -> str:
     return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)
@@ -585,4 +592,3 @@ _ANOTHER_TRANSACTION = (
     "connection's own methods; Kafka was not changed, and the database keeps only what a COMMIT made permanent: let "
     "the dual write end the transaction"
 )
-_FAILED_BEFORE = "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"

@@ -57,6 +57,9 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 UNDEFINED_TABLE: Final = "42P01"
 """The SQLSTATE for a table that does not exist, or no longer."""
 
+INVALID_TEXT_REPRESENTATION: Final = "22P02"
+"""The SQLSTATE for a cast of a text that is no number."""
+
 _FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
 _LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
 _SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
@@ -85,7 +88,41 @@ def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Stateme
     return found
 
 
-# ---- the manifest in the message of COMMIT --------------------------------------------------------------------------
+# ---- what goes in the message of COMMIT -----------------------------------------------------------------------------
+
+NOT_AS_LOCKED: Final = "not as locked"
+"""What the server quotes in its error if `write_and_commit` found the row changed, or its lock gone."""
+
+ANOTHER_TRANSACTION: Final = "another transaction"
+"""What it quotes if the message reached another transaction than the one that set the mark."""
+
+_WRITE_STATE: Final = "WITH written AS (UPDATE kafka_transaction_state SET prepared_transaction_state = "
+_OF_ROW: Final = ", updated_at = CURRENT_TIMESTAMP WHERE transactional_id = "
+_IF_HELD: Final = f" AND {SAME_TABLE} AND {STILL_HELD}"
+
+
+def write_and_commit(
+    pinned: PinnedTables, transactional_id: str, *, previous: str, new: str, manifest: str, mark: str, token: str
+) -> str:
+    """Return a message that writes the locked row, makes its COMMIT durable, and commits.
+
+    If it does not write exactly one row, under the lock and in the transaction of `mark` (empty: there is none), the
+    first statement fails, and the server does not reach COMMIT. It fails by a cast of a text that names the reason and
+    ends with `token`. `previous` and `new` are texts of a `PreparedTxnState`: at most two numbers and a colon.
+    """
+    reason = f"'{NOT_AS_LOCKED} {token}'"
+    marked = ""
+    if mark:
+        marked = f" AND current_setting('{MARK}', true) = '{mark}'"
+        reason = (
+            f"CASE current_setting('{MARK}', true) WHEN '{mark}' THEN {reason} ELSE '{ANOTHER_TRANSACTION} {token}' END"
+        )
+    return (
+        f"{pinned.sql(_WRITE_STATE)}'{new}', manifest = {_literal(manifest) if manifest else 'NULL'}"
+        f"{_OF_ROW}{_literal(transactional_id)} AND prepared_transaction_state = '{previous}'"
+        f"{pinned.sql(_IF_HELD)}{marked} RETURNING 1)"
+        f" SELECT CAST(CASE count(*) WHEN 1 THEN '1' ELSE {reason} END AS integer), {RAISE} FROM written; COMMIT"
+    )
 
 
 def attach_manifest(pinned: PinnedTables, transactional_id: str, state: str, manifest: str) -> str:

@@ -11,14 +11,14 @@ that does not fit) is the fault of the data.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
-from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, INVALID_TEXT_REPRESENTATION
 
 ResultT = TypeVar("ResultT")
 
@@ -242,14 +242,45 @@ class CommitWait:
             self.was_given_up = True
 
 
+class CommitMessage(Protocol):
+    """What `commit()` of a driver's connection sends inside a `with`: a write of the state row, and COMMIT."""
+
+    was_committed: bool
+    was_refused: bool
+    """Whether the server is known not to have reached COMMIT."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *raised: Any) -> None: ...
+
+
+def commit_message(
+    connection: Any, sql: str, token: str, refusals: Mapping[str, Callable[[], Exception]]
+) -> CommitMessage:
+    """Return the message for a connection of psycopg.
+
+    If the server's error quotes a key of `refusals` and `token`, COMMIT was not reached, and the error that the key
+    stands for is raised.
+    """
+    from dualwrite.recipes.psycopg.driver import CommitMessage as Message
+    from dualwrite.recipes.psycopg.driver import refusal_as_failed
+
+    def refusal(error: Any) -> Exception | None:
+        text = str(error)
+        if error.sqlstate == INVALID_TEXT_REPRESENTATION and token in text:
+            return next((refused() for quoted, refused in refusals.items() if f"{quoted} {token}" in text), None)
+        return refusal_as_failed(error)
+
+    return Message(connection, sql, refusal)
+
+
 @contextmanager
-def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
-    """Watch the call inside the `with`, which sends COMMIT on a driver's connection."""
+def deciding(driver: str, connection: Any, message: CommitMessage | None = None) -> Iterator[CommitWait]:
+    """Watch the call inside the `with`, which sends COMMIT, or `message`, on a driver's connection."""
     wait = CommitWait()
     if driver == "psycopg":
         from dualwrite.recipes.psycopg.driver import StandbyWait, uncancelled
 
-        with StandbyWait(connection) as standby_wait, uncancelled(connection):
+        with StandbyWait(connection) as standby_wait, message or uncancelled(connection):
             yield wait
         wait.was_given_up = standby_wait.was_given_up
     elif driver == "asyncpg":

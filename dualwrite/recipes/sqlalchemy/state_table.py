@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import secrets
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -29,19 +30,22 @@ from dualwrite.recipes.core.store import (
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, assert_still_there, execute_query, table_replaced
 from dualwrite.recipes.sql.postgres import (
+    ANOTHER_TRANSACTION,
     IS_MARKED,
     LOCK_NOT_AVAILABLE,
     MARK,
     MARK_ATTRIBUTE,
+    NOT_AS_LOCKED,
     RAISE,
     STILL_HELD,
     UNDEFINED_TABLE,
     WITNESS,
     lock_row,
+    write_and_commit,
 )
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
-from dualwrite.recipes.sqlalchemy.drivers import deciding
+from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, CommitMessage, commit_message, deciding
 from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine, file_of
 from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
@@ -462,6 +466,35 @@ class SqlAlchemyStateStore:
             if self._row_lock.is_another(transaction):
                 raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
+
+    def write_with_commit(
+        self,
+        transaction: sa.Connection,
+        transactional_id: str,
+        *,
+        previous: PreparedTxnState,
+        new: PreparedTxnState,
+        manifest: str,
+    ) -> CommitMessage | None:
+        """Do what `write` does in the message that carries COMMIT, which is returned; None if the driver cannot."""
+        if transaction.dialect.name != "postgresql" or transaction.dialect.driver not in DRIVERS_THAT_MARK:
+            return None
+        mark = self._row_lock.proof(transaction)["mark"]
+        token = mark or secrets.token_hex(8)
+        sql = write_and_commit(
+            self._known.pinned,
+            transactional_id,
+            previous=str(previous),
+            new=str(new),
+            manifest=manifest,
+            mark=mark,
+            token=token,
+        )
+        refusals = {
+            NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="SQLAlchemy"),
+            ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION),
+        }
+        return commit_message(transaction.connection.driver_connection, sql, token, refusals)
 
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """Implement `Database.make_durable`, on a connection outside the engine's pool that is closed afterwards."""

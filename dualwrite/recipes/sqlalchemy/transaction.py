@@ -22,6 +22,7 @@ from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
+    CommitMessage,
     begin_marker,
     commits_by_itself,
     deciding,
@@ -270,6 +271,7 @@ class SqlAlchemyTransaction:
         self._control: TransactionControl | None = None  # of the statement in progress
         self._is_dropped = False
         self._raise_durability: str | None = None  # None until the state is written
+        self._message: CommitMessage | None = None  # what COMMIT is sent with; None: it is sent alone
         self._statements_since = 0
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
@@ -329,7 +331,7 @@ class SqlAlchemyTransaction:
     def commit(self) -> None:
         """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
         self._committing = True
-        if self._raise_durability is None:
+        if self._raise_durability is None and self._message is None:
             self._binding.commit()
         else:
             self._decide()
@@ -343,12 +345,24 @@ class SqlAlchemyTransaction:
         self._raise_durability = raise_durability or ""
         self._statements_since = 0
 
+    def decides_by(self, message: CommitMessage) -> None:
+        """Let COMMIT be sent by `message`, which writes the state, proves the lock, and makes COMMIT durable."""
+        self._message = message
+
     def _decide(self) -> None:
         driver: Any = self.connection.connection.driver_connection
-        with deciding(self.connection.dialect.driver, driver) as wait:
-            self._binding.commit()
+        message = self._message
+        try:
+            with deciding(self.connection.dialect.driver, driver, message) as wait:
+                self._binding.commit()
+        except BaseException:
+            if message is not None and message.was_refused:
+                self.commit_was_sent = False  # the server did not reach the COMMIT
+            raise
         if wait.was_given_up:
             raise wait_given_up(self.transactional_id)
+        if message is not None and self.commit_was_sent and not message.was_committed:
+            raise IllegalStateError(_BYPASSED)
 
     def drop(self) -> bool:
         """Drop an asyncpg connection whose COMMIT is waiting. Return False, and do nothing, if COMMIT was not sent."""
@@ -493,6 +507,11 @@ _TWO_PHASE = (
 _SECOND_DATABASE = (
     "the Session of this dual write went to a second database, which would not be committed with it; "
     "neither database nor Kafka was changed: write to one database only"
+)
+_BYPASSED = (
+    "COMMIT was sent without the prepared state of this dual write, by something that replaces commit() of the "
+    "driver's connection or of SQLAlchemy's dialect; Kafka was not changed, and the database keeps what that COMMIT "
+    "made permanent: remove what replaces it"
 )
 _JOINED = (
     "the Session takes part in a transaction that was begun on its Connection, so Session.commit() commits nothing; "
