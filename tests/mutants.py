@@ -329,6 +329,31 @@ MUTANTS: Final = (
         'else f"{self._attachment}; COMMIT"',
         "recipes/test_manifest.py",
     ),
+    # the message that writes the row and commits
+    Mutant(
+        "dualwrite/recipes/sql/postgres.py",
+        'f" AND {SAME_TABLE} AND {STILL_HELD}"',
+        'f" AND {SAME_TABLE}"',
+        "recipes/test_commit_message.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sql/postgres.py",
+        "CASE count(*) WHEN 1 THEN",
+        "CASE count(*) WHEN -1 THEN 'x' WHEN count(*) THEN",
+        "recipes/test_commit_message.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sqlalchemy/transaction.py",
+        "self.commit_was_sent and not message.was_committed",
+        "False",
+        "recipes/test_commit_message.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sqlalchemy/transaction.py",
+        "if message is not None and message.was_refused:",
+        "if message is not None and not message.was_committed:",
+        "crash/test_lost_commit.py",
+    ),
     Mutant(
         "dualwrite/recipes/sql/postgres.py",
         """ AND prepared_transaction_state = '{state}'\"""",
