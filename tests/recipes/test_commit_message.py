@@ -18,7 +18,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from dualwrite import AsyncDualWriter
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import (
+    IllegalStateError,
+    RowLockTimeoutError,
+    StateRowError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -340,6 +346,65 @@ def test_a_connection_that_is_lost_before_it(scenario: Scenario, writer: DualWri
     with pytest.raises(sa.exc.OperationalError):
         write(hook)
     assert_rolled_back(scenario, writer, write)
+
+
+# ---- the lock, which is taken past SQLAlchemy too -------------------------------------------------------------------
+
+
+def test_a_connection_that_is_lost_before_the_lock(scenario: Scenario, writer: DualWriter) -> None:
+    """The error is SQLAlchemy's, and the pool forgets the connection."""
+    with pytest.raises(sa.exc.OperationalError) as raised, writer.transaction() as lost:
+        put(lost, scenario, 2)
+        scenario.database.cut()
+    assert raised.value.connection_invalidated
+    assert lost.outcome is Outcome.ROLLED_BACK
+    with writer.transaction() as tx:
+        put(tx, scenario, 3)
+    scenario.expected.append("3")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_row_that_was_written_after_the_snapshot(scenario: Scenario, writer: DualWriter) -> None:
+    """The lock fails, as SQLAlchemy's own statement would; a listener for errors is told."""
+    told: list[BaseException] = []
+    event.listen(scenario.database.engine, "handle_error", lambda context: told.append(context.original_exception))
+    snapshot = scenario.database.engine.execution_options(isolation_level="REPEATABLE READ")
+    touch = "UPDATE kafka_transaction_state SET updated_at = now()"
+    tx = None
+    with Session(snapshot) as session:
+        with pytest.raises(sa.exc.OperationalError, match="serialize") as raised, writer.transaction(session) as tx:
+            put(tx, scenario, 2)
+            with scenario.database.aside.begin() as other:
+                other.exec_driver_sql(touch)
+    assert isinstance(raised.value.orig, psycopg.errors.SerializationFailure)
+    assert told == [raised.value.orig]
+    assert tx is not None
+    assert tx.outcome is Outcome.ROLLED_BACK
+    scenario.assert_both_sides_agree()
+
+
+def test_a_block_without_a_statement(scenario: Scenario, writer: DualWriter) -> None:
+    """The lock is then the first statement, with which SQLAlchemy sends BEGIN."""
+    with writer.transaction() as tx:
+        tx.send(scenario.topic, key="k", value="alone")
+    assert tx.outcome is Outcome.COMMITTED
+    assert scenario.row() == tx.prepared_state
+    scenario.assert_nothing_open()
+
+
+def test_a_row_that_another_transaction_holds_is_waited_for(scenario: Scenario) -> None:
+    with scenario.writer(lock_timeout_ms=100) as writer:
+        with writer.transaction() as tx:
+            put(tx, scenario, 1)
+        scenario.expected.append("1")
+        with scenario.database.aside.begin() as other:
+            other.exec_driver_sql("SELECT 1 FROM kafka_transaction_state FOR UPDATE")
+            with pytest.raises(RowLockTimeoutError), writer.transaction() as tx:
+                put(tx, scenario, 2)
+        with writer.transaction() as tx:
+            put(tx, scenario, 3)
+    scenario.expected.append("3")
+    scenario.assert_both_sides_agree()
 
 
 # ---- in an event loop -----------------------------------------------------------------------------------------------

@@ -74,6 +74,24 @@ def test_drivers_have_what_is_read(owner: type[Any], member: str) -> None:
     assert hasattr(owner, member)
 
 
+def test_an_error_past_sqlalchemy_is_raised_as_sqlalchemy_would() -> None:
+    """`value_past_sqlalchemy` hands it to this method, which wraps it, tells listeners, and always raises."""
+    method = inspect.signature(sa.Connection._handle_dbapi_exception)
+    assert [*method.parameters][:6] == ["self", "e", "statement", "parameters", "cursor", "context"]
+    assert method.return_annotation == "NoReturn"
+
+
+@pytest.mark.parametrize("kind", [psycopg.Connection, psycopg.AsyncConnection])
+def test_the_dialect_commits_by_commit_of_psycopgs_connection(kind: type[Any]) -> None:
+    """Which `CommitMessage` replaces; on an AsyncConnection the result is awaited."""
+    dialect = inspect.getsource(sa.dialects.postgresql.psycopg.PGDialect_psycopg.do_commit)
+    assert "dbapi_connection.commit()" in dialect
+    adapted = inspect.getsource(sa.dialects.postgresql.psycopg.AsyncAdapt_psycopg_connection.commit)
+    assert "self._connection.commit()" in adapted
+    assert inspect.iscoroutinefunction(kind.commit) is (kind is psycopg.AsyncConnection)
+    assert kind.__dictoffset__ != 0  # so that an attribute of the connection can replace the method
+
+
 def test_the_numbers_of_the_protocols() -> None:
     assert current(pq.TransactionStatus.IDLE) == 0
     assert SERVER_STATUS.SERVER_STATUS_IN_TRANS == 1

@@ -64,6 +64,7 @@ def configure_function(pool: Any) -> Any:
 # statement at a time, so the response must be read before anything else is sent.
 
 _FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what libpq gives
+_IN_TRANSACTION: Final = int(pq.TransactionStatus.INTRANS)
 
 
 def answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
@@ -77,6 +78,29 @@ def _answers(connection: AnyConnection) -> PQGen[PGresult]:
     if answers[-1].status == _FAILED:
         raise psycopg.errors.error_from_result(answers[-1], encoding=connection.info.encoding)
     return answers[-1]
+
+
+def is_between_statements(connection: AnyConnection) -> bool:
+    """Return whether the connection is in a transaction that has not failed, and outside of a pipeline."""
+    return connection.pgconn.transaction_status == _IN_TRANSACTION and not connection._pipeline  # noqa: SLF001
+
+
+def one_value(connection: AnyConnection, sql: str) -> Any:
+    """Return the first value of a statement, as text, or an awaitable of it; None if it returns no row."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _one_value_in_loop(connection, sql)
+    with connection.lock:
+        return _first_text(connection.wait(answered(connection, sql)))
+
+
+async def _one_value_in_loop(connection: psycopg.AsyncConnection[Any], sql: str) -> str | None:
+    async with connection.lock:
+        return _first_text(await connection.wait(answered(connection, sql)))
+
+
+def _first_text(answer: PGresult) -> str | None:
+    value = answer.get_value(0, 0) if answer.ntuples else None
+    return None if value is None else value.decode(errors="replace")
 
 
 class PipelinedStatement:

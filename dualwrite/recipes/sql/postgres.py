@@ -88,6 +88,15 @@ def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Stateme
     return found
 
 
+_FREE_START: Final = "SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = "
+_FREE_END: Final = f" AND {SAME_TABLE} FOR UPDATE SKIP LOCKED"
+
+
+def lock_free_row(pinned: PinnedTables, transactional_id: str) -> str:
+    """Return the statement that begins `lock_row`, without parameters."""
+    return f"{pinned.sql(_FREE_START)}{_literal(transactional_id)}{pinned.sql(_FREE_END)}"
+
+
 # ---- what goes in the message of COMMIT -----------------------------------------------------------------------------
 
 NOT_AS_LOCKED: Final = "not as locked"

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.util import await_only
 
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, INVALID_TEXT_REPRESENTATION
@@ -333,6 +334,27 @@ def begin_marker() -> Callable[[sa.Connection], None]:
         mark_next_begin(driver)
 
     return mark
+
+
+def value_past_sqlalchemy(connection: sa.Connection, sql: str) -> str | None:
+    """Return the first value of a statement without parameters, at a quarter of what SQLAlchemy costs.
+
+    None if the statement returns no row, or if it was not sent: by drivers other than psycopg, and by connections that
+    are not in the middle of a transaction. Raises what SQLAlchemy would.
+    """
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name != "postgresql" or connection.dialect.driver not in DRIVERS_THAT_MARK:
+        return None
+    from dualwrite.recipes.psycopg.driver import is_between_statements, one_value
+
+    if not is_between_statements(driver):
+        return None
+    try:
+        value: Any = one_value(driver, sql)
+        text: str | None = await_only(value) if connection.dialect.is_async else value
+    except BaseException as error:
+        connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001 - which raises
+    return text
 
 
 def in_transaction(connection: sa.Connection) -> bool | None:

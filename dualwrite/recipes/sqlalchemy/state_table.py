@@ -40,12 +40,19 @@ from dualwrite.recipes.sql.postgres import (
     STILL_HELD,
     UNDEFINED_TABLE,
     WITNESS,
+    lock_free_row,
     lock_row,
     write_and_commit,
 )
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
-from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, CommitMessage, commit_message, deciding
+from dualwrite.recipes.sqlalchemy.drivers import (
+    DRIVERS_THAT_MARK,
+    CommitMessage,
+    commit_message,
+    deciding,
+    value_past_sqlalchemy,
+)
 from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine, file_of
 from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
@@ -224,6 +231,9 @@ class _PostgresRowLock(_UpdateRowLock):
     def acquire(
         self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
     ) -> str | None:
+        free = value_past_sqlalchemy(connection, lock_free_row(statements.pinned, transactional_id))
+        if free is not None:
+            return free
         steps = lock_row(transactional_id, timeout_ms)
         answer: str | None = None
         while True:

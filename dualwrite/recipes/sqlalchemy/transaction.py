@@ -190,13 +190,26 @@ def _after_statement(
         transaction.after_statement(statement)
 
 
+# The attribute of a Session under which the listeners below find the dual write that runs on it. They listen to all
+# Sessions, from the start: to make and remove listeners for each block costs more than the block's own statement.
+_ATTRIBUTE = "_dualwrite_transaction"
+
+
+@event.listens_for(Session, "after_begin")
+def _refuse_second_database(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
+    ours: SqlAlchemyTransaction | None = vars(session).get(_ATTRIBUTE)
+    if ours is not None:
+        ours.refuse_second_database(connection)
+
+
+@event.listens_for(Session, "after_transaction_create")
 def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
     """Set a savepoint at once.
 
     A Session would wait for the first statement, so that records before it would come before the savepoint, and a
     statement on a Connection that the application holds would not be in it at all.
     """
-    if transaction.nested:
+    if transaction.nested and _ATTRIBUTE in vars(session):
         session.connection()
 
 
@@ -258,6 +271,8 @@ class SqlAlchemyTransaction:
 
     def _initialise(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
         self._binding = binding
+        self.session = binding.session
+        """The Session, or None if the dual write runs on a bare Connection."""
         self._records = records
         self.write: DualWrite | None = None
         """The dual write to which `send(session, ...)` in the same transaction adds its records."""
@@ -285,8 +300,7 @@ class SqlAlchemyTransaction:
             raise
         self.connection.execution_options(**{_OPTION: self})
         if self.session is not None:
-            event.listen(self.session, "after_begin", self.refuse_second_database)
-            event.listen(self.session, "after_transaction_create", _set_savepoint)
+            vars(self.session)[_ATTRIBUTE] = self
 
     def _assert_can_decide(self, engine: sa.Engine) -> None:
         # `execution_options()` returns a new Engine that shares the pool.
@@ -302,11 +316,6 @@ class SqlAlchemyTransaction:
             raise IllegalStateError(_INSIDE_ANOTHER)
         if commits_by_itself(self.connection):
             raise IllegalStateError(_AUTOCOMMIT)
-
-    @property
-    def session(self) -> Session | None:
-        """The Session, or None if the dual write runs on a bare Connection."""
-        return self._binding.session
 
     @property
     def is_over(self) -> bool:
@@ -385,8 +394,7 @@ class SqlAlchemyTransaction:
             _abandoned.append(self.connection)
             return
         if self.session is not None:
-            event.remove(self.session, "after_begin", self.refuse_second_database)
-            event.remove(self.session, "after_transaction_create", _set_savepoint)
+            vars(self.session).pop(_ATTRIBUTE, None)
         self.connection.execution_options(**{_OPTION: None})
         try:
             self._binding.close()
@@ -477,7 +485,7 @@ class SqlAlchemyTransaction:
         if self._control is not None and self._control.steps:
             self._control.follow(self._records)
 
-    def refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+    def refuse_second_database(self, connection: sa.Connection) -> None:
         """Raise IllegalStateError if the Session uses another connection."""
         if connection is not self.connection:
             self._second_database = True
