@@ -78,6 +78,7 @@ from dualwrite.recipes.sql.postgres import (
     WITNESS,
     attach_manifest,
     lock_row,
+    with_literals,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
@@ -319,10 +320,10 @@ class PsycopgTransaction:
         if self._must_be_in is not None:
             statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.location
         try:
-            written = await self._execute(self._pin.sql(statement), values)
+            written = await self._command(with_literals(self._pin.sql(statement), **values))
         except psycopg.errors.UndefinedTable as error:
             raise self._replaced() from error
-        self._has_written = self._decides = written.rowcount == 1
+        self._has_written = self._decides = written.command_tuples == 1
         return self._has_written
 
     def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
