@@ -51,10 +51,11 @@ def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:
     engine = sa.create_engine("sqlite://")
     with engine.connect() as connection:
         connection.begin()
-        assert in_transaction(connection) is False
+        driver = connection.connection.driver_connection
+        assert in_transaction(driver) is False
         connection.exec_driver_sql("CREATE TABLE t (a INTEGER)")
         connection.exec_driver_sql("INSERT INTO t VALUES (1)")
-        assert in_transaction(connection) is True
+        assert in_transaction(driver) is True
     assert isinstance(inspect.getattr_static(sqlite3.Connection, "in_transaction"), object)
     assert isinstance(inspect.getattr_static(aiosqlite.Connection, "in_transaction"), property)
 
@@ -63,6 +64,7 @@ def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:
     ("owner", "member"),
     [
         (psycopg.Connection, "info"),
+        (psycopg.pq.PGconn, "transaction_status"),
         (asyncpg.Connection, "is_in_transaction"),
         (asyncpg.Connection, "terminate"),
         (asyncpg.Connection, "add_log_listener"),

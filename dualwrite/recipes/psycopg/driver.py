@@ -402,18 +402,18 @@ def _drop_if_interrupted(connection: AnyConnection, error: BaseException) -> Non
         closed(connection)
 
 
-class CommitMessage:
+class CommitMessage(StandbyWait):
     """Lets `connection.commit()`, inside a `with`, send a message that ends in COMMIT instead of COMMIT alone.
 
     `refusal` returns the error for a failure that proves that the server did not reach COMMIT; otherwise None.
     """
 
-    __slots__ = ("_connection", "_of_connection", "_refusal", "_sql", "was_committed", "was_refused")
+    __slots__ = ("_of_connection", "_refusal", "_sql", "was_committed", "was_refused")
 
     def __init__(
         self, connection: AnyConnection, sql: str, refusal: Callable[[psycopg.Error], Exception | None]
     ) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._sql = sql
         self._refusal = refusal
         self.was_committed = False
@@ -421,6 +421,7 @@ class CommitMessage:
         """Whether the server is known not to have reached COMMIT."""
 
     def __enter__(self) -> Self:
+        super().__enter__()
         attributes = vars(self._connection)
         self._of_connection = attributes.get(_COMMIT)
         attributes[_COMMIT] = self._commit
@@ -429,6 +430,7 @@ class CommitMessage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        super().__exit__(kind, error, trace)
         if self._of_connection is None:
             del vars(self._connection)[_COMMIT]
         else:

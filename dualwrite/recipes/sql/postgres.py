@@ -125,8 +125,9 @@ _pieces: Final = cache(re.compile(r"(?<!:):([a-z_]+)").split)
 
 def with_literals(sql: str, **values: str | None) -> str:
     """Return a statement with literals in place of its parameters; None stands for NULL."""
+    literals = {name: _literal(value) for name, value in values.items()}
     pieces = list(_pieces(sql))  # the text before a parameter, its name, the text behind it, and so on
-    pieces[1::2] = [_literal(values[name]) for name in pieces[1::2]]
+    pieces[1::2] = map(literals.__getitem__, pieces[1::2])
     return "".join(pieces)
 
 

@@ -246,6 +246,8 @@ class CommitWait:
 class CommitMessage(Protocol):
     """What `commit()` of a driver's connection sends inside a `with`: a write of the state row, and COMMIT."""
 
+    was_given_up: bool
+    """Whether the server gave up waiting for a synchronous standby but still reported success."""
     was_committed: bool
     was_refused: bool
     """Whether the server is known not to have reached COMMIT."""
@@ -275,13 +277,13 @@ def commit_message(
 
 
 @contextmanager
-def deciding(driver: str, connection: Any, message: CommitMessage | None = None) -> Iterator[CommitWait]:
-    """Watch the call inside the `with`, which sends COMMIT, or `message`, on a driver's connection."""
+def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
+    """Watch the call inside the `with`, which sends COMMIT on a driver's connection."""
     wait = CommitWait()
     if driver == "psycopg":
         from dualwrite.recipes.psycopg.driver import StandbyWait, uncancelled
 
-        with StandbyWait(connection) as standby_wait, message or uncancelled(connection):
+        with StandbyWait(connection) as standby_wait, uncancelled(connection):
             yield wait
         wait.was_given_up = standby_wait.was_given_up
     elif driver == "asyncpg":
@@ -357,10 +359,11 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str) -> str | None:
     return text
 
 
-def in_transaction(connection: sa.Connection) -> bool | None:
-    """Return whether the driver reports its connection to be in a transaction; None if the driver cannot tell."""
-    driver = connection.connection.driver_connection
-    if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg
+def in_transaction(driver: Any) -> bool | None:
+    """Return whether a driver's connection reports that it is in a transaction; None if the driver cannot tell."""
+    if (libpq := getattr(driver, "pgconn", None)) is not None:  # psycopg
+        return bool(libpq.transaction_status != _PSYCOPG_IDLE)
+    if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg2
         return bool(status != _PSYCOPG_IDLE)
     if (is_in_transaction := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
         return bool(is_in_transaction())

@@ -51,6 +51,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     CommitMessage,
     commit_message,
     deciding,
+    in_transaction,
     value_past_sqlalchemy,
 )
 from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
@@ -223,6 +224,10 @@ class _PostgresRowLock(_UpdateRowLock):
 
     def proof(self, connection: sa.Connection) -> dict[str, str]:
         return {"mark": getattr(connection.connection.driver_connection, MARK_ATTRIBUTE, "")}
+
+    def assert_transaction(self, connection: sa.Connection) -> None:
+        if not in_transaction(connection.connection.driver_connection):
+            super().assert_transaction(connection)
 
     def is_another(self, connection: sa.Connection) -> bool:
         mark = self.proof(connection)["mark"]
@@ -489,7 +494,8 @@ class SqlAlchemyStateStore:
         """Do what `write` does in the message that carries COMMIT, which is returned; None if the driver cannot."""
         if transaction.dialect.name != "postgresql" or transaction.dialect.driver not in DRIVERS_THAT_MARK:
             return None
-        mark = self._row_lock.proof(transaction)["mark"]
+        driver: Any = transaction.connection.driver_connection
+        mark = getattr(driver, MARK_ATTRIBUTE, "")
         token = mark or secrets.token_hex(8)
         sql = write_and_commit(
             self._known.pinned,
@@ -504,7 +510,7 @@ class SqlAlchemyStateStore:
             NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="SQLAlchemy"),
             ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION),
         }
-        return commit_message(transaction.connection.driver_connection, sql, token, refusals)
+        return commit_message(driver, sql, token, refusals)
 
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """Implement `Database.make_durable`, on a connection outside the engine's pool that is closed afterwards."""

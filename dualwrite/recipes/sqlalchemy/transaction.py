@@ -164,7 +164,7 @@ def _before_commit(connection: sa.Connection) -> None:
 
 def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
     """Send BEGIN: sqlite3 sends it only before the first change, and until then RELEASE of a savepoint is a COMMIT."""
-    if in_transaction(connection) is False and not commits_by_itself(connection):
+    if in_transaction(connection.connection.driver_connection) is False and not commits_by_itself(connection):
         connection.exec_driver_sql("BEGIN")
 
 
@@ -291,6 +291,7 @@ class SqlAlchemyTransaction:
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
+        self._driver: Any = self.connection.connection.driver_connection
         self._grammar = grammar_of(self.connection.dialect.name)
         self._root = self.connection.get_transaction()
         try:
@@ -359,10 +360,9 @@ class SqlAlchemyTransaction:
         self._message = message
 
     def _decide(self) -> None:
-        driver: Any = self.connection.connection.driver_connection
         message = self._message
         try:
-            with deciding(self.connection.dialect.driver, driver, message) as wait:
+            with message or deciding(self.connection.dialect.driver, self._driver) as wait:
                 self._binding.commit()
         except BaseException:
             if message is not None and message.was_refused:
@@ -465,7 +465,7 @@ class SqlAlchemyTransaction:
         self._control = control_of(statement, self._grammar)
         if self._control.steps:
             self._control.assert_may_be_sent(statement)
-        if self._driver_has_begun and in_transaction(self.connection) is False:
+        if self._driver_has_begun and in_transaction(self._driver) is False:
             ended = TransactionEndedInsideError(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
                 "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write "
@@ -474,13 +474,10 @@ class SqlAlchemyTransaction:
             self._doom_all(ended)
             raise ended
 
-    def _driver_is_in_transaction(self) -> bool:
-        return in_transaction(self.connection) is True
-
     def after_statement(self, statement: str) -> None:
         self._statements_since += 1
         if not self._driver_has_begun:
-            self._driver_has_begun = self._driver_is_in_transaction()
+            self._driver_has_begun = in_transaction(self._driver) is True
         # Taken from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint.
         if self._control is not None and self._control.steps:
             self._control.follow(self._records)
