@@ -452,6 +452,11 @@ class CommitMessage(StandbyWait):
         if self.was_committed:
             return
         try:
+            self._connection.pgconn.consume_input()  # fails if the connection is known to be lost
+        except psycopg.Error:
+            self.was_refused = True
+            raise
+        try:
             assert_committed((yield from answered(self._connection, self._sql)))
         except TransactionDoomedError:
             self.was_refused = True

@@ -343,6 +343,7 @@ class PsycopgTransaction:
 
     async def commit(self) -> None:
         self._assert_ours()
+        self.connection.pgconn.consume_input()  # fails if the connection is known to be lost
         self.commit_was_sent = True
         try:
             answer = await (self._decide() if self._decides else self._command("COMMIT"))
