@@ -6,7 +6,6 @@ import importlib.resources
 import logging
 import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -198,7 +197,7 @@ class PsycopgTransaction:
         self._must_be_in = must_be_in
         self._watch = Watch(connection, records)
         self._of = of
-        self._mark = secrets.token_hex(8)
+        self._mark = os.urandom(8).hex()
         self._process_id = os.getpid()
         self._cursor: Any = None
         self._has_written = False  # together with the lock
@@ -373,10 +372,10 @@ class PsycopgTransaction:
             if isinstance(connection, psycopg.AsyncConnection):
                 async with connection.lock:
                     await take_answer_of_ahead(connection)
-                    answer: PGresult = await settled(wait_or_drop(connection, answered(connection, sql)))
+                    answer: PGresult = await wait_or_drop(connection, answered(connection, sql))
             else:
                 with connection.lock:
-                    answer = await settled(wait_or_drop(connection, answered(connection, sql)))
+                    answer = wait_or_drop(connection, answered(connection, sql))
         if wait.was_given_up:
             raise wait_given_up(self._transactional_id)
         return answer
@@ -467,10 +466,10 @@ class PsycopgTransaction:
         connection: Any = self.connection
         if isinstance(connection, psycopg.AsyncConnection):
             async with connection.lock:
-                answer: PGresult = await settled(connection.wait(answered(connection, sql)))
+                answer: PGresult = await connection.wait(answered(connection, sql))
         else:
             with connection.lock:
-                answer = await settled(connection.wait(answered(connection, sql)))
+                answer = connection.wait(answered(connection, sql))
         return answer
 
     @property
