@@ -12,7 +12,7 @@ MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 
 _set: Final = object.__setattr__  # the class itself refuses to be changed
 
-_NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)
+_PAIR: Final = re.compile(r"([0-9]+):([0-9]+)")
 
 
 class PreparedTxnState:
@@ -94,12 +94,12 @@ class PreparedTxnState:
 
 
 def _parse(text: str) -> tuple[int, int]:
-    parts = text.split(":")
-    if len(parts) != 2 or not all(_NUMBER.fullmatch(part) for part in parts):
+    pair = _PAIR.fullmatch(text)
+    if pair is None:
         raise ValueError(
             f"{text!r} is not a prepared transaction state: write it as producerId:producerEpoch, like 42:7"
         )
-    producer_id, producer_epoch = int(parts[0]), int(parts[1])
+    producer_id, producer_epoch = int(pair[1]), int(pair[2])
     _check_range(producer_id, producer_epoch)
     return producer_id, producer_epoch
 

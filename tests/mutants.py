@@ -329,9 +329,34 @@ MUTANTS: Final = (
         'else f"{self._attachment}; COMMIT"',
         "recipes/test_manifest.py",
     ),
+    # the message that writes the row and commits
     Mutant(
         "dualwrite/recipes/sql/postgres.py",
-        """ AND prepared_transaction_state = '{state}'\"""",
+        'f" AND {SAME_TABLE} AND {STILL_HELD} AND',
+        'f" AND {SAME_TABLE} AND',
+        "recipes/test_commit_message.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sql/postgres.py",
+        "CASE WHEN count(*) = 1 THEN",
+        "CASE WHEN count(*) >= 0 THEN",
+        "recipes/test_commit_message.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sqlalchemy/transaction.py",
+        "self.commit_was_sent and not message.was_committed",
+        "False",
+        "recipes/test_commit_message.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sqlalchemy/transaction.py",
+        "if message is not None and message.was_refused:",
+        "if message is not None and not message.was_committed:",
+        "crash/test_lost_commit.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sql/postgres.py",
+        """ AND prepared_transaction_state = :state\"""",
         '"',
         "recipes/test_manifest.py",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -14,11 +14,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter, Resolution
-from tests.crash.scenario import ScenarioOf, Seen, event_texts
+from tests.crash.scenario import (
+    POINTS_BEFORE_COMMIT_REQUEST,
+    POINTS_BEFORE_WRITE_AND_COMMIT,
+    ScenarioOf,
+    Seen,
+    event_texts,
+)
 from tests.support.awaited_databases import awaited_through_faults
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 
@@ -76,6 +82,10 @@ class AwaitedScenario(ScenarioOf[AwaitedWriter[AsyncDualWriter]]):
         return make_awaited_writer(
             self.engine, self.emulator.bootstrap_servers, self.transactional_id, pause=pause, **settings
         )
+
+    @property
+    def points_before_commit_request(self) -> Sequence[PausePoint]:
+        return POINTS_BEFORE_WRITE_AND_COMMIT if self.driver == "psycopg" else POINTS_BEFORE_COMMIT_REQUEST
 
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter[AsyncDualWriter]:
         return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))

@@ -12,7 +12,6 @@ from dualwrite.recipes.core.slot import SlotState
 from tests.crash.killed import run_until_killed_at
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
-    POINTS_BEFORE_COMMIT_REQUEST,
     POINTS_OF_A_TAKE_OVER,
     AnyScenario,
     AtPoint,
@@ -38,21 +37,21 @@ class Survivor(StrEnum):
     NEW_WRITER = "new-writer"
 
 
-def takes_effect(point: PausePoint, fault: FaultKind) -> bool:
+def takes_effect(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> bool:
     """What the recipe promises for one fault at one point."""
     if fault in (FaultKind.BROKER_CUT, FaultKind.BROKER_ANSWER_LOST) or point in POINTS_AFTER_THE_DECISION:
         return True
     # The request that follows these points is COMMIT itself: losing its answer does not undo it.
-    return fault is FaultKind.DATABASE_ANSWER_LOST and point in POINTS_BEFORE_COMMIT_REQUEST
+    return fault is FaultKind.DATABASE_ANSWER_LOST and point in scenario.points_before_commit_request
 
 
-def takes_effect_when_ready(point: PausePoint, fault: FaultKind) -> bool:
+def takes_effect_when_ready(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> bool:
     """The same of a writer that locks and writes the row by one statement."""
-    return takes_effect(point, fault) or fault is FaultKind.DATABASE_ANSWER_LOST
+    return takes_effect(scenario, point, fault) or fault is FaultKind.DATABASE_ANSWER_LOST
 
 
-def raises(point: PausePoint, fault: FaultKind) -> bool:
-    return fault is FaultKind.EXCEPTION or not takes_effect(point, fault)
+def raises(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> bool:
+    return fault is FaultKind.EXCEPTION or not takes_effect(scenario, point, fault)
 
 
 def strike(fault: FaultKind, database: Database, emulator: Emulator) -> Callable[[], None]:
@@ -88,8 +87,8 @@ def check_a_fault_at_a_point(
     seen = scenario.write(writer, 1)
 
     assert hook.struck
-    assert seen.took_effect is takes_effect(point, fault)
-    assert (seen.error is not None) is raises(point, fault)
+    assert seen.took_effect is takes_effect(scenario, point, fault)
+    assert (seen.error is not None) is raises(scenario, point, fault)
     if fault is FaultKind.EXCEPTION:
         assert isinstance(seen.error, InjectedError)
     scenario.database.disarm()
@@ -115,7 +114,7 @@ def check_a_fault_of_a_ready_writer(
     seen = scenario.write(writer, 1)
 
     assert hook.struck
-    assert seen.took_effect is takes_effect_when_ready(point, fault)
+    assert seen.took_effect is takes_effect_when_ready(scenario, point, fault)
     assert (seen.error is not None) is (fault is FaultKind.EXCEPTION or not seen.took_effect)
     scenario.database.disarm()
     if survivor is Survivor.NEW_WRITER:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
@@ -27,6 +27,13 @@ ROWS_PER_WRITE = 2
 
 POINTS_OF_A_TAKE_OVER = (PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
 POINTS_BEFORE_COMMIT_REQUEST = (PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT)
+# Of SQLAlchemy on psycopg, which writes the row in the message of COMMIT.
+POINTS_BEFORE_WRITE_AND_COMMIT = (
+    PausePoint.AFTER_BEGIN,
+    PausePoint.AFTER_SEND,
+    PausePoint.AFTER_PREPARE,
+    *POINTS_BEFORE_COMMIT_REQUEST,
+)
 # Of a writer that locks and writes the row by one statement, which it does where its id is ready: nothing but COMMIT is
 # sent to the database after any of them.
 POINTS_AFTER_LOCK_AND_WRITE = (
@@ -83,6 +90,11 @@ class ScenarioOf(Generic[WriterT]):
 
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> WriterT:
         raise NotImplementedError
+
+    @property
+    def points_before_commit_request(self) -> Sequence[PausePoint]:
+        """After these, the next request to the database is the one that carries COMMIT."""
+        return POINTS_BEFORE_COMMIT_REQUEST
 
     @property
     def kafka_id(self) -> str:
@@ -158,6 +170,11 @@ class Scenario(ScenarioOf[DualWriter]):
             pause=pause,
             **settings,
         )
+
+    @property
+    def points_before_commit_request(self) -> Sequence[PausePoint]:
+        of_psycopg = self.database.engine.dialect.driver == "psycopg"
+        return POINTS_BEFORE_WRITE_AND_COMMIT if of_psycopg else POINTS_BEFORE_COMMIT_REQUEST
 
     def write_events(self, writer: DualWriter, number: int) -> Seen:
         return write_events(writer, self.topic, number)

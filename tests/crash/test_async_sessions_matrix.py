@@ -16,7 +16,7 @@ from dualwrite.recipes.core.slot import SlotState
 from tests.crash.awaited import awaited_scenario
 from tests.crash.matrix import FaultKind, Survivor, check_a_fault_at_a_point
 from tests.crash.of_async_sessions import AwaitedSessionScenario
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, POINTS_BEFORE_COMMIT_REQUEST, AtPoint, Predecessor
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor
 from tests.crash.scenario import event_texts as event_texts
 from tests.support.databases import PostgresDatabase, SqliteDatabase
 
@@ -65,7 +65,7 @@ def test_a_cancellation_at_a_point(scenario: AwaitedSessionScenario, point: Paus
         seen = scenario.write(writer, 1)
         assert isinstance(seen.error, asyncio.CancelledError)
         if writer.state is SlotState.UNRESOLVED:
-            assert point in POINTS_BEFORE_COMMIT_REQUEST
+            assert point in scenario.points_before_commit_request
             if writer.resolve().outcome == "committed":
                 scenario.expected += event_texts("1")
         else:

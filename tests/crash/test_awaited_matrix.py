@@ -18,7 +18,6 @@ from tests.crash.matrix import (
 )
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
-    POINTS_BEFORE_COMMIT_REQUEST,
     AtPoint,
     Predecessor,
     event_texts,
@@ -69,7 +68,7 @@ def test_a_cancellation_at_a_point(awaited: AwaitedScenario, point: PausePoint, 
         assert hook.struck
         assert isinstance(seen.error, asyncio.CancelledError)
         if writer.state is SlotState.UNRESOLVED:
-            assert point in POINTS_BEFORE_COMMIT_REQUEST
+            assert point in awaited.points_before_commit_request
             if writer.resolve().outcome == "committed":
                 awaited.expected += event_texts("1")
         else:

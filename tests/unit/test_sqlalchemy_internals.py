@@ -51,10 +51,11 @@ def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:
     engine = sa.create_engine("sqlite://")
     with engine.connect() as connection:
         connection.begin()
-        assert in_transaction(connection) is False
+        driver = connection.connection.driver_connection
+        assert in_transaction(driver) is False
         connection.exec_driver_sql("CREATE TABLE t (a INTEGER)")
         connection.exec_driver_sql("INSERT INTO t VALUES (1)")
-        assert in_transaction(connection) is True
+        assert in_transaction(driver) is True
     assert isinstance(inspect.getattr_static(sqlite3.Connection, "in_transaction"), object)
     assert isinstance(inspect.getattr_static(aiosqlite.Connection, "in_transaction"), property)
 
@@ -63,6 +64,7 @@ def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:
     ("owner", "member"),
     [
         (psycopg.Connection, "info"),
+        (psycopg.pq.PGconn, "transaction_status"),
         (asyncpg.Connection, "is_in_transaction"),
         (asyncpg.Connection, "terminate"),
         (asyncpg.Connection, "add_log_listener"),
@@ -72,6 +74,24 @@ def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:
 )
 def test_drivers_have_what_is_read(owner: type[Any], member: str) -> None:
     assert hasattr(owner, member)
+
+
+def test_an_error_past_sqlalchemy_is_raised_as_sqlalchemy_would() -> None:
+    """`value_past_sqlalchemy` hands it to this method, which wraps it, tells listeners, and always raises."""
+    method = inspect.signature(sa.Connection._handle_dbapi_exception)
+    assert [*method.parameters][:6] == ["self", "e", "statement", "parameters", "cursor", "context"]
+    assert method.return_annotation == "NoReturn"
+
+
+@pytest.mark.parametrize("kind", [psycopg.Connection, psycopg.AsyncConnection])
+def test_the_dialect_commits_by_commit_of_psycopgs_connection(kind: type[Any]) -> None:
+    """Which `CommitMessage` replaces; on an AsyncConnection the result is awaited."""
+    dialect = inspect.getsource(sa.dialects.postgresql.psycopg.PGDialect_psycopg.do_commit)
+    assert "dbapi_connection.commit()" in dialect
+    adapted = inspect.getsource(sa.dialects.postgresql.psycopg.AsyncAdapt_psycopg_connection.commit)
+    assert "self._connection.commit()" in adapted
+    assert inspect.iscoroutinefunction(kind.commit) is (kind is psycopg.AsyncConnection)
+    assert kind.__dictoffset__ != 0  # so that an attribute of the connection can replace the method
 
 
 def test_the_numbers_of_the_protocols() -> None:

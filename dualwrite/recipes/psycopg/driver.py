@@ -4,11 +4,13 @@ Four things, each on one connection at a time:
 
 * `PipelinedStatement` sends a statement without waiting; the next user of the connection reads its response;
 * `SocketReader` lets the event loop watch the socket of an AsyncConnection permanently, instead of anew for each wait;
-* `StandbyWait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it;
+* `StandbyWait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it, and
+  `CommitMessage` sends it together with the write of the state;
 * `mark_next_begin` lets the BEGIN that psycopg sends by itself set the mark of the transaction.
 
-Everything that psycopg sends goes through `connection.wait`, which the first three replace; the last replaces
-`connection._start_query`. `tests/unit/test_psycopg_internals.py` fails when psycopg changes what this module relies on.
+Everything that psycopg sends goes through `connection.wait`, which the first three replace; `CommitMessage` replaces
+`connection.commit`, and the last replaces `connection._start_query`. `tests/unit/test_psycopg_internals.py` fails when
+psycopg changes what this module relies on.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 from psycopg.waiting import READY_R, WAIT_R, wait_async
 
+from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
@@ -35,6 +38,7 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 ResultT = TypeVar("ResultT")
 
 _WAIT: Final = "wait"
+_COMMIT: Final = "commit"
 
 # ---- what psycopg has no public name for ---------------------------------------------------------------------------
 
@@ -60,6 +64,7 @@ def configure_function(pool: Any) -> Any:
 # statement at a time, so the response must be read before anything else is sent.
 
 _FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what libpq gives
+_IN_TRANSACTION: Final = int(pq.TransactionStatus.INTRANS)
 
 
 def answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
@@ -73,6 +78,29 @@ def _answers(connection: AnyConnection) -> PQGen[PGresult]:
     if answers[-1].status == _FAILED:
         raise psycopg.errors.error_from_result(answers[-1], encoding=connection.info.encoding)
     return answers[-1]
+
+
+def is_between_statements(connection: AnyConnection) -> bool:
+    """Return whether the connection is in a transaction that has not failed, and outside of a pipeline."""
+    return connection.pgconn.transaction_status == _IN_TRANSACTION and not connection._pipeline  # noqa: SLF001
+
+
+def one_value(connection: AnyConnection, sql: str) -> Any:
+    """Return the first value of a statement, as text, or an awaitable of it; None if it returns no row."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _one_value_in_loop(connection, sql)
+    with connection.lock:
+        return _first_text(connection.wait(answered(connection, sql)))
+
+
+async def _one_value_in_loop(connection: psycopg.AsyncConnection[Any], sql: str) -> str | None:
+    async with connection.lock:
+        return _first_text(await connection.wait(answered(connection, sql)))
+
+
+def _first_text(answer: PGresult) -> str | None:
+    value = answer.get_value(0, 0) if answer.ntuples else None
+    return None if value is None else value.decode(errors="replace")
 
 
 class PipelinedStatement:
@@ -389,6 +417,93 @@ def _drop_if_interrupted(connection: AnyConnection, error: BaseException) -> Non
     if not isinstance(error, Exception):
         connection.pgconn.finish()
         closed(connection)
+
+
+class CommitMessage(StandbyWait):
+    """Lets `connection.commit()`, inside a `with`, send a message that ends in COMMIT instead of COMMIT alone.
+
+    `refusal` returns the error for a failure that proves that the server did not reach COMMIT; otherwise None.
+    """
+
+    __slots__ = ("_of_connection", "_refusal", "_sql", "was_committed", "was_refused")
+
+    def __init__(
+        self, connection: AnyConnection, sql: str, refusal: Callable[[psycopg.Error], Exception | None]
+    ) -> None:
+        super().__init__(connection)
+        self._sql = sql
+        self._refusal = refusal
+        self.was_committed = False
+        self.was_refused = False
+        """Whether the server is known not to have reached COMMIT."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        attributes = vars(self._connection)
+        self._of_connection = attributes.get(_COMMIT)
+        attributes[_COMMIT] = self._commit
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self._of_connection is None:
+            del vars(self._connection)[_COMMIT]
+        else:
+            vars(self._connection)[_COMMIT] = self._of_connection
+
+    def _commit(self) -> Any:
+        """Do what `connection.commit()` does; when repeated, nothing."""
+        connection = self._connection
+        if isinstance(connection, psycopg.AsyncConnection):
+            return self._commit_in_loop(connection)
+        with connection.lock:
+            return wait_or_drop(connection, self._steps())
+
+    async def _commit_in_loop(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        async with connection.lock:
+            await wait_or_drop(connection, self._steps())
+
+    def _steps(self) -> PQGen[None]:
+        if self.was_committed:
+            return
+        try:
+            self._connection.pgconn.consume_input()  # fails if the connection is known to be lost
+        except psycopg.Error:
+            self.was_refused = True
+            raise
+        try:
+            assert_committed((yield from answered(self._connection, self._sql)))
+        except TransactionDoomedError:
+            self.was_refused = True
+            raise
+        except psycopg.Error as error:
+            refusal = self._refusal(error)
+            if refusal is None:
+                raise
+            self.was_refused = True
+            raise refusal from error
+        self.was_committed = True
+
+
+def assert_committed(answer: PGresult) -> None:
+    """Check the response to COMMIT. Raises TransactionDoomedError if it says that the server rolled back."""
+    if answer.command_status != b"COMMIT":
+        status = (answer.command_status or b"nothing").decode()
+        raise TransactionDoomedError(
+            f"PostgreSQL answered COMMIT with {status}, because the transaction had failed before; "
+            "neither database nor Kafka was changed"
+        )
+
+
+def refusal_as_failed(error: psycopg.Error) -> TransactionDoomedError | None:
+    """Return the error for a message that found its transaction failed; None if `error` is another one."""
+    if not isinstance(error, psycopg.errors.InFailedSqlTransaction):
+        return None
+    return TransactionDoomedError(
+        "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
+    )
 
 
 @contextmanager

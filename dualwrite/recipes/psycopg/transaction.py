@@ -6,7 +6,6 @@ import importlib.resources
 import logging
 import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,13 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
-from dualwrite.errors import IllegalStateError, StateTableError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import (
+    DualWriteError,
+    IllegalStateError,
+    StateTableError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
@@ -36,8 +41,10 @@ from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
     StandbyWait,
     answered,
+    assert_committed,
     begin_statement,
     closed,
+    refusal_as_failed,
     take_answer_of_ahead,
     wait_or_drop,
 )
@@ -70,6 +77,7 @@ from dualwrite.recipes.sql.postgres import (
     WITNESS,
     attach_manifest,
     lock_row,
+    with_literals,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
@@ -189,7 +197,7 @@ class PsycopgTransaction:
         self._must_be_in = must_be_in
         self._watch = Watch(connection, records)
         self._of = of
-        self._mark = secrets.token_hex(8)
+        self._mark = os.urandom(8).hex()
         self._process_id = os.getpid()
         self._cursor: Any = None
         self._has_written = False  # together with the lock
@@ -320,10 +328,10 @@ class PsycopgTransaction:
         if self._must_be_in is not None:
             statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.location
         try:
-            written = await self._execute(self._pin.sql(statement), values)
+            written = await self._command(with_literals(self._pin.sql(statement), **values))
         except psycopg.errors.UndefinedTable as error:
             raise self._replaced() from error
-        self._has_written = self._decides = written.rowcount == 1
+        self._has_written = self._decides = written.command_tuples == 1
         return self._has_written
 
     def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
@@ -343,23 +351,27 @@ class PsycopgTransaction:
 
     async def commit(self) -> None:
         self._assert_ours()
+        self.connection.pgconn.consume_input()  # fails if the connection is known to be lost
         self.commit_was_sent = True
         try:
             answer = await (self._decide() if self._decides else self._command("COMMIT"))
-        except psycopg.errors.InFailedSqlTransaction as error:
+        except psycopg.Error as error:
+            refusal = self._refusal(error)
+            if refusal is None:
+                raise
             self.commit_was_sent = False  # the server did not reach the COMMIT
-            raise TransactionDoomedError(_FAILED_BEFORE) from error
-        except psycopg.errors.InvalidTextRepresentation as error:
-            if self._mark in str(error):
-                self.commit_was_sent = False  # the server did not reach the COMMIT
-                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
-            raise
-        if answer.command_status != b"COMMIT":
+            raise refusal from error
+        try:
+            assert_committed(answer)
+        except TransactionDoomedError:
             self.commit_was_sent = False  # the response says that it rolled back
-            raise TransactionDoomedError(
-                f"PostgreSQL answered COMMIT with {_status(answer)}, because the transaction had failed before; "
-                "neither database nor Kafka was changed"
-            )
+            raise
+
+    def _refusal(self, error: psycopg.Error) -> DualWriteError | None:
+        """Return the error for a failure before COMMIT was reached; None if it may have been reached."""
+        if isinstance(error, psycopg.errors.InvalidTextRepresentation) and self._mark in str(error):
+            return TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        return refusal_as_failed(error)
 
     async def _decide(self) -> PGresult:
         """Send COMMIT, and never a cancel request. Raises NotDurableError if the response came before durability."""
@@ -369,11 +381,11 @@ class PsycopgTransaction:
             if isinstance(connection, psycopg.AsyncConnection):
                 async with connection.lock:
                     await take_answer_of_ahead(connection)
-                    answer: PGresult = await settled(wait_or_drop(connection, answered(connection, sql)))
+                    answer: PGresult = await wait_or_drop(connection, answered(connection, sql))
             else:
                 with connection.lock:
                     await take_answer_of_ahead(connection)
-                    answer = await settled(wait_or_drop(connection, answered(connection, sql)))
+                    answer = wait_or_drop(connection, answered(connection, sql))
         if wait.was_given_up:
             raise wait_given_up(self._transactional_id)
         return answer
@@ -464,10 +476,10 @@ class PsycopgTransaction:
         connection: Any = self.connection
         if isinstance(connection, psycopg.AsyncConnection):
             async with connection.lock:
-                answer: PGresult = await settled(connection.wait(answered(connection, sql)))
+                answer: PGresult = await connection.wait(answered(connection, sql))
         else:
             with connection.lock:
-                answer = await settled(connection.wait(answered(connection, sql)))
+                answer = connection.wait(answered(connection, sql))
         return answer
 
     @property
@@ -576,10 +588,6 @@ class _Statements:
         return self._pin.has_redo_table
 
 
-def _status(answer: PGresult) -> str:
-    return (answer.command_status or b"nothing").decode()
-
-
 @cache
 def _pyformat(sql: str) -> str:
     return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)
@@ -595,4 +603,3 @@ _ANOTHER_TRANSACTION = (
     "connection's own methods; Kafka was not changed, and the database keeps only what a COMMIT made permanent: let "
     "the dual write end the transaction"
 )
-_FAILED_BEFORE = "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"

@@ -8,14 +8,11 @@ block's own thread or task, whereas `before_commit` hooks run when the block end
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import event
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -26,53 +23,9 @@ from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.sql.settings_changed import changes_settings
 from dualwrite.recipes.sql.socket_timeout import SocketCut
 from dualwrite.recipes.sqlalchemy.drivers import Carry, has_failed
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, set_savepoint, transaction_on
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, follow_session, forget_session
 
 TxT = TypeVar("TxT", bound=DualWrite)
-
-
-# ---- listeners ------------------------------------------------------------------------------------------------------
-
-# Of classes of Sessions, once: to listen to each Session by itself takes as long as an INSERT.
-
-_followed: Final[weakref.WeakSet[type[Session]]] = weakref.WeakSet()
-_following: Final = threading.Lock()
-
-
-def _listen(made: type[Session]) -> None:
-    """Let the Sessions of a class tell the group in which they take part what they do. Harmless when repeated."""
-    if made in _followed:
-        return
-    with _following:
-        if made not in _followed:
-            _followed.add(made)
-            event.listen(made, "after_begin", _after_begin)
-            event.listen(made, "after_transaction_create", _after_transaction_create)
-            event.listen(made, "before_commit", _before_commit)
-
-
-def _group_of(session: Session) -> GroupedTransaction | None:
-    if not isinstance(session.bind, sa.Connection):
-        return None
-    found = transaction_on(session.bind)
-    return found if isinstance(found, GroupedTransaction) else None
-
-
-def _after_begin(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
-    group = _group_of(session)
-    if group is not None:
-        group.on_begin(session, transaction, connection)
-
-
-def _after_transaction_create(session: Session, transaction: SessionTransaction) -> None:
-    if transaction.nested and _group_of(session) is not None:
-        set_savepoint(session, transaction)
-
-
-def _before_commit(session: Session) -> None:
-    group = _group_of(session)
-    if group is not None:
-        group.refuse_commit(session)
 
 
 class GroupedTransaction(SqlAlchemyTransaction):
@@ -100,7 +53,7 @@ class GroupedTransaction(SqlAlchemyTransaction):
         self.block_savepoint = None if first else self.connection.begin_nested()
         if session.in_transaction():
             raise IllegalStateError(_SESSION_HAS_BEGUN)
-        _listen(type(session))
+        follow_session(session, self)
         session.bind = self.connection
         session.join_transaction_mode = "rollback_only"
         session.connection()
@@ -147,14 +100,14 @@ class GroupedTransaction(SqlAlchemyTransaction):
         """Whether the block has undone more than itself."""
         return self.is_over or self._records.rolled_back_beyond
 
-    def on_begin(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+    def session_began(self, connection: sa.Connection) -> None:
         """Raise if the Session begins anew, or on another connection."""
-        self.refuse_second_database(session, transaction, connection)
+        self.refuse_second_database(connection)
         savepoint = self.block_savepoint
         if self.is_over or (savepoint is not None and not savepoint.is_active):
             raise self._ended(_ROLLED_BACK)
 
-    def refuse_commit(self, session: Session) -> None:
+    def session_commits(self, session: Session) -> None:
         """Raise TransactionEndedInsideError unless a savepoint of the Session is released, or its block has ended."""
         if not self.is_preparing and not session.in_nested_transaction():
             raise self._ended(_COMMITTED)
@@ -229,6 +182,7 @@ class SqlAlchemyGroup(Generic[TxT]):
 
     def _close_block(self, tx: TxT) -> None:
         session = self._session_of(tx)
+        forget_session(session)
         if session.in_transaction():
             if tx.outcome in (Outcome.COMMITTED, Outcome.STORED):
                 session.commit()

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.sqlalchemy.drivers import in_transaction
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
 
 _log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._arrival = _Arrival(connection)
         self._has_ended = False
         self._initialise(self._arrival, engine, records)
-        self._driver_has_begun = self._driver_is_in_transaction()
+        self._driver_has_begun = in_transaction(self._driver) is True
         self._follower = follower(self)
 
     def commit(self) -> None:

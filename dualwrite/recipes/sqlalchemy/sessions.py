@@ -162,7 +162,7 @@ def _on_connection(session: Session, transaction: SessionTransaction, connection
         writer.backend.carry_out(writer.slots.get_ready_for_sessions())
     followed = _followed.get(session)
     if followed is not None and not followed.is_over:
-        followed.refuse_second_database(session, transaction, connection)
+        followed.refuse_second_database(connection)
 
 
 def _after_transaction(session: Session, transaction: SessionTransaction) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import secrets
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -29,19 +30,30 @@ from dualwrite.recipes.core.store import (
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, assert_still_there, execute_query, table_replaced
 from dualwrite.recipes.sql.postgres import (
+    ANOTHER_TRANSACTION,
     IS_MARKED,
     LOCK_NOT_AVAILABLE,
     MARK,
     MARK_ATTRIBUTE,
+    NOT_AS_LOCKED,
     RAISE,
     STILL_HELD,
     UNDEFINED_TABLE,
     WITNESS,
+    lock_free_row,
     lock_row,
+    write_and_commit,
 )
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
-from dualwrite.recipes.sqlalchemy.drivers import deciding
+from dualwrite.recipes.sqlalchemy.drivers import (
+    DRIVERS_THAT_MARK,
+    CommitMessage,
+    commit_message,
+    deciding,
+    in_transaction,
+    value_past_sqlalchemy,
+)
 from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine, file_of
 from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
@@ -213,6 +225,10 @@ class _PostgresRowLock(_UpdateRowLock):
     def proof(self, connection: sa.Connection) -> dict[str, str]:
         return {"mark": getattr(connection.connection.driver_connection, MARK_ATTRIBUTE, "")}
 
+    def assert_transaction(self, connection: sa.Connection) -> None:
+        if not in_transaction(connection.connection.driver_connection):
+            super().assert_transaction(connection)
+
     def is_another(self, connection: sa.Connection) -> bool:
         mark = self.proof(connection)["mark"]
         return bool(mark) and connection.scalar(sa.select(sa.func.current_setting(MARK, True))) != mark
@@ -220,6 +236,9 @@ class _PostgresRowLock(_UpdateRowLock):
     def acquire(
         self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
     ) -> str | None:
+        free = value_past_sqlalchemy(connection, lock_free_row(statements.pinned, transactional_id))
+        if free is not None:
+            return free
         steps = lock_row(transactional_id, timeout_ms)
         answer: str | None = None
         while True:
@@ -462,6 +481,36 @@ class SqlAlchemyStateStore:
             if self._row_lock.is_another(transaction):
                 raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
+
+    def write_with_commit(
+        self,
+        transaction: sa.Connection,
+        transactional_id: str,
+        *,
+        previous: PreparedTxnState,
+        new: PreparedTxnState,
+        manifest: str,
+    ) -> CommitMessage | None:
+        """Do what `write` does in the message that carries COMMIT, which is returned; None if the driver cannot."""
+        if transaction.dialect.name != "postgresql" or transaction.dialect.driver not in DRIVERS_THAT_MARK:
+            return None
+        driver: Any = transaction.connection.driver_connection
+        mark = getattr(driver, MARK_ATTRIBUTE, "")
+        token = mark or secrets.token_hex(8)
+        sql = write_and_commit(
+            self._known.pinned,
+            transactional_id,
+            previous=str(previous),
+            new=str(new),
+            manifest=manifest,
+            mark=mark,
+            token=token,
+        )
+        refusals = {
+            NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="SQLAlchemy"),
+            ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION),
+        }
+        return commit_message(driver, sql, token, refusals)
 
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """Implement `Database.make_durable`, on a connection outside the engine's pool that is closed afterwards."""

@@ -22,6 +22,7 @@ from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
+    CommitMessage,
     begin_marker,
     commits_by_itself,
     deciding,
@@ -163,7 +164,7 @@ def _before_commit(connection: sa.Connection) -> None:
 
 def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
     """Send BEGIN: sqlite3 sends it only before the first change, and until then RELEASE of a savepoint is a COMMIT."""
-    if in_transaction(connection) is False and not commits_by_itself(connection):
+    if in_transaction(connection.connection.driver_connection) is False and not commits_by_itself(connection):
         connection.exec_driver_sql("BEGIN")
 
 
@@ -189,13 +190,43 @@ def _after_statement(
         transaction.after_statement(statement)
 
 
-def set_savepoint(session: Session, transaction: SessionTransaction) -> None:
+# The attribute of a Session under which the listeners below find the transaction that it is part of. They listen to all
+# Sessions, from the start: to make and remove listeners for each block costs more than the block's own statement.
+_ATTRIBUTE = "_dualwrite_transaction"
+
+
+def follow_session(session: Session, transaction: SqlAlchemyTransaction) -> None:
+    """Tell the transaction what the Session does, until `forget_session`."""
+    vars(session)[_ATTRIBUTE] = transaction
+
+
+def forget_session(session: Session) -> None:
+    """Tell nobody any more what the Session does. Harmless when repeated."""
+    vars(session).pop(_ATTRIBUTE, None)
+
+
+@event.listens_for(Session, "after_begin")
+def _after_begin(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
+    ours: SqlAlchemyTransaction | None = vars(session).get(_ATTRIBUTE)
+    if ours is not None:
+        ours.session_began(connection)
+
+
+@event.listens_for(Session, "before_commit")
+def _before_session_commit(session: Session) -> None:
+    ours: SqlAlchemyTransaction | None = vars(session).get(_ATTRIBUTE)
+    if ours is not None:
+        ours.session_commits(session)
+
+
+@event.listens_for(Session, "after_transaction_create")
+def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
     """Set a savepoint at once.
 
     A Session would wait for the first statement, so that records before it would come before the savepoint, and a
     statement on a Connection that the application holds would not be in it at all.
     """
-    if transaction.nested:
+    if transaction.nested and _ATTRIBUTE in vars(session):
         session.connection()
 
 
@@ -257,6 +288,8 @@ class SqlAlchemyTransaction:
 
     def _initialise(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
         self._binding = binding
+        self.session = binding.session
+        """The Session, or None if the dual write runs on a bare Connection."""
         self._records = records
         self.write: DualWrite | None = None
         """The dual write to which `send(session, ...)` in the same transaction adds its records."""
@@ -270,10 +303,12 @@ class SqlAlchemyTransaction:
         self._control: TransactionControl | None = None  # of the statement in progress
         self._is_dropped = False
         self._raise_durability: str | None = None  # None until the state is written
+        self._message: CommitMessage | None = None  # what COMMIT is sent with; None: it is sent alone
         self._statements_since = 0
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
+        self._driver: Any = self.connection.connection.driver_connection
         self._grammar = grammar_of(self.connection.dialect.name)
         self._root = self.connection.get_transaction()
         try:
@@ -283,8 +318,7 @@ class SqlAlchemyTransaction:
             raise
         self.connection.execution_options(**{_OPTION: self})
         if self.session is not None:
-            event.listen(self.session, "after_begin", self.refuse_second_database)
-            event.listen(self.session, "after_transaction_create", set_savepoint)
+            follow_session(self.session, self)
 
     def _assert_can_decide(self, engine: sa.Engine) -> None:
         # `execution_options()` returns a new Engine that shares the pool.
@@ -300,11 +334,6 @@ class SqlAlchemyTransaction:
             raise IllegalStateError(_INSIDE_ANOTHER)
         if commits_by_itself(self.connection):
             raise IllegalStateError(_AUTOCOMMIT)
-
-    @property
-    def session(self) -> Session | None:
-        """The Session, or None if the dual write runs on a bare Connection."""
-        return self._binding.session
 
     @property
     def is_over(self) -> bool:
@@ -329,7 +358,7 @@ class SqlAlchemyTransaction:
     def commit(self) -> None:
         """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
         self._committing = True
-        if self._raise_durability is None:
+        if self._raise_durability is None and self._message is None:
             self._binding.commit()
         else:
             self._decide()
@@ -343,12 +372,23 @@ class SqlAlchemyTransaction:
         self._raise_durability = raise_durability or ""
         self._statements_since = 0
 
+    def decides_by(self, message: CommitMessage) -> None:
+        """Let COMMIT be sent by `message`, which writes the state, proves the lock, and makes COMMIT durable."""
+        self._message = message
+
     def _decide(self) -> None:
-        driver: Any = self.connection.connection.driver_connection
-        with deciding(self.connection.dialect.driver, driver) as wait:
-            self._binding.commit()
+        message = self._message
+        try:
+            with message or deciding(self.connection.dialect.driver, self._driver) as wait:
+                self._binding.commit()
+        except BaseException:
+            if message is not None and message.was_refused:
+                self.commit_was_sent = False  # the server did not reach the COMMIT
+            raise
         if wait.was_given_up:
             raise wait_given_up(self.transactional_id)
+        if message is not None and self.commit_was_sent and not message.was_committed:
+            raise IllegalStateError(_BYPASSED)
 
     def drop(self) -> bool:
         """Drop an asyncpg connection whose COMMIT is waiting. Return False, and do nothing, if COMMIT was not sent."""
@@ -371,8 +411,7 @@ class SqlAlchemyTransaction:
             _abandoned.append(self.connection)
             return
         if self.session is not None:
-            event.remove(self.session, "after_begin", self.refuse_second_database)
-            event.remove(self.session, "after_transaction_create", set_savepoint)
+            forget_session(self.session)
         self.connection.execution_options(**{_OPTION: None})
         try:
             self._binding.close()
@@ -447,7 +486,7 @@ class SqlAlchemyTransaction:
         self._control = control_of(statement, self._grammar)
         if self._control.steps:
             self._control.assert_may_be_sent(statement)
-        if self._driver_has_begun and in_transaction(self.connection) is False:
+        if self._driver_has_begun and in_transaction(self._driver) is False:
             ended = TransactionEndedInsideError(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
                 "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write "
@@ -456,18 +495,22 @@ class SqlAlchemyTransaction:
             self._doom_all(ended)
             raise ended
 
-    def _driver_is_in_transaction(self) -> bool:
-        return in_transaction(self.connection) is True
-
     def after_statement(self, statement: str) -> None:
         self._statements_since += 1
         if not self._driver_has_begun:
-            self._driver_has_begun = self._driver_is_in_transaction()
+            self._driver_has_begun = in_transaction(self._driver) is True
         # Taken from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint.
         if self._control is not None and self._control.steps:
             self._control.follow(self._records)
 
-    def refuse_second_database(self, session: Session, transaction: Any, connection: sa.Connection) -> None:
+    def session_began(self, connection: sa.Connection) -> None:
+        """Take note that a Session which is part of the transaction uses a connection."""
+        self.refuse_second_database(connection)
+
+    def session_commits(self, session: Session) -> None:
+        """Take note that a Session which is part of the transaction commits, or releases a savepoint."""
+
+    def refuse_second_database(self, connection: sa.Connection) -> None:
         """Raise IllegalStateError if the Session uses another connection."""
         if connection is not self.connection:
             self._second_database = True
@@ -497,6 +540,11 @@ _TWO_PHASE = (
 _SECOND_DATABASE = (
     "the Session of this dual write went to a second database, which would not be committed with it; "
     "neither database nor Kafka was changed: write to one database only"
+)
+_BYPASSED = (
+    "COMMIT was sent without the prepared state of this dual write, by something that replaces commit() of the "
+    "driver's connection or of SQLAlchemy's dialect; Kafka was not changed, and the database keeps what that COMMIT "
+    "made permanent: remove what replaces it"
 )
 _JOINED = (
     "the Session takes part in a transaction that was begun on its Connection, so Session.commit() commits nothing; "

@@ -1,0 +1,441 @@
+"""On psycopg, the message that SQLAlchemy sends as COMMIT also writes the state row, and proves the lock.
+
+Whatever a hook does before it, or the server finds in it: both sides are written, or neither is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from dualwrite import AsyncDualWriter
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import (
+    IllegalStateError,
+    RowLockTimeoutError,
+    StateRowError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.testing.network_proxy import NetworkProxy
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.scenario import AtPoint, Scenario
+from tests.recipes.steps import put
+from tests.support.databases import PostgresDatabase, event_bodies, events
+
+Hook = Callable[[sa.Connection], object]
+
+INSERT = sa.insert(events)
+
+
+@pytest.fixture
+def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[Scenario]:
+    database = PostgresDatabase(postgres_server)
+    yield Scenario(database, emulator)
+    database.close()
+
+
+class Last:
+    """A pause hook that acts once, when everything is ready for COMMIT."""
+
+    act: Callable[[], object] | None = None
+
+    def __call__(self, point: PausePoint) -> None:
+        if point is PausePoint.BEFORE_DATABASE_COMMIT and self.act is not None:
+            act, self.act = self.act, None
+            act()
+
+
+@pytest.fixture
+def last() -> Last:
+    return Last()
+
+
+@pytest.fixture
+def writer(scenario: Scenario, last: Last) -> Iterator[DualWriter]:
+    with scenario.writer(last) as writer:
+        with writer.transaction() as tx:
+            put(tx, scenario, 1)
+        scenario.expected.append("1")
+        yield writer
+
+
+class Write:
+    """Writes event 2, and runs a hook between the lock and COMMIT: inside the COMMIT of a block, or right before it."""
+
+    def __init__(self, scenario: Scenario, writer: DualWriter, last: Last, way: str) -> None:
+        self._scenario = scenario
+        self._writer = writer
+        self._last = last
+        self._write = self._in_a_block if way == "in a block" else self._by_a_session
+        self.tx: DualWrite | None = None
+
+    def __call__(self, hook: Hook) -> None:
+        self._write(hook)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        assert self.tx is not None, "it has begun"
+        return self.tx.outcome
+
+    def _in_a_block(self, hook: Hook) -> None:
+        with Session(self._scenario.database.engine) as session, self._writer.transaction(session) as self.tx:
+            begun = session.connection()
+            begun.exec_driver_sql("SAVEPOINT early")
+            put(self.tx, self._scenario, 2)
+            event.listen(session, "before_commit", lambda session: hook(begun) and None)
+
+    def _by_a_session(self, hook: Hook) -> None:
+        sessions = sessionmaker(self._scenario.database.engine)
+        dual_write_sessions(sessions, self._writer)
+        with sessions() as session:
+            begun = session.connection()
+            begun.exec_driver_sql("SAVEPOINT early")
+            session.execute(INSERT, {"id": 2, "event_key": "k", "body": "2"})
+            self.tx = current_dual_write(session)
+            self.tx.send(self._scenario.topic, key="k", value="2")
+            self._last.act = lambda: hook(begun)
+            session.commit()
+
+
+@pytest.fixture(params=["in a block", "by a Session"])
+def write(scenario: Scenario, writer: DualWriter, last: Last, request: pytest.FixtureRequest) -> Write:
+    return Write(scenario, writer, last, request.param)
+
+
+def driver_of(connection: sa.Connection) -> Any:
+    """The connection of psycopg, past SQLAlchemy."""
+    return connection.connection.driver_connection
+
+
+def raw(connection: sa.Connection, text: str) -> None:
+    """Past everything that psycopg and SQLAlchemy know."""
+    driver_of(connection).pgconn.exec_(text.encode())
+
+
+def assert_rolled_back(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    """Neither side has event 2, and the writer goes on."""
+    assert write.outcome is Outcome.ROLLED_BACK
+    assert writer.state in (SlotState.READY, SlotState.NEW)
+    scenario.assert_both_sides_agree()
+    with writer.transaction() as tx:
+        put(tx, scenario, 3)
+    scenario.expected.append("3")
+    scenario.assert_both_sides_agree()
+
+
+# ---- what is in it --------------------------------------------------------------------------------------------------
+
+
+def test_the_state_and_commit_are_one_message(scenario: Scenario) -> None:
+    requests: list[bytes] = []
+
+    def note(request: bytes) -> bool:
+        requests.append(request)
+        return False
+
+    with scenario.writer() as writer:
+        with writer.transaction() as tx:
+            put(tx, scenario, 1)
+        proxy: NetworkProxy = scenario.database.proxy  # type: ignore[attr-defined]
+        proxy.cut_at(note)
+        with writer.transaction() as tx:
+            put(tx, scenario, 2)
+        row = str(scenario.row()).encode()
+    scenario.expected += ["1", "2"]
+    scenario.assert_both_sides_agree()
+    blocks = [each for each in requests if b"pg_catalog.version" not in each]
+    (last,) = [each for each in blocks if row in each]
+    assert b"COMMIT" in last
+    assert last is blocks[-1]
+    assert [b"INSERT INTO events" in each for each in blocks].count(True) == 1
+    writes = blocks[next(number for number, each in enumerate(blocks) if b"BEGIN" in each) :]
+    assert len(writes) == 4  # BEGIN with the mark, the block's statement, the lock, and this message
+
+
+def test_nothing_is_written_before_it(scenario: Scenario, writer: DualWriter) -> None:
+    before = scenario.row()
+    seen: list[object] = []
+    pause = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: seen.append(scenario.row()))
+    with scenario.writer(pause) as other, other.transaction() as tx:
+        put(tx, scenario, 2)
+    scenario.expected.append("2")
+    assert seen == [before]
+    assert scenario.row() == tx.prepared_state != before
+    scenario.assert_both_sides_agree()
+
+
+def test_a_hook_that_writes_belongs_to_the_dual_write(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    def hook(connection: sa.Connection) -> None:
+        connection.execute(sa.update(events).where(events.c.id == 2).values(event_key="late"))
+
+    write(hook)
+    assert write.outcome is Outcome.COMMITTED
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+    with scenario.database.aside.connect() as connection:
+        assert connection.scalar(sa.select(events.c.event_key).where(events.c.id == 2)) == "late"
+
+
+def test_a_commit_by_the_driver_in_a_hook_is_the_decision(scenario: Scenario, writer: DualWriter) -> None:
+    """COMMIT past SQLAlchemy takes the state with it; the COMMIT that follows has nothing left to send."""
+    with Session(scenario.database.engine) as session, writer.transaction(session) as tx:
+        put(tx, scenario, 2)
+        driver = driver_of(tx.connection)
+        event.listen(session, "before_commit", lambda session: driver.commit())
+    assert tx.outcome is Outcome.COMMITTED
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+# ---- what a hook does before it -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"])
+def test_a_transaction_that_a_hook_has_rolled_back(
+    scenario: Scenario, writer: DualWriter, write: Write, text: str
+) -> None:
+    with pytest.raises(TransactionEndedInsideError, match="past SQLAlchemy"):
+        write(lambda connection: raw(connection, text))
+    assert_rolled_back(scenario, writer, write)
+
+
+@pytest.mark.parametrize("text", ["COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN"])
+def test_what_a_hook_has_committed_is_not_taken_for_the_decision(
+    scenario: Scenario, writer: DualWriter, write: Write, text: str
+) -> None:
+    """What it made permanent stays, without records, and the error says so; the row does not name what Kafka aborts."""
+    before = scenario.row()
+    with pytest.raises(TransactionEndedInsideError, match="keeps only what a COMMIT made permanent"):
+        write(lambda connection: raw(connection, text))
+    assert scenario.row() == before
+    assert event_bodies(scenario.database) == ["1", "2"]
+    scenario.assert_nothing_open()
+    with writer.transaction() as tx:
+        put(tx, scenario, 3)
+
+
+@pytest.mark.parametrize("way", ["as text", "past SQLAlchemy"])
+def test_a_lock_that_a_hook_has_given_up(scenario: Scenario, writer: DualWriter, write: Write, way: str) -> None:
+    """By a rollback to a savepoint from before the lock, which the mark outlives."""
+
+    def hook(connection: sa.Connection) -> None:
+        if way == "as text":
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT early")
+        else:
+            raw(connection, "ROLLBACK TO SAVEPOINT early")
+
+    with pytest.raises(StateRowError, match="under the lock of this transaction"):
+        write(hook)
+    assert_rolled_back(scenario, writer, write)
+
+
+def test_an_error_past_sqlalchemy_in_a_hook(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    with pytest.raises(TransactionDoomedError, match="had failed before COMMIT"):
+        write(lambda connection: raw(connection, "SELECT 1 / 0"))
+    assert_rolled_back(scenario, writer, write)
+
+
+def test_a_pipeline_that_a_hook_has_left_open(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    """In a pipeline there are no messages of several statements."""
+    with pytest.raises((psycopg.Error, sa.exc.DBAPIError), match="pipeline"):
+        write(lambda connection: driver_of(connection).pgconn.enter_pipeline_mode())
+    assert_rolled_back(scenario, writer, write)
+
+
+def test_who_replaces_commit_of_the_driver_is_told(scenario: Scenario, writer: DualWriter) -> None:
+    """The database has committed without the state, so Kafka must not; and the row must not say so."""
+    before = scenario.row()
+    with Session(scenario.database.engine) as session:
+        with pytest.raises(IllegalStateError, match="without the prepared state"), writer.transaction(session) as tx:
+            put(tx, scenario, 2)
+            driver = driver_of(tx.connection)
+
+            def replace(session: Session) -> None:
+                vars(driver)["commit"] = lambda: driver.pgconn.exec_(b"COMMIT")
+
+            event.listen(session, "before_commit", replace)
+    assert scenario.row() == before
+    assert event_bodies(scenario.database) == ["1", "2"]
+    scenario.assert_nothing_open()
+
+
+# ---- what the server finds in it ------------------------------------------------------------------------------------
+
+
+def make_trigger(scenario: Scenario, table: str, when: str, body: str) -> None:
+    function = f"CREATE FUNCTION {table}_trigger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$"
+    how = "DEFERRABLE INITIALLY DEFERRED " if "CONSTRAINT" in when else ""
+    with scenario.database.aside.begin() as connection:
+        connection.exec_driver_sql(function)
+        connection.exec_driver_sql(f"CREATE {when} ON {table} {how}FOR EACH ROW EXECUTE FUNCTION {table}_trigger()")
+
+
+def drop_trigger(scenario: Scenario, table: str) -> None:
+    with scenario.database.aside.begin() as connection:
+        connection.exec_driver_sql(f"DROP FUNCTION {table}_trigger() CASCADE")
+
+
+def test_a_row_that_the_database_does_not_write(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    """Such as for a trigger, or a policy: COMMIT would decide what nothing names."""
+    make_trigger(scenario, "kafka_transaction_state", "TRIGGER t BEFORE UPDATE", "RETURN NULL;")
+    with pytest.raises(StateRowError):
+        write(lambda connection: None)
+    drop_trigger(scenario, "kafka_transaction_state")
+    assert_rolled_back(scenario, writer, write)
+
+
+def test_a_deferred_constraint_that_fails_in_commit(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    found = "RAISE unique_violation USING MESSAGE = 'found at COMMIT';"
+    make_trigger(scenario, "events", "CONSTRAINT TRIGGER t AFTER INSERT", found)
+    with pytest.raises(sa.exc.IntegrityError, match="found at COMMIT"):
+        write(lambda connection: None)
+    drop_trigger(scenario, "events")
+    assert_rolled_back(scenario, writer, write)
+
+
+def test_a_time_limit_that_ends_in_the_middle_of_it(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    make_trigger(scenario, "kafka_transaction_state", "TRIGGER t AFTER UPDATE", "PERFORM pg_sleep(60); RETURN NULL;")
+
+    def hook(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = '50ms'")
+
+    with pytest.raises(sa.exc.OperationalError, match="statement timeout"):
+        write(hook)
+    drop_trigger(scenario, "kafka_transaction_state")
+    assert_rolled_back(scenario, writer, write)
+
+
+def test_a_conflict_that_is_found_in_commit(scenario: Scenario, writer: DualWriter) -> None:
+    """Write skew, which SERIALIZABLE refuses to whoever commits last."""
+    serializable = scenario.database.engine.execution_options(isolation_level="SERIALIZABLE")
+    count = sa.select(sa.func.count()).select_from(events)
+    aside = scenario.database.aside.execution_options(isolation_level="SERIALIZABLE")
+    tx = None
+    with aside.connect() as other, Session(serializable) as session:
+        other.scalar(count)
+        other.execute(INSERT, {"id": 8, "event_key": "k", "body": "8"})
+        with pytest.raises(sa.exc.OperationalError, match="serialize"), writer.transaction(session) as tx:
+            session.scalar(count)
+            put(tx, scenario, 2)
+            event.listen(session, "before_commit", lambda session: other.commit())
+    assert tx is not None
+    assert tx.outcome is Outcome.ROLLED_BACK
+    assert event_bodies(scenario.database) == ["1", "8"]
+    scenario.assert_nothing_open()
+
+
+def test_a_connection_that_is_lost_before_it(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    def hook(connection: sa.Connection) -> None:
+        scenario.database.cut()
+
+    with pytest.raises(sa.exc.OperationalError):
+        write(hook)
+    assert_rolled_back(scenario, writer, write)
+
+
+# ---- the lock, which is taken past SQLAlchemy too -------------------------------------------------------------------
+
+
+def test_a_connection_that_is_lost_before_the_lock(scenario: Scenario, writer: DualWriter) -> None:
+    """The error is SQLAlchemy's, and the pool forgets the connection."""
+    with pytest.raises(sa.exc.OperationalError) as raised, writer.transaction() as lost:
+        put(lost, scenario, 2)
+        scenario.database.cut()
+    assert raised.value.connection_invalidated
+    assert lost.outcome is Outcome.ROLLED_BACK
+    with writer.transaction() as tx:
+        put(tx, scenario, 3)
+    scenario.expected.append("3")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_row_that_was_written_after_the_snapshot(scenario: Scenario, writer: DualWriter) -> None:
+    """The lock fails, as SQLAlchemy's own statement would; a listener for errors is told."""
+    told: list[BaseException] = []
+    event.listen(scenario.database.engine, "handle_error", lambda context: told.append(context.original_exception))
+    snapshot = scenario.database.engine.execution_options(isolation_level="REPEATABLE READ")
+    touch = "UPDATE kafka_transaction_state SET updated_at = now()"
+    tx = None
+    with Session(snapshot) as session:
+        with pytest.raises(sa.exc.OperationalError, match="serialize") as raised, writer.transaction(session) as tx:
+            put(tx, scenario, 2)
+            with scenario.database.aside.begin() as other:
+                other.exec_driver_sql(touch)
+    assert isinstance(raised.value.orig, psycopg.errors.SerializationFailure)
+    assert told == [raised.value.orig]
+    assert tx is not None
+    assert tx.outcome is Outcome.ROLLED_BACK
+    scenario.assert_both_sides_agree()
+
+
+def test_a_block_without_a_statement(scenario: Scenario, writer: DualWriter) -> None:
+    """The lock is then the first statement, with which SQLAlchemy sends BEGIN."""
+    with writer.transaction() as tx:
+        tx.send(scenario.topic, key="k", value="alone")
+    assert tx.outcome is Outcome.COMMITTED
+    assert scenario.row() == tx.prepared_state
+    scenario.assert_nothing_open()
+
+
+def test_a_row_that_another_transaction_holds_is_waited_for(scenario: Scenario) -> None:
+    with scenario.writer(lock_timeout_ms=100) as writer:
+        with writer.transaction() as tx:
+            put(tx, scenario, 1)
+        scenario.expected.append("1")
+        with scenario.database.aside.begin() as other:
+            other.exec_driver_sql("SELECT 1 FROM kafka_transaction_state FOR UPDATE")
+            with pytest.raises(RowLockTimeoutError), writer.transaction() as tx:
+                put(tx, scenario, 2)
+        with writer.transaction() as tx:
+            put(tx, scenario, 3)
+    scenario.expected.append("3")
+    scenario.assert_both_sides_agree()
+
+
+# ---- in an event loop -----------------------------------------------------------------------------------------------
+
+
+def test_in_an_event_loop(scenario: Scenario) -> None:
+    """The same message, and the same refusals."""
+
+    async def write(writer: AsyncDualWriter, number: int, late: str = "SELECT 1") -> None:
+        async with writer.transaction() as tx:
+            begun = tx.session.sync_session.connection()
+            await tx.session.execute(sa.text("SAVEPOINT early"))
+            await tx.session.execute(INSERT, {"id": number, "event_key": "k", "body": str(number)})
+            tx.send(scenario.topic, key="k", value=str(number))
+            event.listen(tx.session.sync_session, "before_commit", lambda session: raw(begun, late))
+
+    async def run() -> None:
+        engine = create_async_engine(scenario.database.url)
+        servers, own_id = scenario.emulator.bootstrap_servers, scenario.transactional_id
+        async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=own_id) as writer:
+            await write(writer, 1)
+            for statement in ("ROLLBACK", "ROLLBACK; BEGIN"):
+                with pytest.raises(TransactionEndedInsideError):
+                    await write(writer, 2, statement)
+            with pytest.raises(StateRowError):
+                await write(writer, 2, "ROLLBACK TO SAVEPOINT early")
+            with pytest.raises(TransactionDoomedError):
+                await write(writer, 2, "SELECT 1 / 0")
+            await write(writer, 3)
+        await engine.dispose()
+
+    asyncio.run(run())
+    scenario.expected += ["1", "3"]
+    scenario.assert_both_sides_agree()
